@@ -1,0 +1,15 @@
+"""The one table that makes our models known to the Auto classes of Transformers."""
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.models.multitoken.configuration import MultiTokenConfig
+
+MODELS = [(AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM)]
+
+
+def register() -> None:
+    """Register every configuration and model; `import hf_targets` has done it."""
+    for auto_class, config_class, model_class in MODELS:
+        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+        auto_class.register(config_class, model_class, exist_ok=True)

@@ -1,0 +1,1 @@
+"""From text to batches: corpora, tokenizers, and blocks of token ids."""

@@ -1,0 +1,148 @@
+"""Texts packed into blocks of token ids that together predict every token once, with the words each block predicts."""
+
+from itertools import chain
+from typing import cast
+
+import numpy as np
+from datasets import Dataset, Features, List, Value
+from transformers import PreTrainedTokenizerBase
+
+IGNORED_LABEL = -100
+_ROWS_AT_ONCE = 1000
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # the last white space is U+3000
+_COLUMNS = Features(
+    {
+        "input_ids": List(Value("int64")),
+        "attention_mask": List(Value("int64")),
+        "labels": List(Value("int64")),
+        "num_words": Value("int64"),
+    }
+)
+
+
+def pack_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+    r"""Return the tokens of `texts`, row after row, as blocks that each begin with the last token of the one before.
+
+    The labels of a block are its ids, and its first one is never predicted (a model shifts the labels itself), so the
+    stride `block_size - 1` makes every token but the very first a target exactly once. Padding, on the right of the
+    last block alone, has attention mask 0 and label -100.
+
+    `num_words` is how many words begin in the block's targets, so that perplexity per word is exp(summed loss / summed
+    words) whatever the tokenizer: words between white space, and each line end that the tokenizer turns into its end
+    token, as is the convention for word-level models. Of several tokens for one character, the first begins the word.
+
+    Args:
+        texts: A data set with a column `text`; rows are tokenized one by one, without special tokens.
+        tokenizer: A fast tokenizer. Padding has its `pad_token_id`, else its `eos_token_id`, else 0.
+        block_size: Tokens in a block, at least 2.
+
+    Returns:
+        `input_ids`, `attention_mask` and `labels` (each `block_size` integers) and `num_words` (an integer).
+
+    Raises:
+        ValueError: If `block_size` is below 2 or above the number of tokens, or a word's place is not known because
+            the tokenizer is not a fast one.
+
+    >>> from hf_targets.data.tokenization import word_level_tokenizer
+    >>> texts = Dataset.from_dict({"text": ["the cat\n", "the dog\n"]})
+    >>> blocks = pack_blocks(texts, word_level_tokenizer(texts["text"]), block_size=4)
+    >>> blocks["input_ids"][:]
+    [[1, 2, 0, 1], [1, 3, 0, 5]]
+    >>> blocks["labels"][:]
+    [[1, 2, 0, 1], [1, 3, 0, -100]]
+    >>> blocks["num_words"][:]
+    [3, 2]
+    """
+    if block_size < 2:
+        raise ValueError(f"block_size must be at least 2, one token to read and one to predict, got {block_size}")
+    if "text" not in texts.column_names:
+        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"counting words takes the character offsets of a fast tokenizer, and {type(tokenizer).__name__} "
+            f"is a slow one; load it with AutoTokenizer, or convert it"
+        )
+    ids, words = _ids_and_words(texts, tokenizer)
+    if len(ids) < block_size:
+        raise ValueError(
+            f"a text must fill one block, and {len(ids)} tokens do not fill {block_size}; "
+            f"give a longer text or lower block_size"
+        )
+    pad_id = next((id_ for id_ in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
+    stride = block_size - 1
+    num_blocks = -(-(len(ids) - 1) // stride)
+    padding = (0, num_blocks * stride + 1 - len(ids))
+
+    def blocks(stream: np.ndarray, fill: int) -> np.ndarray:
+        padded = np.pad(stream, padding, constant_values=fill)
+        return np.lib.stride_tricks.sliding_window_view(padded, block_size)[::stride]
+
+    columns = {
+        "input_ids": blocks(ids, pad_id),
+        "attention_mask": blocks(np.ones_like(ids), 0),
+        "labels": blocks(ids, IGNORED_LABEL),
+        "num_words": np.pad(words, padding)[1:].reshape(num_blocks, stride).sum(axis=1),
+    }
+    return Dataset.from_dict(columns, features=_COLUMNS)
+
+
+def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
+    """Check that a model with `vocab_size` embeddings has one for each id in the column `input_ids`.
+
+    Raises:
+        ValueError: If an id is negative, or `vocab_size` or more.
+    """
+    for rows in dataset.select_columns(["input_ids"]).with_format("numpy").iter(_ROWS_AT_ONCE):
+        ids = np.concatenate(cast(dict[str, np.ndarray], rows)["input_ids"])
+        lowest, highest = ids.min(initial=0), ids.max(initial=-1)
+        if lowest < 0:
+            raise ValueError(
+                f"token ids must be in [0, {vocab_size - 1}], got {lowest}; padding belongs in labels alone"
+            )
+        if highest >= vocab_size:
+            raise ValueError(
+                f"token ids must be in [0, {vocab_size - 1}] for a model with vocab_size={vocab_size}, got {highest}, "
+                f"which takes at least {highest + 1}; use the model's own tokenizer, or resize_token_embeddings"
+            )
+
+
+def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
+    """Return the id of each token, and how many words begin in it."""
+    empty = np.zeros(0, np.int64)
+    ids, ends, line_ends, word_starts = [empty], [empty], [empty], [empty]
+    num_characters = 0
+    for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
+        batch = cast(dict[str, list[str]], rows)["text"]
+        encoded = tokenizer(
+            batch, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True, verbose=False
+        )
+        batch_ids = np.fromiter(chain.from_iterable(encoded["input_ids"]), np.int64)
+        offsets = np.fromiter(chain.from_iterable(chain.from_iterable(encoded["offset_mapping"])), np.int64)
+        row_starts = np.cumsum([0] + [len(text) for text in batch])[:-1]
+        spans = offsets.reshape(-1, 2) + np.repeat(row_starts, [len(row) for row in encoded["input_ids"]])[:, None]
+        characters = np.frombuffer("".join(batch).encode("utf-32-le"), np.uint32)
+        is_line_end = (batch_ids == tokenizer.eos_token_id) & (spans[:, 0] < spans[:, 1])
+        is_line_end[is_line_end] = characters[spans[is_line_end, 0]] == ord("\n")
+
+        ids.append(batch_ids)
+        ends.append(num_characters + spans[:, 1])
+        line_ends.append(is_line_end)
+        word_starts.append(num_characters + _word_starts(characters, row_starts))
+        num_characters += len(characters)
+
+    words = np.concatenate(line_ends).astype(np.int64)
+    if len(words) > 0:
+        # The token in which a word begins is the first to end after the word's first character; a tokenizer may have
+        # dropped that character (then it is the next token), or share it among several (then it is the first).
+        first_to_end_after = np.maximum.accumulate(np.concatenate(ends)).searchsorted(
+            np.concatenate(word_starts), "right"
+        )
+        words += np.bincount(first_to_end_after.clip(max=len(words) - 1), minlength=len(words))
+    return np.concatenate(ids), words
+
+
+def _word_starts(characters: np.ndarray, row_starts: np.ndarray) -> np.ndarray:
+    is_space = _IS_SPACE[np.minimum(characters, len(_IS_SPACE) - 1)]
+    after_space = np.concatenate([[True], is_space[:-1]])[: len(characters)]
+    after_space[row_starts[row_starts < len(characters)]] = True
+    return np.flatnonzero(after_space & ~is_space)

@@ -1,0 +1,245 @@
+"""Text with the splits train, validation and test: shipped with Python, in local files, or on the Hub."""
+
+import ast
+import gzip
+import hashlib
+import os
+import re
+import sysconfig
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import datasets
+from datasets import Dataset, DatasetDict
+
+DATA_VARIABLE = "HF_TARGETS_DATA"
+MIN_DOCSTRING_WORDS = 20
+SPLITS = ("train", "validation", "test")
+_SPLIT_WORDS = {"train": ("train",), "validation": ("valid", "dev"), "test": ("test",)}
+_TEXT_SUFFIXES = (".txt", ".txt.gz", ".tokens", ".raw")
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+@_without_progress_bars()
+def load_corpus(
+    name_or_path: str = "documentation",
+    *,
+    config_name: str | None = None,
+    text_column: str = "text",
+    max_train_words: int | None = None,
+) -> DatasetDict:
+    """Return a corpus as the splits `train`, `validation` and `test`, each with the one column `text`.
+
+    Each row ends with a newline, and the text of a split is its rows one after the other, with nothing in between.
+
+    Args:
+        name_or_path: One of
+            `"documentation"`: the language reference and the docstrings that ship with this Python, a paragraph a row;
+            `"documentation:topics"`: the language reference alone, about 50,000 words;
+            `"ptb"`, `"wikitext-2"`: the folder of that name below the one that `HF_TARGETS_DATA` names, a line a row
+            (if there is none, `"wikitext-2"` comes from the Hub);
+            a folder with a text file for each split, or one text file, a line a row;
+            a folder written by `save_to_disk`; anything else that `datasets.load_dataset` takes.
+            A missing validation or test split is the end of train, 5% of its rows each.
+        config_name: Which configuration of a data set to load.
+        text_column: The column of a data set that holds the text; null is a blank row.
+        max_train_words: Keep only so many whitespace-separated words of `train`, cutting its last row after a word.
+
+    Raises:
+        ValueError: If the corpus is not found or cannot be read, a split has no words, or an option does not apply.
+    """
+    if max_train_words is not None and max_train_words < 1:
+        raise ValueError(f"max_train_words must be at least 1, got {max_train_words}; use None for the whole split")
+    rows = _plain_rows(name_or_path)
+    if rows is None:
+        rows = _data_set_rows(name_or_path, config_name, text_column)
+    elif config_name is not None or text_column != "text":
+        raise ValueError(
+            f"config_name and text_column choose within a data set, and {name_or_path!r} is plain text; "
+            f"leave them out, got config_name={config_name!r}, text_column={text_column!r}"
+        )
+    rows = _three_splits(rows, name_or_path)
+    for split in SPLITS:
+        if not any(text.strip() for text in rows[split]):
+            raise ValueError(f"every split needs words, and {split} of {name_or_path!r} has none; give a longer text")
+    if max_train_words is not None:
+        rows["train"] = _first_words(rows["train"], max_train_words)
+    text = datasets.Features({"text": datasets.Value("string")})
+    return DatasetDict([(split, Dataset.from_dict({"text": rows[split]}, features=text)) for split in SPLITS])
+
+
+def documentation_documents(*, topics_only: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of each topic of the language reference, then of each standard library module's docstrings.
+
+    Modules are parsed, never imported. Docstrings of fewer than 20 words, tests and installed packages are left out.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ValueError(
+            "the documentation corpus needs the module pydoc_data, which this Python was stripped of; "
+            "install a full CPython or give load_corpus the path of your own text"
+        ) from error
+    for name in sorted(topics):
+        yield f"pydoc_data.topics/{name}", topics[name]
+    library = Path(sysconfig.get_path("stdlib"))
+    modules: list[Path] = []
+    for folder, subfolders, files in () if topics_only else os.walk(library):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
+        modules += [Path(folder, name).relative_to(library) for name in files if name.endswith(".py")]
+    for module in sorted(modules):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # invalid escapes in somebody else's source
+                tree = ast.parse((library / module).read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue
+        yield module.as_posix(), "\n\n".join(_docstrings(tree))
+
+
+def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    text = ast.get_docstring(node) or ""
+    if len(text.split()) >= MIN_DOCSTRING_WORDS:
+        yield text
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _docstrings(child)
+
+
+def _documentation_rows(*, topics_only: bool) -> dict[str, list[str]]:
+    """Give each document to a split by a hash of its name: the same in each process, and nearly so in each Python."""
+    rows: dict[str, list[str]] = {split: [] for split in SPLITS}
+    seen: set[str] = set()
+    for name, text in documentation_documents(topics_only=topics_only):
+        tenth = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10
+        split = {8: "validation", 9: "test"}.get(tenth, "train")
+        without_underlines = re.sub(r"^([*=~^-])\1{2,}$\n?", "", text, flags=re.MULTILINE)
+        for paragraph in re.split(r"\n\s*\n", without_underlines):
+            words = " ".join(paragraph.split())
+            if words and words not in seen:  # over all splits, so that none holds a paragraph of another
+                seen.add(words)
+                rows[split].append(paragraph.strip("\n").rstrip() + "\n\n")
+    return rows
+
+
+def _plain_rows(name_or_path: str) -> dict[str, list[str]] | None:
+    """Return the rows of each split there is, or None if `name_or_path` does not name plain text."""
+    if name_or_path in ("documentation", "documentation:topics"):
+        return _documentation_rows(topics_only=name_or_path == "documentation:topics")
+    if name_or_path in ("ptb", "wikitext-2"):
+        lines = _benchmark_lines(name_or_path)
+        return {split: [line.strip() + "\n" for line in lines[split]] for split in SPLITS}
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return {"train": _read_lines(path)}
+    if path.is_dir() and any(child.name.endswith(_TEXT_SUFFIXES) for child in path.iterdir()):
+        return _folder_lines(path)
+    return None
+
+
+def _benchmark_lines(name: str) -> dict[str, list[str]]:
+    data = os.environ.get(DATA_VARIABLE)
+    if data and Path(data, name).is_dir():
+        return _folder_lines(Path(data, name))
+    if name == "wikitext-2":
+        hub = _load_dataset("Salesforce/wikitext", "wikitext-2-v1")
+        return {split: list(hub[split]["text"]) for split in SPLITS}
+    raise ValueError(
+        f"{name!r} is read from the folder {name} below the one that {DATA_VARIABLE} names, "
+        f"got {DATA_VARIABLE}={data!r}; put {name}.train.txt, {name}.valid.txt and {name}.test.txt there, "
+        f"or give the path of a folder that has them"
+    )
+
+
+def _folder_lines(folder: Path) -> dict[str, list[str]]:
+    texts = sorted(child for child in folder.iterdir() if child.name.endswith(_TEXT_SUFFIXES))
+    files: dict[str, Path] = {}
+    for split, words in _SPLIT_WORDS.items():
+        matching = [file for file in texts if any(word in file.name for word in words)]
+        if len(matching) != 1 or matching[0] in files.values():
+            raise ValueError(
+                f"a folder of text needs one file ({', '.join(_TEXT_SUFFIXES)}) for {split}, named with "
+                f"{' or '.join(words)}, and {folder} has {[file.name for file in matching]}; rename or remove files"
+            )
+        files[split] = matching[0]
+    return {split: _read_lines(file) for split, file in files.items()}
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as lines:
+            return [_ended(line) for line in lines]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a text file must be UTF-8, and {path} is not ({error}); convert it") from error
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"a .gz file must be whole, and {path} is not ({error}); compress it again") from error
+
+
+def _ended(text: str | None) -> str:
+    return text if text is not None and text.endswith("\n") else f"{text or ''}\n"
+
+
+def _data_set_rows(name_or_path: str, config_name: str | None, text_column: str) -> dict[str, list[str]]:
+    path = Path(name_or_path).expanduser()
+    saved = (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+    if saved and config_name is not None:
+        raise ValueError(f"a folder from save_to_disk has no configurations, got {config_name!r}; leave it out")
+    found = datasets.load_from_disk(str(path)) if saved else _load_dataset(name_or_path, config_name)
+    parts = found if isinstance(found, DatasetDict) else {"train": found}
+    for split, part in parts.items():
+        column = part.features.get(text_column)
+        if not isinstance(column, datasets.Value) or column.dtype not in ("string", "large_string"):
+            raise ValueError(
+                f"text_column must name a column of strings, got {text_column!r}; "
+                f"{split} of {name_or_path!r} has the columns {part.column_names}"
+            )
+    return {str(split): [_ended(text) for text in part[text_column]] for split, part in parts.items()}
+
+
+def _load_dataset(name: str, config_name: str | None) -> DatasetDict:
+    try:
+        return datasets.load_dataset(name, config_name)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name!r} is neither a local file or folder that can be read nor a data set that loads from the Hub "
+            f"({type(error).__name__}: {error}); check the name, the network, and config_name={config_name!r}"
+        ) from error
+
+
+def _three_splits(parts: dict[str, list[str]], name: str) -> dict[str, list[str]]:
+    """Carve the validation and test splits that are missing from the end of train, without overlap."""
+    rows = {split: parts[n] for split, names in _SPLIT_WORDS.items() for n in (*names, split) if n in parts}
+    if "train" not in rows:
+        raise ValueError(f"a corpus needs the split train, and {name!r} has {list(parts)}; give one that has it")
+    missing = [split for split in SPLITS if split not in rows]
+    size = max(1, len(rows["train"]) // 20)
+    if missing and len(rows["train"]) <= size * len(missing):
+        raise ValueError(
+            f"train must have rows left once {missing} are carved from it, and {name!r} has {len(rows['train'])}; "
+            f"give a longer text, or a folder with one file for each split"
+        )
+    for split in reversed(missing):
+        rows["train"], rows[split] = rows["train"][:-size], rows["train"][-size:]
+    return rows
+
+
+def _first_words(rows: list[str], count: int) -> list[str]:
+    for index, text in enumerate(rows):
+        ends = [word.end() for word in re.finditer(r"\S+", text)]
+        if len(ends) >= count:
+            return [*rows[:index], text if len(ends) == count else _ended(text[: ends[count - 1]])]
+        count -= len(ends)
+    return rows

@@ -1,0 +1,112 @@
+"""Tokenizers trained on a corpus: byte-level pieces for any text, whole words for the classic benchmarks."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+END_OF_TEXT = "<|endoftext|>"
+PAD = "<|pad|>"
+END_OF_LINE = "<eos>"
+UNKNOWN_WORD = "<unk>"
+PAD_WORD = "<pad>"
+_ONLY_PYTHON_SPACES = "\x1c\x1d\x1e\x1f"  # white space for `str.split`, and not for `WhitespaceSplit`
+
+
+def train_bpe_tokenizer(
+    texts: Iterable[str], vocab_size: int, model_max_length: int | None = None
+) -> PreTrainedTokenizerFast:
+    """Return a byte-level byte-pair tokenizer trained on `texts`, set up like GPT-2's but with its own padding token.
+
+    `decode(encode(text)) == text` for any text, and the same texts in the same order give the same tokenizer.
+
+    Args:
+        texts: The training text, in pieces that no token crosses.
+        vocab_size: Number of ids, with the 256 bytes, `<|endoftext|>` (begin, end, unknown) and `<|pad|>`; fewer
+            if the texts have no more pairs to join.
+        model_max_length: Longest input of the model, for truncation.
+
+    Raises:
+        ValueError: If `vocab_size` has no room for the bytes and the special tokens, or `texts` is one string.
+
+    Source: Radford et al. 2019, section 2.2.
+
+    >>> tokenizer = train_bpe_tokenizer(["the cat sat on the mat\\n"], vocab_size=260)
+    >>> tokenizer.tokenize("the cat")
+    ['t', 'he', 'Ġ', 'c', 'at']
+    """
+    special_tokens, alphabet = [END_OF_TEXT, PAD], pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(alphabet) + len(special_tokens):
+        raise ValueError(
+            f"vocab_size must be at least {len(alphabet) + len(special_tokens)} (each byte and {special_tokens}), "
+            f"got {vocab_size}; raise it"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_pieces(texts), trainer)
+    length = {} if model_max_length is None else {"model_max_length": model_max_length}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        unk_token=END_OF_TEXT,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        **length,
+    )
+
+
+def word_level_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with an id for each whitespace-separated word of `texts`, the most frequent word first.
+
+    The end of a line is the word `<eos>`, a word that `texts` does not have is `<unk>`, as is `<unk>` itself: the
+    convention of the published word-level perplexities on the Penn Treebank and WikiText. Words as frequent as each
+    other are in alphabetical order; `<unk>`, `<eos>` and last of all `<pad>` follow where `texts` has none.
+
+    Raises:
+        ValueError: If `texts` has no words, or is one string.
+
+    Source: Mikolov et al. 2010 (Penn Treebank), Merity et al. 2017 (WikiText).
+
+    >>> tokenizer = word_level_tokenizer(["the cat\\n", "the dog\\n"])
+    >>> tokenizer.get_vocab() == {"<eos>": 0, "the": 1, "cat": 2, "dog": 3, "<unk>": 4, "<pad>": 5}
+    True
+    >>> tokenizer("the mat\\n")["input_ids"]
+    [1, 4, 0]
+    """
+    counts = Counter(word for text in _pieces(texts) for word in text.replace("\n", f" {END_OF_LINE} ").split())
+    if not counts:
+        raise ValueError("a word-level tokenizer needs words, and the texts have none; give it the training split")
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    words += [word for word in (UNKNOWN_WORD, END_OF_LINE, PAD_WORD) if word not in counts]
+    tokenizer = Tokenizer(models.WordLevel({word: id_ for id_, word in enumerate(words)}, unk_token=UNKNOWN_WORD))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(f"[{_ONLY_PYTHON_SPACES}]"), " "),
+            normalizers.Replace("\n", f" {END_OF_LINE} "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token=UNKNOWN_WORD,
+        eos_token=END_OF_LINE,
+        pad_token=PAD_WORD,
+        split_special_tokens=True,  # else "<unk>" would be cut out of a word such as "<unk>-like"
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _pieces(texts: Iterable[str]) -> Iterable[str]:
+    if isinstance(texts, str):
+        raise ValueError("texts must be several strings, got one; put it in a list")
+    return texts

@@ -1,0 +1,89 @@
+"""Word difference representations (WDR): n-level differences of word embeddings, and what turns them back.
+
+Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
+equations (7) to (10) and appendix A.1.
+"""
+
+from math import comb
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def word_differences(embeddings: Float[Tensor, "batch time dim"], order: int) -> Float[Tensor, "batch time dim"]:
+    """Return the `order`-level word differences of a sequence of embeddings.
+
+    Level 1 is x[t+1] - x[t], and x[T] at the last step; level n is level 1 of level n - 1. While t <= T - n this is
+    the n-th forward difference, sum_i C(n, i) (-1)^i x[t+n-i]. Order 0 returns the embeddings.
+
+    Raises:
+        ValueError: If `order` is negative.
+    Source: equations (7) and (8).
+    Related: `embeddings_from_differences` is the inverse.
+    """
+    if order < 0:
+        raise ValueError(f"order must be 0 or more, got {order}")
+    differences = embeddings
+    for _ in range(order):
+        differences = torch.cat([torch.diff(differences, dim=1), differences[:, -1:]], dim=1)
+    return differences
+
+
+def embeddings_from_differences(
+    differences: Float[Tensor, "batch time dim"], order: int
+) -> Float[Tensor, "batch time dim"]:
+    """Return the embeddings whose `order`-level word differences are given: the inverse of `word_differences`.
+
+    The last step of every level is x[T] itself, so x[t] = x[t+1] - d[t] can be summed up from the end, level by level.
+
+    Raises:
+        ValueError: If `order` is negative.
+    Source: equations (7) and (8), solved for the lower level.
+    """
+    if order < 0:
+        raise ValueError(f"order must be 0 or more, got {order}")
+    embeddings = differences
+    for _ in range(order):
+        signed = torch.cat([-embeddings[:, :-1], embeddings[:, -1:]], dim=1)
+        embeddings = signed.flip(1).cumsum(1).flip(1)
+    return embeddings
+
+
+def conjugate_coefficients(order: int) -> list[int]:
+    """Return the weights of x[t], ..., x[t+n-1] in the conjugate of level n; their absolute sum is 2^n - 1.
+
+    Weight of x[t+n-i] is -C(n, i) (-1)^i for i = n, ..., 1.
+
+    >>> [conjugate_coefficients(order) for order in (1, 2, 3)]
+    [[1], [-1, 2], [1, -3, 3]]
+
+    Raises:
+        ValueError: If `order` is below 1.
+    Source: equation (10).
+    """
+    if order < 1:
+        raise ValueError(f"order must be 1 or more, got {order}")
+    return [-comb(order, i) * (-1) ** i for i in range(order, 0, -1)]
+
+
+def reconstruction_conjugates(
+    embeddings: Float[Tensor, "batch time dim"], order: int
+) -> Float[Tensor, "batch time-{order}+1 dim"]:
+    """Return, for every window of `order` embeddings, the term that turns a word difference into the next embedding.
+
+    Entry t is made of x[t], ..., x[t+n-1] alone, never of x[t+n], and difference[t] + conjugate[t] = x[t+n]. It is not
+    computed as x[t+n] - difference[t]: rounding would leave a trace of the word to be predicted.
+
+    Raises:
+        ValueError: If `order` is below 1 or leaves no window.
+    Source: equation (10).
+    """
+    num_windows = embeddings.shape[1] - order + 1
+    if num_windows < 1:
+        raise ValueError(f"order must be in [1, {embeddings.shape[1]}] for {embeddings.shape[1]} steps, got {order}")
+    first, *others = conjugate_coefficients(order)
+    total = first * embeddings[:, :num_windows]
+    for start, coefficient in enumerate(others, start=1):
+        total = total + coefficient * embeddings[:, start : start + num_windows]
+    return total

@@ -1,0 +1,103 @@
+"""Cross-entropy from hidden states, never holding the logits of all rows, and the sum that trains the heads."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+IGNORED = -100
+"""The label of a position that is not a target, as everywhere in Transformers."""
+
+LOGITS_PER_CHUNK = 2**25
+"""Logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
+
+
+def _rows_per_chunk(vocab_size: int) -> int:
+    return max(1, LOGITS_PER_CHUNK // vocab_size)
+
+
+def _in_autocast_dtype(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Cast as a linear layer inside autocast would: the fused loss is on none of autocast's lists."""
+    device = next(tensor.device.type for tensor in tensors if tensor is not None)
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]
+
+
+def _chunk_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float, reduction: str
+) -> Tensor:
+    logits = F.linear(hidden, weight, bias)
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    return F.cross_entropy(
+        logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction=reduction
+    )
+
+
+def summed_cross_entropy(
+    hidden: Float[Tensor, "rows dim"],
+    weight: Float[Tensor, "vocab dim"],
+    targets: Int[Tensor, "rows"],
+    bias: Float[Tensor, "vocab"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """Return the sum of -log softmax(hidden @ weight.T + bias)[target] over rows whose target is not -100.
+
+    Logits are held for `LOGITS_PER_CHUNK` entries at a time. Full precision takes `linear_cross_entropy` of
+    torch >= 2.13. Half precision (whose sum that function would round to 8 bits), label smoothing (which it does not
+    chunk) and older releases recompute each chunk's logits in the backward pass: one matrix product more.
+
+    Args:
+        label_smoothing: Share of the target taken from the uniform distribution, in [0, 1).
+    Returns: A float32 scalar (float64 for float64 input).
+    """
+    hidden, weight, bias = _in_autocast_dtype(hidden, weight, bias)  # pyright: ignore[reportAssignmentType]
+    size = _rows_per_chunk(weight.shape[0])
+    fused = hasattr(torch.nn, "LinearCrossEntropyOptions") and hidden.dtype in (torch.float32, torch.float64)
+    if fused and not label_smoothing and not torch.compiler.is_compiling():
+        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
+        return F.linear_cross_entropy(
+            hidden, weight, targets, linear_bias=bias, reduction="sum", ignore_index=IGNORED, options=options
+        )
+    total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    for rows, labels in zip(hidden.split(size), targets.split(size), strict=True):
+        arguments = (rows, weight, labels, bias, label_smoothing, "sum")
+        total = total + checkpoint(_chunk_loss, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return total
+
+
+@torch.no_grad()
+def token_cross_entropy(
+    hidden: Float[Tensor, "batch time dim"],
+    weight: Float[Tensor, "vocab dim"],
+    targets: Int[Tensor, "batch time"],
+    bias: Float[Tensor, "vocab"] | None = None,
+) -> Float[Tensor, "batch time"]:
+    """Return -log softmax(hidden @ weight.T + bias)[target] of every position, 0 where the target is -100.
+
+    For evaluation: no gradient, logits of a chunk at a time, in float32 (float64 for float64 input).
+    """
+    hidden, weight, bias = _in_autocast_dtype(hidden, weight, bias)  # pyright: ignore[reportAssignmentType]
+    size = _rows_per_chunk(weight.shape[0])
+    chunks = zip(hidden.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
+    losses = [_chunk_loss(rows, weight, labels, bias, 0.0, "none") for rows, labels in chunks]
+    return torch.cat(losses).view(targets.shape)
+
+
+def ngram_loss(
+    next_word: Float[Tensor, ""], future: Sequence[Float[Tensor, ""]], loss_weight: float
+) -> Float[Tensor, ""]:
+    """Return L_0 / 2 + alpha / (2N - 2) * (L_1 + ... + L_{N-1}).
+
+    Args:
+        next_word: L_0, the loss of the ordinary head.
+        future: L_1 to L_{N-1}, one a head, so N is one more than there are.
+        loss_weight: Alpha.
+    Source: Heo et al., equation (6).
+    """
+    return next_word / 2 + loss_weight / (2 * len(future)) * torch.stack(list(future)).sum()

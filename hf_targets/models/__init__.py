@@ -1,0 +1,1 @@
+"""PreTrainedModel classes, one folder a target."""

@@ -1,0 +1,31 @@
+"""Which future-word predictions exist: how far each position stands inside its own sequence."""
+
+import torch
+from torch import Tensor
+
+
+def steps_into_sequence(
+    batch: int, time: int, attention_mask: Tensor | None, position_ids: Tensor | None, device: torch.device
+) -> Tensor:
+    """Return, for each position, how many positions of the same sequence stand before it; -1 at padding.
+
+    A sequence begins at the first position, after padding, and in packed rows wherever `position_ids` do not go up by
+    one. A head's prediction made n positions earlier is of the same sequence where this is at least n.
+
+    Args:
+        attention_mask: (batch, time), nonzero where attended. A mask of another rank tells nothing of padding and is
+            passed over.
+        position_ids: (batch, time) or (1, time).
+    Returns: Integers (batch, time).
+    """
+    index = torch.arange(time, device=device).expand(batch, time)
+    begins = index == 0
+    attended = torch.ones_like(begins)
+    if attention_mask is not None and attention_mask.dim() == 2:
+        attended = attention_mask[:, -time:].bool()
+        begins = begins | torch.cat([begins[:, :1], ~attended[:, :-1]], dim=1)
+    if position_ids is not None and position_ids.dim() == 2:
+        follows = torch.diff(position_ids.expand(batch, time), dim=1) == 1
+        begins = begins | torch.cat([begins[:, :1], ~follows], dim=1)
+    first = torch.where(begins, index, 0).cummax(dim=1).values
+    return torch.where(attended, index - first, -1)

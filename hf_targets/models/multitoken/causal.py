@@ -1,0 +1,313 @@
+"""A causal language model that predicts the words after the next one as well, around any backbone."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from hf_targets.maths.differences import reconstruction_conjugates
+from hf_targets.maths.losses import IGNORED, ngram_loss, summed_cross_entropy, token_cross_entropy
+from hf_targets.maths.mixing import check_ensemble_weight, mix_predictions
+from hf_targets.models.multitoken.alignment import steps_into_sequence
+from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
+from hf_targets.models.multitoken.checkpoint import CheckpointMixin
+from hf_targets.models.multitoken.configuration import MultiTokenConfig
+from hf_targets.models.multitoken.heads import FutureHeads
+
+
+@dataclass
+class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
+    """What `MultiTokenForCausalLM` returns, always.
+
+    Attributes:
+        loss: Equation (6), if there are labels.
+        loss_parts: The terms of that sum, unweighted and detached: `next_word`, and `head_1` to `head_{N-1}`.
+        logits: (batch, time, vocab) of the ensemble, if one is asked for; None where they were skipped.
+        nlls: (batch, weights), the summed negative log-likelihood of each row's labels under each of `nll_weights`.
+    """
+
+    loss_parts: dict[str, Tensor] | None = None
+    nlls: Tensor | None = None
+
+
+class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
+    """Any causal language model with heads that predict the second next word, the third next, up to the N-th.
+
+    With `target="difference"` head n predicts a word difference, which its conjugate turns into the word n steps after
+    the next; with `target="embedding"` it predicts that word itself. The hidden state at position i (it has read tokens
+    0..i) predicts token i+1 with the ordinary head, and token i+1+n with head n.
+
+    Args:
+        config: The heads' configuration with the backbone's inside.
+        backbone: A model to wrap as it is; one with random weights is made without it.
+    Raises:
+        ValueError: If the backbone's logits are not its output embedding applied to its last hidden states.
+    Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations".
+    """
+
+    config_class = MultiTokenConfig
+    base_model_prefix = "backbone"
+    accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True  # the heads have no attention: the backbone answers for its own
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
+        check_backbone(self.backbone)
+        config.backbone = self.backbone.config
+        self.heads = FutureHeads(config, width=self.get_output_embeddings().weight.shape[1])
+        self.post_init()
+
+    @classmethod
+    def from_base(
+        cls,
+        base: PreTrainedModel | str | PathLike,
+        *,
+        backbone_kwargs: dict[str, Any] | None = None,
+        **config: Any,
+    ) -> Self:
+        """Put new heads on a causal language model.
+
+        Args:
+            base: A model, used as it is and not copied, or the name or path of one.
+            backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is a name or a path.
+            config: Fields of `MultiTokenConfig`: `ngram_size`, `target`, `loss_weight`, `ensemble_weight`, `head` ...
+        Raises:
+            ValueError: If the model has no output embedding, has heads already, or cannot share its output matrix.
+        """
+        if not isinstance(base, PreTrainedModel):
+            base = AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+        if isinstance(base, MultiTokenForCausalLM):
+            raise ValueError("the base model has future-word heads already; give its `.backbone` to put new ones on it")
+        output = output_embedding(base)
+        known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
+        # A copy: a composite configuration resets the attention implementation of the one it is given.
+        model = cls(cls.config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
+        model.heads.to(device=output.weight.device, dtype=output.weight.dtype)
+        model.generation_config = copy.deepcopy(base.generation_config)
+        return model.train(base.training)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the backbone's input embedding."""
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the backbone's input embedding."""
+        self.backbone.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the backbone's output embedding, which the heads share."""
+        return output_embedding(self.backbone)
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the backbone's output embedding."""
+        self.backbone.set_output_embeddings(new_embeddings)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the backbone's vocabulary; the heads do not depend on it."""
+        return self.backbone.resize_token_embeddings(*args, **kwargs)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        ensemble_weight: float | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        label_smoothing: float = 0.0,
+        nll_weights: Sequence[float] | None = None,
+        logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> MultiTokenCausalLMOutput:
+        """Predict.
+
+        Args:
+            input_ids: (batch, time).
+            attention_mask: (batch, time), 0 at padding on either side.
+            position_ids: (batch, time); in packed rows they start again at 0 with each document, and nothing is then
+                predicted across that border.
+            labels: (batch, time), unshifted as everywhere in Transformers; -100 is not a target, nor is the first
+                token of a sequence, before which there is only padding or another document.
+            ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
+            num_items_in_batch: What every part of the loss is divided by; None counts the next-word targets here.
+            label_smoothing: Share of the uniform distribution in the targets of the loss.
+            nll_weights: Ensemble weights to score the labels under, in one pass: see `nlls` of the output.
+            logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
+            skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
+            kwargs: Passed to the backbone.
+        Raises:
+            ValueError: If labels have another shape or are outside the vocabulary, a weight is outside [0, 1], word
+                differences lack `input_ids`, or an ensemble is asked for beside a filled cache.
+        """
+        if return_dict is False:
+            raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
+        weight = self.config.ensemble_weight if ensemble_weight is None else check_ensemble_weight(ensemble_weight)
+        self._check_inputs(input_ids, inputs_embeds, labels)
+        if weight and past_key_values is not None and past_key_values.get_seq_length():
+            raise ValueError(
+                "an ensemble needs the hidden states of earlier positions, which the key-value cache does not hold; "
+                "pass use_cache=False"
+            )
+        if labels is not None and self.training:
+            kwargs.setdefault("use_cache", False)
+        if past_key_values is not None:
+            kwargs["past_key_values"] = past_key_values
+        outputs = self.backbone.base_model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        hidden: Tensor = outputs[0]
+        batch, time, _ = hidden.shape
+        needs_future = labels is not None or bool(weight)
+        future = self._predict_future(hidden, input_ids) if needs_future else []
+        steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device)
+        exists = [steps[:, n:] >= n for n in range(1, len(future) + 1)]
+
+        loss = loss_parts = nlls = logits = None
+        if labels is not None:
+            targets = F.pad(labels[:, 1:].masked_fill(steps[:, 1:] < 1, IGNORED), (0, 1), value=IGNORED)
+            parts = self._loss_parts(hidden, future, exists, targets, num_items_in_batch, label_smoothing)
+            loss = ngram_loss(parts["next_word"], list(parts.values())[1:], self.config.loss_weight)
+            loss_parts = {name: part.detach() for name, part in parts.items()}
+            if nll_weights is not None:
+                nlls = self._score(hidden, future, exists, targets, nll_weights)
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None
+        if not skip_logits:
+            mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.get_output_embeddings()(mixed[:, kept])
+        return MultiTokenCausalLMOutput(
+            loss=loss,
+            loss_parts=loss_parts,
+            logits=logits,
+            nlls=nlls,
+            past_key_values=outputs.get("past_key_values"),
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+
+    def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is None or given.shape[0] == 0 or given.shape[1] == 0:
+            shape = None if given is None else tuple(given.shape)
+            raise ValueError(f"input_ids or inputs_embeds must hold at least one token, got shape {shape}")
+        if labels is not None and labels.shape != given.shape[:2]:
+            raise ValueError(
+                f"labels must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(labels.shape)}; "
+                "they are unshifted: the model shifts them"
+            )
+        vocab_size = self.get_output_embeddings().weight.shape[0]
+        for name, ids in (("input_ids", input_ids), ("labels", labels)):
+            if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
+                continue  # elsewhere the look would wait for the device, which reports the error itself
+            wrong = ids[((ids < 0) & ~((ids == IGNORED) & (name == "labels"))) | (ids >= vocab_size)]
+            if wrong.numel():
+                raise ValueError(
+                    f"{name} must be in [0, {vocab_size - 1}], the backbone's vocabulary, got {wrong[0].item()}; use "
+                    "the backbone's own tokenizer, or resize_token_embeddings"
+                )
+
+    def _predict_future(self, hidden: Tensor, input_ids: Tensor | None) -> list[Tensor]:
+        """Return head n's predicted embeddings of the last time - n targets, for n = 1 to N - 1.
+
+        Entry n - 1 is (batch, time - n, d); its last row predicts the target of the last position.
+        """
+        predictions = self.heads(hidden)
+        if self.config.target == "embedding":
+            return predictions
+        if input_ids is None:
+            raise ValueError(
+                'heads with target="difference" need input_ids: the words between a position and its target are part '
+                "of the prediction"
+            )
+        rows = F.embedding(input_ids[:, 1:], self.get_output_embeddings().weight.detach())
+        return [
+            difference + reconstruction_conjugates(rows, n) if difference.shape[1] else difference
+            for n, difference in enumerate(predictions, start=1)
+        ]
+
+    def _loss_parts(
+        self,
+        hidden: Tensor,
+        future: list[Tensor],
+        exists: list[Tensor],
+        targets: Tensor,
+        count: Tensor | int | None,
+        label_smoothing: float,
+    ) -> dict[str, Tensor]:
+        """Return L_0 and L_1 to L_{N-1} of equation (5), each over the number of next-word targets."""
+        if count is None:
+            count = (targets != IGNORED).sum().clamp(min=1)
+        if isinstance(count, Tensor):
+            count = count.to(hidden.device)
+        output = self.get_output_embeddings()
+        parts = {}
+        for n, predictions in enumerate([hidden, *future]):
+            labels = targets[:, n:]
+            if n:
+                labels = labels.masked_fill(~exists[n - 1], IGNORED)
+            total = summed_cross_entropy(
+                predictions.flatten(0, 1),
+                output.weight,
+                labels.flatten(),
+                output.bias,
+                label_smoothing=label_smoothing,
+            )
+            parts[f"head_{n}" if n else "next_word"] = total / count
+        return parts
+
+    @torch.no_grad()
+    def _score(
+        self, hidden: Tensor, future: list[Tensor], exists: list[Tensor], targets: Tensor, weights: Sequence[float]
+    ) -> Tensor:
+        output = self.get_output_embeddings()
+        scores = []
+        for weight in weights:
+            mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
+            scores.append(token_cross_entropy(mixed, output.weight, targets, output.bias).sum(dim=1))
+        return torch.stack(scores, dim=1)
+
+    def _supports_default_dynamic_cache(self) -> bool:
+        return self.backbone._supports_default_dynamic_cache()
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Prepare a step of `generate` as the backbone would."""
+        return self.backbone.prepare_inputs_for_generation(*args, **kwargs)
+
+    def generate(self, *args: Any, ensemble_weight: float | None = None, **kwargs: Any) -> Any:
+        """Generate as `GenerationMixin` does, from the ensemble of equation (13) if a weight is given or configured.
+
+        Args:
+            ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. A weight above 0 runs without the
+                key-value cache, which does not hold what earlier positions predicted.
+        Raises:
+            ValueError: If the weight is outside [0, 1], or a cache is asked for beside a weight above 0.
+        """
+        weight = self.config.ensemble_weight if ensemble_weight is None else check_ensemble_weight(ensemble_weight)
+        if weight:
+            if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
+                raise ValueError("an ensemble runs without the key-value cache: leave out use_cache and past_key_values")
+            kwargs["use_cache"] = False
+        return super().generate(*args, ensemble_weight=weight, **kwargs)

@@ -1,0 +1,130 @@
+"""Two forms of a checkpoint, both read strictly: everything, or the heads alone with the name of their base model."""
+
+import copy
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils.hub import cached_file
+
+from hf_targets.models.multitoken.configuration import MultiTokenConfig
+
+HEADS_NAME = "heads.safetensors"
+_HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+_OWN_FIELDS = ("ngram_size", "target", "loss_weight", "ensemble_weight", "head", "head_bias")
+
+
+def _check_complete(where: str | PathLike, missing: set[str], extra: set[str], mismatched: list[str]) -> None:
+    wrong = {"missing": sorted(missing), "not in the model": sorted(extra), "of another shape": sorted(mismatched)}
+    told = [f"{what}: {', '.join(names)}" for what, names in wrong.items() if names]
+    if told:
+        raise ValueError(
+            f"the checkpoint at {where} does not fit its configuration; {'; '.join(told)}. It is cut short, or its "
+            "config.json is of another model"
+        )
+
+
+class CheckpointMixin:
+    """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
+
+    def save_pretrained(
+        self, save_directory: str | PathLike, *args: Any, heads_only: bool = False, **kwargs: Any
+    ) -> None:
+        """Save the model, or with `heads_only` its heads alone: a few MB that name their base model.
+
+        Args:
+            heads_only: Write `heads.safetensors` and a configuration that says where the backbone comes from. The
+                backbone must not have changed since it was loaded from there.
+        Raises:
+            ValueError: If `heads_only` is asked for and the base model has no name.
+        """
+        if not heads_only:
+            super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+            return
+        if args or kwargs:
+            raise ValueError(f"heads_only=True takes no other argument, got {[*args, *kwargs]}")
+        config: MultiTokenConfig = copy.deepcopy(self.config)  # pyright: ignore[reportAttributeAccessIssue]
+        if not config.base_model_name_or_path:
+            raise ValueError(
+                "a checkpoint of heads alone names its base model, and this one has no name; make the model with "
+                "from_base(name or path), or set config.base_model_name_or_path"
+            )
+        config.heads_only = True
+        config.architectures = [type(self).__name__]
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: tensor.contiguous() for name, tensor in self.heads.state_dict().items()}  # pyright: ignore[reportAttributeAccessIssue]
+        save_file(state, folder / HEADS_NAME, metadata={"format": "pt"})
+        config.save_pretrained(folder)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | PathLike,
+        *args: Any,
+        config: PreTrainedConfig | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a model from either form of checkpoint.
+
+        A checkpoint of heads alone loads its base model first, with the same arguments (dtype, device_map ...) but for
+        those that say where in the Hub the heads lie.
+
+        Raises:
+            ValueError: If the checkpoint is of another kind, or a tensor is missing, left over or of another shape.
+        """
+        name = pretrained_model_name_or_path
+        hub = {key: kwargs[key] for key in _HUB_ARGUMENTS if key in kwargs}
+        own = {key: kwargs.pop(key) for key in _OWN_FIELDS if key in kwargs}
+        config = cls._read_config(name, config, hub, own)
+        wants_info = kwargs.pop("output_loading_info", False)
+        if config.heads_only:
+            model = cls._load_heads(name, config, hub, {k: v for k, v in kwargs.items() if k not in hub})
+            info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+        else:
+            model, info = super().from_pretrained(  # pyright: ignore[reportAttributeAccessIssue]
+                name, *args, config=config, output_loading_info=True, **kwargs
+            )
+            mismatched = [str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]]
+            _check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]), mismatched)
+        return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
+
+    @classmethod
+    def _read_config(
+        cls, name: str | PathLike, config: PreTrainedConfig | None, hub: dict[str, Any], own: dict[str, Any]
+    ) -> MultiTokenConfig:
+        if config is None:
+            values, _ = PreTrainedConfig.get_config_dict(name, **hub)
+        else:
+            values = config.to_dict()
+        if values.get("model_type") != MultiTokenConfig.model_type:
+            raise ValueError(
+                f"{name} is a checkpoint of kind {values.get('model_type')!r}, not {MultiTokenConfig.model_type!r}; put "
+                f"heads on it with {cls.__name__}.from_base({str(name)!r})"
+            )
+        if isinstance(config, MultiTokenConfig) and not own:
+            return config
+        return MultiTokenConfig.from_dict({**values, **own})
+
+    @classmethod
+    def _load_heads(
+        cls, name: str | PathLike, config: MultiTokenConfig, hub: dict[str, Any], backbone_kwargs: dict[str, Any]
+    ) -> Self:
+        file = cached_file(name, HEADS_NAME, **hub)
+        try:
+            state = load_file(str(file))
+        except SafetensorError as error:
+            raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
+        fields = {key: getattr(config, key) for key in (*_OWN_FIELDS, "base_model_name_or_path")}
+        backbone = AutoModelForCausalLM.from_pretrained(config.base_model_name_or_path, **backbone_kwargs)
+        model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
+        expected = model.heads.state_dict()
+        both = expected.keys() & state.keys()
+        mismatched = [key for key in both if expected[key].shape != state[key].shape]
+        _check_complete(name, expected.keys() - state.keys(), state.keys() - expected.keys(), mismatched)
+        model.heads.load_state_dict(state)
+        return model.eval()

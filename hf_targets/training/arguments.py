@@ -1,0 +1,37 @@
+"""Training arguments: Transformers' own, and the few that our targets add."""
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers import TrainingArguments
+
+from hf_targets.maths.mixing import check_ensemble_weight
+
+
+@dataclass
+class MultiTokenTrainingArguments(TrainingArguments):
+    """Arguments of `MultiTokenTrainer`."""
+
+    ensemble_weights: list[float] = field(
+        default_factory=lambda: [0.0, 0.02, 0.04, 0.08, 0.2, 0.4],
+        metadata={"help": "Lambdas whose perplexities every evaluation reports, from one pass over the data."},
+    )
+    head_warmup_steps: int = field(
+        default=0, metadata={"help": "First optimizer steps in which the heads learn and the backbone does not."}
+    )
+    head_learning_rate: float | None = field(
+        default=None, metadata={"help": "Learning rate of the heads, under the same schedule; None: learning_rate."}
+    )
+
+    def __post_init__(self) -> None:
+        for weight in self.ensemble_weights:
+            check_ensemble_weight(weight)
+        if not self.ensemble_weights:
+            raise ValueError("ensemble_weights must name at least one weight; 0 is the next-word prediction alone")
+        if self.head_warmup_steps < 0:
+            raise ValueError(f"head_warmup_steps must be 0 or more, got {self.head_warmup_steps}")
+        if self.head_learning_rate is not None and self.head_learning_rate < 0:
+            raise ValueError(f"head_learning_rate must be 0 or more, got {self.head_learning_rate}")
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
+        super().__post_init__()

@@ -1,0 +1,136 @@
+"""Models trained side by side on one corpus: the same budget, seed and rule of selection for every row."""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from hf_targets.training.arguments import MultiTokenTrainingArguments
+from hf_targets.training.multitoken import MultiTokenTrainer, heads_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trained model and what it reached.
+
+    Attributes:
+        name: Of the row, and of the folder its checkpoints are in.
+        num_parameters: Trainable ones.
+        seconds: Of training, evaluations included.
+        ensemble_weight: The lambda of the lowest validation perplexity among those above 0, for a model with heads.
+        validation, test: Metrics of `training.multitoken.perplexities`, by their names there.
+        history: Trainer's log.
+    """
+
+    name: str
+    num_parameters: int
+    seconds: float
+    ensemble_weight: float | None
+    validation: dict[str, float]
+    test: dict[str, float]
+    history: list[dict[str, float]]
+
+    def test_perplexity(self, *, ensemble: bool, level: str = "perplexity") -> float | None:
+        """Return the test perplexity without the ensemble, or with it at the weight chosen on validation text."""
+        if not ensemble:
+            return self.test.get(level)
+        return None if self.ensemble_weight is None else self.test.get(f"{level}_{self.ensemble_weight:g}")
+
+
+def train_row(
+    name: str,
+    make_model: Callable[[], PreTrainedModel],
+    args: MultiTokenTrainingArguments,
+    corpus: DatasetDict,
+    *,
+    patience: int | None = None,
+    resume: bool = False,
+) -> tuple[Row, MultiTokenTrainer]:
+    """Train a model, keep its checkpoint of the lowest validation perplexity, and measure that on the test text.
+
+    The perplexity to select by is that of the ordinary head, for models with heads and without; the ensemble weight of
+    the test figure is chosen on the validation text too.
+
+    Args:
+        make_model: Called once the seed is set, so that all rows start from the same random state.
+        args: Of all rows; this one's checkpoints go to the subfolder `name` of its output folder.
+        corpus: Packed blocks with the splits train, validation and test.
+        patience: Evaluations without a lower validation perplexity before training stops early.
+        resume: Whether to go on from the last checkpoint of the subfolder, if there is one.
+    """
+    args = copy.deepcopy(args)
+    args.output_dir = str(Path(args.output_dir) / name)
+    args.push_to_hub = False  # the recipe uploads one model, at the end
+    args.load_best_model_at_end = True
+    args.metric_for_best_model, args.greater_is_better = "perplexity", False
+    set_seed(args.seed)
+    model = make_model()
+    if heads_of(model) is None:
+        args.head_warmup_steps, args.head_learning_rate = 0, None
+    trainer = MultiTokenTrainer(
+        model=model,
+        args=args,
+        train_dataset=corpus["train"],
+        eval_dataset=corpus["validation"],
+    )
+    if patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(patience))
+    checkpoint = get_last_checkpoint(args.output_dir) if resume and Path(args.output_dir).is_dir() else None
+    start = time.perf_counter()
+    trainer.train(resume_from_checkpoint=checkpoint)
+    seconds = time.perf_counter() - start
+    trainer.remove_callback(EarlyStoppingCallback)
+    history = trainer.state.log_history
+    validation = _without_prefix(trainer.evaluate(), "eval_")
+    test = _without_prefix(trainer.evaluate(corpus["test"], metric_key_prefix="test"), "test_")
+    weight = validation.get("ensemble_weight")
+    return Row(name, trainer.get_num_trainable_parameters(), seconds, weight, validation, test, history), trainer
+
+
+def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if "perplexity" in name or "weight" in name}
+
+
+def format_table(rows: list[Row]) -> str:
+    """Return the rows' test perplexities as a Markdown table: token-level, word-level where known, with and without."""
+    heading = ["model", "perplexity", "with ensemble", "lambda", "per word", "per word, ensemble", "training"]
+    lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
+    for row in rows:
+        figures = [row.test_perplexity(ensemble=ensemble) for ensemble in (False, True)]
+        words = [row.test_perplexity(ensemble=ensemble, level="word_perplexity") for ensemble in (False, True)]
+        weight = "" if row.ensemble_weight is None else f"{row.ensemble_weight:g}"
+        shown = ["" if value is None else f"{value:.2f}" for value in (*figures, *words)]
+        lines.append([row.name, *shown[:2], weight, *shown[2:], f"{row.seconds:.0f} s"])
+    return _markdown(lines)
+
+
+def format_weights(rows: list[Row], level: str = "perplexity") -> str:
+    """Return the rows' test perplexities at every ensemble weight as a Markdown table."""
+    prefix = f"{level}_"
+    weights = sorted({float(key.removeprefix(prefix)) for row in rows for key in row.test if _is_weight(key, prefix)})
+    lines = [["model", *(f"lambda {weight:g}" for weight in weights)], ["---", *["---:"] * len(weights)]]
+    for row in rows:
+        figures = [row.test.get(f"{prefix}{weight:g}") for weight in weights]
+        lines.append([row.name, *("" if figure is None else f"{figure:.1f}" for figure in figures)])
+    return _markdown(lines)
+
+
+def _is_weight(key: str, prefix: str) -> bool:
+    return key.startswith(prefix) and key.removeprefix(prefix).replace(".", "").isdigit()
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def write_rows(rows: list[Row], folder: Path, settings: dict[str, Any]) -> None:
+    """Write `results.json`: every row with its history, and the settings that made it."""
+    content = {"settings": settings, "rows": [asdict(row) for row in rows]}
+    (folder / "results.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")

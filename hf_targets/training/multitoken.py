@@ -1,0 +1,187 @@
+"""Training and evaluation of a language model with future-word heads, or of a plain one beside it."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from transformers import EvalPrediction, PreTrainedModel, Trainer, default_data_collator
+
+from hf_targets.data.blocks import check_token_ids
+from hf_targets.maths.losses import IGNORED
+from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.training.arguments import MultiTokenTrainingArguments
+
+WORDS_COLUMN = "num_words"
+
+
+def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
+    """Return token-level and word-level perplexities of summed negative log-likelihoods.
+
+    exp(NLL / tokens) and exp(NLL / words): for each weight, as `perplexity_0.2`; for the ordinary head, as
+    `perplexity`; and as `perplexity_ensemble` for the best weight above 0, with that weight as `ensemble_weight`.
+
+    Args:
+        nlls: Sums over all targets, (weights,), natural logarithms.
+        num_tokens: How many targets they are of.
+        num_words: Words those targets make; 0 leaves the word-level figures out.
+        weights: The ensemble weights, in the order of `nlls`.
+    """
+    by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
+    metrics = {f"perplexity_{weight:g}": math.exp(nll) for weight, nll in by_weight.items()}
+    chosen = {}
+    if 0.0 in by_weight:
+        chosen[""] = by_weight[0.0]
+    if num_words:
+        metrics |= {f"word_perplexity_{w:g}": math.exp(nll * num_tokens / num_words) for w, nll in by_weight.items()}
+    ensembles = {weight: nll for weight, nll in by_weight.items() if weight > 0}
+    if ensembles:
+        metrics["ensemble_weight"] = min(ensembles, key=ensembles.__getitem__)
+        chosen["_ensemble"] = min(ensembles.values())
+    for suffix, nll in chosen.items():
+        metrics[f"perplexity{suffix}"] = math.exp(nll)
+        if num_words:
+            metrics[f"word_perplexity{suffix}"] = math.exp(nll * num_tokens / num_words)
+    return metrics
+
+
+def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
+    """Return the model with future-word heads that this is, plain or under peft; None for any other model."""
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return core if isinstance(core, MultiTokenForCausalLM) else None
+
+
+class MultiTokenTrainer(Trainer):
+    """Trainer of `MultiTokenForCausalLM`, plain or under peft; a plain causal model is the baseline beside it.
+
+    What it adds: every part of the loss is logged by name; an evaluation reports perplexities for all
+    `ensemble_weights` from one pass; the heads may learn alone at first, and at a learning rate of their own.
+
+    The data sets have `input_ids`, `labels`, `attention_mask`, and `num_words` for word-level perplexities, as
+    `hf_targets.pack_blocks` makes them.
+
+    Raises:
+        ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary, or the
+            arguments ask for the heads of a model that has none.
+    """
+
+    args: MultiTokenTrainingArguments
+
+    def __init__(
+        self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any
+    ) -> None:
+        self.has_heads = heads_of(model) is not None
+        if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
+            raise ValueError(f"{type(model).__name__} has no heads: leave out head_warmup_steps, head_learning_rate")
+        kwargs = {"compute_metrics": self._compute_metrics, "data_collator": default_data_collator, **kwargs}
+        smoothing = args.label_smoothing_factor
+        if self.has_heads:  # our model smooths its own labels: Trainer would take them away, and want all logits
+            args.label_smoothing_factor = 0.0
+        try:
+            super().__init__(model=model, args=args, **kwargs)
+        finally:
+            args.label_smoothing_factor = smoothing
+        self.weights = args.ensemble_weights if self.has_heads else [0.0]
+        self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
+        self._parts_since = 0
+        vocab_size = model.get_input_embeddings().weight.shape[0]
+        named = {"train": self.train_dataset}
+        named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
+        for dataset in named.values():
+            if isinstance(dataset, Dataset):
+                check_token_ids(dataset, vocab_size)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if WORDS_COLUMN not in self._signature_columns:
+            self._signature_columns = [*self._signature_columns, WORDS_COLUMN]
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """Create the optimizer, with the heads in groups of their own where they have a learning rate of their own."""
+        if self.optimizer is None and self.args.head_learning_rate is not None:
+            optimizer = super().create_optimizer(model)
+            heads = {id(p) for name, p in (model or self.model).named_parameters() if "heads." in name}
+            for group in list(optimizer.param_groups):
+                ours = [p for p in group["params"] if id(p) in heads]
+                group["params"] = [p for p in group["params"] if id(p) not in heads]
+                rest = {key: value for key, value in group.items() if key != "params"}
+                optimizer.add_param_group({**rest, "params": ours, "lr": self.args.head_learning_rate})
+            return optimizer
+        return super().create_optimizer(model)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Take gradients; while the heads warm up, only they keep theirs."""
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        if self.state.global_step < self.args.head_warmup_steps:
+            for name, parameter in model.named_parameters():
+                if "heads." not in name:
+                    parameter.grad = None
+        return loss
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Compute the loss as Trainer does, and keep its parts for the log."""
+        inputs = {name: value for name, value in inputs.items() if name != WORDS_COLUMN}
+        if self.has_heads and model.training:
+            inputs["label_smoothing"] = self.args.label_smoothing_factor
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.has_heads and model.training:
+            summed = self.args.average_tokens_across_devices and num_items_in_batch is not None
+            scale = self.accelerator.num_processes if summed else 1  # as Trainer scales the loss, averaged when logged
+            if not self._parts:
+                self._parts_since = self.state.global_step
+            for name, part in outputs.loss_parts.items():
+                self._parts[name] += part * scale
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the parts of the loss beside the loss."""
+        if "loss" in logs and self._parts:
+            steps = max(1, self.state.global_step - self._parts_since)
+            for name, total in self._parts.items():
+                gathered = self.accelerator.gather(torch.as_tensor(total, device=self.args.device).reshape(1))
+                logs[f"loss_{name}"] = gathered.mean().item() / steps
+            self._parts.clear()
+        super().log(logs, start_time)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        tied = getattr(self.model, "all_tied_weights_keys", {})  # saved once, under their other name
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the loss, each row's negative log-likelihoods, and each row's numbers of targets and words."""
+        inputs = self._prepare_inputs(inputs)
+        targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+        num_targets = (targets != IGNORED).sum(dim=1)
+        num_words = inputs.pop(WORDS_COLUMN, torch.zeros_like(num_targets))
+        with torch.no_grad(), self.compute_loss_context_manager():
+            if self.has_heads:
+                outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
+                nlls = outputs.nlls
+            else:
+                outputs = model(**inputs)
+                logits = outputs.logits.float().transpose(1, 2)
+                nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none").sum(dim=1)[:, None]
+        return outputs.loss.detach().mean(), nlls.double(), torch.stack([num_targets, num_words], dim=1)
+
+    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
+        nlls, counts = torch.as_tensor(predictions.predictions), torch.as_tensor(predictions.label_ids)
+        num_tokens, num_words = counts.sum(dim=0).tolist()
+        return perplexities(nlls.sum(dim=0), num_tokens, num_words, self.weights)

@@ -1,0 +1,201 @@
+import logging
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from hf_targets.data.blocks import IGNORED_LABEL, check_token_ids, pack_blocks
+from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+
+SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "\n", "the mat is flat and the cat is fat\n"]
+BPE = train_bpe_tokenizer(SENTENCES, vocab_size=280)
+WORDS = word_level_tokenizer(SENTENCES)
+ALPHABET = st.sampled_from("ab é€😀\n\t\x1c\u2028\u200b<>|")
+TEXTS = st.lists(st.text(ALPHABET | st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=6)
+
+
+def stream(texts, tokenizer):
+    return list(chain.from_iterable(tokenizer(texts, add_special_tokens=False)["input_ids"]))
+
+
+def packed(texts, tokenizer, block_size):
+    return pack_blocks(Dataset.from_dict({"text": texts}), tokenizer, block_size).to_list()
+
+
+def num_words(blocks):
+    return [block["num_words"] for block in blocks]
+
+
+def targets(block):
+    """What a model that shifts labels itself is asked to predict."""
+    return [label for label in block["labels"][1:] if label != IGNORED_LABEL]
+
+
+tokenizers = pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "words"])
+
+
+@tokenizers
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS, block_size=st.integers(2, 9))
+def test_every_token_but_the_first_is_a_target_exactly_once(tokenizer, texts, block_size):
+    ids = stream(texts, tokenizer)
+    assume(len(ids) >= block_size)
+    blocks = packed(texts, tokenizer, block_size)
+    assert list(chain.from_iterable(map(targets, blocks))) == ids[1:]
+
+
+@tokenizers
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS, block_size=st.integers(2, 9))
+def test_blocks_overlap_by_one_token_and_reassemble_to_the_text(tokenizer, texts, block_size):
+    ids = stream(texts, tokenizer)
+    assume(len(ids) >= block_size)
+    blocks = packed(texts, tokenizer, block_size)
+    real = [[i for i, seen in zip(b["input_ids"], b["attention_mask"], strict=True) if seen] for b in blocks]
+    assert all(first[-1] == second[0] for first, second in pairwise(real))
+    assert [real[0][0], *chain.from_iterable(ids[1:] for ids in real)] == ids
+    assert all(len(b[column]) == block_size for b in blocks for column in ("input_ids", "attention_mask", "labels"))
+
+
+@tokenizers
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS, block_size=st.integers(2, 9))
+def test_only_the_end_of_the_last_block_is_padding(tokenizer, texts, block_size):
+    assume(len(stream(texts, tokenizer)) >= block_size)
+    *full, last = packed(texts, tokenizer, block_size)
+    assert all(block["attention_mask"] == [1] * block_size and block["labels"] == block["input_ids"] for block in full)
+    length = sum(last["attention_mask"])
+    assert length >= 2, "a block without a target"
+    assert last["attention_mask"] == [1] * length + [0] * (block_size - length)
+    assert last["labels"] == last["input_ids"][:length] + [IGNORED_LABEL] * (block_size - length)
+    assert last["input_ids"][length:] == [tokenizer.pad_token_id] * (block_size - length)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=TEXTS, block_size=st.integers(2, 9))
+def test_a_byte_level_word_is_counted_in_the_block_that_predicts_its_first_byte(texts, block_size):
+    starts = list(chain.from_iterable(map(first_bytes_of_words, texts)))
+    ids = stream(texts, BPE)
+    assume(len(ids) >= block_size)
+    lengths = [num_bytes(BPE.convert_ids_to_tokens(id_)) for id_ in ids]
+    ends = np.cumsum(lengths)
+    rows = np.cumsum([0] + [len(text.encode()) for text in texts])
+    positions = [rows[row] + start for row, text in enumerate(texts) for start in first_bytes_of_words(text)]
+    owners = np.searchsorted(ends, positions, side="right")
+    expected = [
+        int(((owners > first) & (owners < first + block_size)).sum())
+        for first in range(0, len(ids) - 1, block_size - 1)
+    ]
+    blocks = packed(texts, BPE, block_size)
+    assert num_words(blocks) == expected
+    assert sum(expected) == len(starts) - int((owners == 0).sum())
+
+
+def first_bytes_of_words(text):
+    spaces = [True, *(character.isspace() for character in text)]
+    return [
+        len(text[:index].encode()) for index, character in enumerate(text) if spaces[index] and not character.isspace()
+    ]
+
+
+def num_bytes(token):
+    return 13 if token == "<|endoftext|>" else 7 if token == "<|pad|>" else len(token)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=TEXTS, block_size=st.integers(2, 9))
+def test_a_word_level_block_counts_as_many_words_as_it_has_targets(texts, block_size):
+    assume(len(stream(texts, WORDS)) >= block_size)
+    for block in packed(texts, WORDS, block_size):
+        assert block["num_words"] == len(targets(block))
+
+
+def test_words_of_all_blocks_are_the_words_of_the_text_less_those_of_the_first_token():
+    text = ["\n", *SENTENCES * 3]  # the first token holds no word
+    assert sum(num_words(packed(text, BPE, 7))) == sum(len(row.split()) for row in text)
+    assert sum(num_words(packed(text[1:], BPE, 7))) == sum(len(row.split()) for row in text) - 1
+
+
+def test_a_character_of_several_tokens_starts_one_word():
+    assert len(BPE("😀")["input_ids"]) == 4
+    assert num_words(packed(["a 😀 😀"], BPE, 3)) == [1, 0, 0, 1, 0]
+
+
+def test_a_word_whose_first_character_the_tokenizer_drops_is_counted_once():
+    backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2, "?": 3}, unk_token="?"))
+    backend.normalizer = normalizers.Replace("x", "")
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    dropping = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+    assert num_words(packed(["a xb c x"], dropping, 2)) == [1, 2]  # the last x has no token: it goes to c
+
+
+def test_end_tokens_written_out_in_the_text_count_as_the_words_they_are():
+    assert num_words(packed(["a <eos> b\n"], WORDS, 4)) == [3]
+    assert num_words(packed(["a <|endoftext|> b\n"], BPE, 6)) == [2]
+
+
+def test_rows_are_joined_the_same_however_many_there_are_to_a_batch(monkeypatch):
+    whole = packed(SENTENCES, WORDS, 5)
+    monkeypatch.setattr("hf_targets.data.blocks._ROWS_AT_ONCE", 1)
+    assert packed(SENTENCES, WORDS, 5) == whole
+
+
+def test_padding_is_the_end_token_without_a_padding_token_and_else_zero():
+    backend = Tokenizer(models.WordLevel({"?": 0, "a": 1, "end": 2}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ended = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?", eos_token="end")
+    plain = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+    assert [block["input_ids"] for block in packed(["a a a a"], ended, 3)] == [[1, 1, 1], [1, 1, 2]]
+    assert [block["input_ids"] for block in packed(["a a a a"], plain, 3)] == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_a_long_row_warns_of_nothing(caplog):
+    short = train_bpe_tokenizer(SENTENCES, vocab_size=258, model_max_length=4)
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        assert len(packed(["a b c d e f g"], short, 13)) == 1
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("texts", "block_size", "says"),
+    [
+        (SENTENCES, 1, "block_size must be at least 2.*got 1"),
+        (["a b"], 4, "3 tokens do not fill 4.*lower block_size"),
+        ([""], 2, "0 tokens do not fill 2"),
+        ([], 2, "0 tokens do not fill 2"),
+    ],
+)
+def test_texts_that_do_not_fill_a_block_are_refused(texts, block_size, says):
+    with pytest.raises(ValueError, match=says):
+        pack_blocks(Dataset.from_dict({"text": texts}), BPE, block_size)
+
+
+def test_a_data_set_without_text_and_a_slow_tokenizer_are_refused():
+    with pytest.raises(ValueError, match=r"column text, got \['sentence'\]"):
+        pack_blocks(Dataset.from_dict({"sentence": SENTENCES}), BPE, 4)
+    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow one"):
+        packed(SENTENCES, ByT5Tokenizer(), 4)
+
+
+@pytest.mark.parametrize(("ids", "says"), [([[0, 1], [2, 9]], r"\[0, 8\].*got 9.*at least 10"), ([[0, -1]], "got -1")])
+def test_ids_without_an_embedding_are_refused(ids, says):
+    with pytest.raises(ValueError, match=says):
+        check_token_ids(Dataset.from_dict({"input_ids": ids}), vocab_size=9)
+
+
+@pytest.mark.parametrize("ids", [[[0, 1], [2, 8]], [[8], [], [0, 3]], [[]], []])
+def test_ids_with_an_embedding_pass_in_rows_of_any_length(ids):
+    check_token_ids(Dataset.from_dict({"input_ids": ids}), vocab_size=9)
+
+
+def test_only_the_selected_rows_are_checked():
+    blocks = Dataset.from_dict({"input_ids": [[0, 1], [2, 9]]})
+    check_token_ids(blocks.select([0]), vocab_size=9)

@@ -1,0 +1,133 @@
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from hf_targets.data.corpora import load_corpus
+from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+
+SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "the <unk> is flat\n"]
+SENTENCE = "the cat saw <unk> and Ünïcode 😀 words\n"
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return train_bpe_tokenizer(SENTENCES, vocab_size=270, model_max_length=64)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return word_level_tokenizer(SENTENCES)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text())
+def test_byte_level_pieces_decode_to_the_text_they_encode(bpe, text):
+    assert bpe.decode(bpe(text)["input_ids"]) == text
+
+
+@pytest.mark.parametrize("text", ["", " ", "  two  spaces , and ' s .", "\r\n\t", "<|endoftext|> <|pad|>", "e\u0301 é"])
+def test_text_that_a_clean_up_would_change_decodes_unchanged(bpe, text):
+    assert bpe.decode(bpe(text)["input_ids"]) == text
+
+
+def test_the_same_texts_give_the_same_tokenizer(bpe):
+    again = train_bpe_tokenizer(iter(SENTENCES), vocab_size=270, model_max_length=64)
+    assert again.backend_tokenizer.to_str() == bpe.backend_tokenizer.to_str()
+    assert word_level_tokenizer(SENTENCES[::-1]).get_vocab() == word_level_tokenizer(SENTENCES).get_vocab()
+
+
+def test_padding_is_a_token_of_its_own_and_the_end_of_text_is_begin_end_and_unknown(bpe):
+    assert bpe.bos_token == bpe.eos_token == bpe.unk_token == "<|endoftext|>"
+    assert bpe.pad_token == "<|pad|>"
+    assert bpe.pad_token_id != bpe.eos_token_id
+    assert bpe.model_max_length == 64
+    assert bpe("a")["input_ids"] == bpe("a", add_special_tokens=False)["input_ids"]
+
+
+def test_a_vocabulary_is_as_large_as_asked_while_there_are_pairs_to_join(bpe):
+    assert len(bpe) == 270
+    assert len(train_bpe_tokenizer(SENTENCES, vocab_size=258)) == 258
+    assert len(train_bpe_tokenizer(["no"], vocab_size=1000)) == 259
+
+
+def test_a_vocabulary_without_room_for_every_byte_is_refused():
+    with pytest.raises(ValueError, match=r"at least 258.*got 257"):
+        train_bpe_tokenizer(SENTENCES, vocab_size=257)
+
+
+@pytest.mark.parametrize("train", [word_level_tokenizer, lambda texts: train_bpe_tokenizer(texts, 300)])
+def test_one_string_is_not_taken_for_a_list_of_characters(train):
+    with pytest.raises(ValueError, match="put it in a list"):
+        train("the cat")
+
+
+@pytest.mark.parametrize("name", ["bpe", "words"])
+def test_a_saved_tokenizer_comes_back_the_same(name, request, tmp_path):
+    tokenizer = request.getfixturevalue(name)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert loaded.model_max_length == tokenizer.model_max_length
+    for text in [SENTENCE, "a<unk>b  c ,\x1c<|pad|>\n\n"]:
+        assert loaded(text) == tokenizer(text)
+        assert loaded.decode(loaded(text)["input_ids"]) == tokenizer.decode(tokenizer(text)["input_ids"])
+
+
+def test_words_are_numbered_by_frequency_and_then_alphabetically(words):
+    by_id = words.convert_ids_to_tokens(range(len(words)))
+    assert by_id == ["the", "<eos>", "cat", "<unk>", "a", "dog", "flat", "is", "mat", "on", "sat", "saw", "<pad>"]
+
+
+def test_each_end_of_a_line_is_one_end_token(words):
+    assert words.tokenize("the cat\n\na dog\n") == ["the", "cat", "<eos>", "<eos>", "a", "dog", "<eos>"]
+
+
+def test_new_words_and_the_written_unknown_word_are_the_same_token(words):
+    unknown = words.unk_token_id
+    assert words("zebra <unk> un<unk>known")["input_ids"] == [unknown, unknown, unknown]
+
+
+def test_tokens_that_the_text_lacks_come_after_its_words():
+    assert word_level_tokenizer(["b b a"]).get_vocab() == {"b": 0, "a": 1, "<unk>": 2, "<eos>": 3, "<pad>": 4}
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(st.sampled_from("ab \n\t\r\x1c\x85\u2028\u3000é<>") | st.characters(codec="utf-8")))
+def test_there_is_one_token_for_each_word_and_each_line_end(words, text):
+    assert len(words(text)["input_ids"]) == len(text.split()) + text.count("\n")
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(st.text(), min_size=1).filter(lambda texts: any(text.split() for text in texts)))
+def test_no_word_of_the_training_text_is_unknown(texts):
+    tokenizer = word_level_tokenizer(texts)
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.convert_ids_to_tokens(ids) == text.replace("\n", " <eos> ").split()
+
+
+def test_texts_without_words_are_refused():
+    with pytest.raises(ValueError, match="the texts have none"):
+        word_level_tokenizer(["", " "])
+
+
+@pytest.mark.skipif("HF_TARGETS_DATA" not in os.environ, reason="HF_TARGETS_DATA names no folder with the benchmarks")
+@pytest.mark.parametrize(
+    ("name", "num_words", "num_tokens"),
+    [
+        ("ptb", 10_000, {"train": 929_589, "validation": 73_760, "test": 82_430}),
+        ("wikitext-2", 33_278, {"train": 2_088_628, "validation": 217_646, "test": 245_569}),
+    ],
+)
+def test_the_benchmarks_have_the_published_numbers_of_words_and_tokens(name, num_words, num_tokens):
+    corpus = load_corpus(name)
+    tokenizer = word_level_tokenizer(corpus["train"]["text"])
+    assert len(tokenizer) == num_words + 1  # and <pad>
+    assert tokenizer.pad_token_id == num_words
+    for split, expected in num_tokens.items():
+        encodings = tokenizer.backend_tokenizer.encode_batch_fast(list(corpus[split]["text"]))
+        assert sum(map(len, encodings)) == expected

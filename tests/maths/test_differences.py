@@ -1,0 +1,88 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import binom
+
+from hf_targets.maths.differences import (
+    conjugate_coefficients,
+    embeddings_from_differences,
+    reconstruction_conjugates,
+    word_differences,
+)
+
+orders = st.integers(1, 6)
+
+
+def sequence(time: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(2, time, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def differences_by_recursion(x: torch.Tensor, order: int) -> torch.Tensor:
+    """Equations (7) and (8), entry by entry."""
+    out = torch.empty_like(x)
+    for t in range(x.shape[1]):
+        last = t == x.shape[1] - 1
+        if order == 1:
+            out[:, t] = x[:, t] if last else x[:, t + 1] - x[:, t]
+        else:
+            lower = differences_by_recursion(x, order - 1)
+            out[:, t] = lower[:, t] if last else lower[:, t + 1] - lower[:, t]
+    return out
+
+
+@given(order=st.integers(1, 4), time=st.integers(1, 7))
+def test_differences_follow_their_recursive_definition(order, time):
+    x = sequence(time)
+    torch.testing.assert_close(word_differences(x, order), differences_by_recursion(x, order), rtol=0, atol=1e-12)
+
+
+@given(order=orders, extra=st.integers(0, 5))
+def test_inner_differences_are_binomial_sums(order, extra):
+    x = sequence(order + 1 + extra)
+    result = word_differences(x, order)
+    for t in range(1 + extra):
+        terms = [binom(order, i) * (-1) ** i * x[:, t + order - i] for i in range(order + 1)]
+        torch.testing.assert_close(result[:, t], torch.stack(terms).sum(0), rtol=0, atol=1e-12)
+
+
+@given(order=st.integers(0, 6), time=st.integers(1, 9))
+def test_embeddings_come_back_from_their_differences(order, time):
+    x = sequence(time)
+    back = embeddings_from_differences(word_differences(x, order), order)
+    torch.testing.assert_close(back, x, rtol=0, atol=1e-11)
+
+
+@given(order=orders, extra=st.integers(0, 5))
+def test_difference_plus_conjugate_is_the_next_embedding(order, extra):
+    x = sequence(order + 1 + extra)
+    difference = word_differences(x, order)[:, : 1 + extra]
+    conjugate = reconstruction_conjugates(x[:, :-1], order)
+    torch.testing.assert_close(difference + conjugate, x[:, order:], rtol=0, atol=1e-12)
+
+
+def test_a_conjugate_does_not_see_the_word_it_reconstructs():
+    x = sequence(4).requires_grad_()
+    reconstruction_conjugates(x, 3)[:, 0].sum().backward()
+    assert x.grad[:, 3].abs().sum() == 0
+    assert (x.grad[:, :3].abs().sum((0, 2)) > 0).all()
+
+
+@given(order=orders)
+def test_coefficients_have_absolute_sum_two_to_the_n_minus_one_and_sum_one(order):
+    coefficients = conjugate_coefficients(order)
+    assert sum(map(abs, coefficients)) == 2**order - 1
+    assert sum(coefficients) == 1
+
+
+@pytest.mark.parametrize("call", [word_differences, embeddings_from_differences])
+def test_a_negative_order_is_an_error(call):
+    with pytest.raises(ValueError, match="order must be 0 or more, got -1"):
+        call(sequence(3), -1)
+
+
+def test_orders_without_a_window_are_an_error():
+    with pytest.raises(ValueError, match="order must be in \\[1, 3\\] for 3 steps, got 4"):
+        reconstruction_conjugates(sequence(3), 4)
+    with pytest.raises(ValueError, match="order must be 1 or more, got 0"):
+        reconstruction_conjugates(sequence(3), 0)

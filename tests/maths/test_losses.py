@@ -1,0 +1,76 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from hf_targets.maths import losses
+from hf_targets.maths.losses import IGNORED, ngram_loss, summed_cross_entropy, token_cross_entropy
+
+
+def problem(rows: int, vocab: int = 11, dtype=torch.float64, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(rows, 6, dtype=torch.float64, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(vocab, 6, dtype=torch.float64, generator=generator).to(dtype).requires_grad_()
+    bias = torch.randn(vocab, dtype=torch.float64, generator=generator).to(dtype).requires_grad_()
+    targets = torch.randint(vocab, (rows,), generator=generator)
+    targets[torch.rand(rows, generator=generator) < 0.3] = IGNORED
+    return hidden, weight, targets, bias
+
+
+@pytest.mark.parametrize("path", ["fused", "recomputed"])
+@given(rows=st.integers(1, 9), chunk=st.integers(1, 12), smoothing=st.sampled_from([0.0, 0.1]), seed=st.integers(0, 9))
+def test_chunked_cross_entropy_and_its_gradients_are_those_of_whole_logits(path, rows, chunk, smoothing, seed):
+    hidden, weight, targets, bias = problem(rows, seed=seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "LOGITS_PER_CHUNK", chunk * 11)
+        if path == "recomputed":
+            patch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
+        ours = summed_cross_entropy(hidden, weight, targets, bias, label_smoothing=smoothing)
+        gradients = torch.autograd.grad(ours, (hidden, weight, bias))
+    whole = F.cross_entropy(hidden @ weight.T + bias, targets, reduction="sum", label_smoothing=smoothing)
+    torch.testing.assert_close(ours, whole, rtol=0, atol=1e-9)
+    for got, expected in zip(gradients, torch.autograd.grad(whole, (hidden, weight, bias)), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+
+
+def test_half_precision_sums_in_float32():
+    hidden, weight, targets, _ = problem(4096, vocab=64, dtype=torch.bfloat16)
+    ours = summed_cross_entropy(hidden, weight, targets)
+    exact = F.cross_entropy((hidden @ weight.T).double(), targets, reduction="sum")
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=0)
+
+
+def test_autocast_takes_the_products_in_its_own_type():
+    hidden, weight, targets, _ = problem(32, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = summed_cross_entropy(hidden, weight, targets)
+    half = summed_cross_entropy(hidden.bfloat16(), weight.bfloat16(), targets)
+    assert ours.dtype == torch.float32
+    assert torch.equal(ours, half)
+    assert not torch.equal(ours, summed_cross_entropy(hidden, weight, targets))
+
+
+def test_no_targets_give_a_zero_loss_with_zero_gradients():
+    hidden, weight, targets, bias = problem(4)
+    loss = summed_cross_entropy(hidden, weight, torch.full_like(targets, IGNORED), bias)
+    loss.backward()
+    assert loss == 0
+    assert hidden.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_token_losses_sum_to_the_summed_loss(chunk, monkeypatch):
+    monkeypatch.setattr(losses, "LOGITS_PER_CHUNK", chunk * 11)
+    hidden, weight, targets, bias = problem(8)
+    per_token = token_cross_entropy(hidden.view(2, 4, 6), weight, targets.view(2, 4), bias)
+    assert per_token.shape == (2, 4)
+    assert (per_token[targets.view(2, 4) == IGNORED] == 0).all()
+    torch.testing.assert_close(per_token.sum(), summed_cross_entropy(hidden, weight, targets, bias))
+
+
+def test_ngram_loss_is_equation_6():
+    parts = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    expected = 0.5 * 1 + 0.7 / (2 * 4 - 2) * (2 + 3 + 4)
+    assert abs(ngram_loss(parts[0], list(parts[1:]), 0.7).item() - expected) < 1e-12
