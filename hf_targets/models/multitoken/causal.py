@@ -19,7 +19,7 @@ from hf_targets.models.multitoken.alignment import steps_into_sequence
 from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
-from hf_targets.models.multitoken.heads import FutureHeads
+from hf_targets.models.multitoken.heads import FutureHeads, MedusaHead
 
 
 @dataclass
@@ -97,6 +97,11 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         model.heads.to(device=output.weight.device, dtype=output.weight.dtype)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MedusaHead):
+            module.start_as_identity()
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the backbone's input embedding."""
@@ -292,9 +297,14 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(self) -> bool:
         return self.backbone._supports_default_dynamic_cache()
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, *, ensemble_weight: float | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """Prepare a step of `generate` as the backbone would."""
-        return self.backbone.prepare_inputs_for_generation(*args, **kwargs)
+        if not self._supports_default_dynamic_cache():
+            kwargs.pop("position_ids", None)  # Reformer counts positions itself, and cannot pad given ones
+        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+        return {**inputs, "ensemble_weight": ensemble_weight}
 
     def generate(self, *args: Any, ensemble_weight: float | None = None, **kwargs: Any) -> Any:
         """Generate as `GenerationMixin` does, from the ensemble of equation (13) if a weight is given or configured.

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import initialization as init
 
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
 
@@ -33,6 +34,11 @@ class MedusaHead(nn.Module):
     def __init__(self, width: int, *, bias: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width, bias=bias)
+
+    def start_as_identity(self) -> None:
+        """Set the layer to zero, unless it was loaded from a checkpoint."""
+        for parameter in self.linear.parameters():
+            init.zeros_(parameter)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""

@@ -1,0 +1,144 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Gemma2Config, GPT2Config
+
+from hf_targets import MultiTokenForCausalLM
+from tests.tiny_models import make_backbone, make_model, token_ids
+
+
+@pytest.fixture
+def base_folder(tmp_path):
+    make_backbone("gpt2").save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def heads_folder(base_folder, tmp_path):
+    model = MultiTokenForCausalLM.from_base(base_folder, ngram_size=3, ensemble_weight=0.2)
+    model.save_pretrained(tmp_path / "heads", heads_only=True)
+    return tmp_path / "heads", model
+
+
+def edit_tensors(file, change):
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def test_heads_alone_come_back_on_their_base_model(heads_folder):
+    folder, model = heads_folder
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "heads.safetensors"]
+    again = AutoModelForCausalLM.from_pretrained(folder)
+    ids = token_ids(2, 8)
+    assert again.config.ensemble_weight == 0.2
+    assert not again.config.heads_only
+    assert not again.training
+    assert torch.equal(again(ids).logits, model.eval()(ids).logits)
+    assert again.generation_config.to_dict() == model.generation_config.to_dict()
+
+
+def test_trained_medusa_heads_are_loaded_and_not_started_anew(tmp_path):
+    model = make_model("gpt2", head="medusa")
+    torch.nn.init.normal_(model.heads[0].linear.weight)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again.heads[0].linear.weight, model.heads[0].linear.weight)
+
+
+def test_loading_arguments_reach_the_base_model(heads_folder):
+    again = MultiTokenForCausalLM.from_pretrained(heads_folder[0], dtype=torch.bfloat16, ensemble_weight=0.5)
+    assert {p.dtype for p in again.parameters()} == {torch.bfloat16}
+    assert again.config.ensemble_weight == 0.5
+
+
+@pytest.mark.parametrize("form", ["full", "heads"])
+def test_a_missing_and_an_extra_tensor_are_listed(form, heads_folder, tmp_path):
+    folder, model = heads_folder
+    prefix = ""
+    if form == "full":
+        folder, prefix = tmp_path / "full", "heads."
+        model.save_pretrained(folder)
+    (file,) = folder.glob("*.safetensors")
+
+    def change(tensors):
+        del tensors[f"{prefix}layers.1.inner.weight"]
+        tensors["stranger"] = torch.zeros(1)
+
+    edit_tensors(file, change)
+    with pytest.raises(ValueError, match=rf"missing: {prefix}layers.1.inner.weight; not in the model: stranger"):
+        MultiTokenForCausalLM.from_pretrained(folder)
+
+
+def test_a_tensor_of_another_shape_is_listed(heads_folder):
+    folder, _ = heads_folder
+    edit_tensors(folder / "heads.safetensors", lambda tensors: tensors.update({"layers.0.inner.bias": torch.zeros(7)}))
+    with pytest.raises(ValueError, match="of another shape: layers.0.inner.bias"):
+        AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_a_file_cut_short_is_told(heads_folder):
+    file = heads_folder[0] / "heads.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        AutoModelForCausalLM.from_pretrained(heads_folder[0])
+
+
+def test_a_checkpoint_of_another_kind_names_the_way_out(base_folder):
+    with pytest.raises(ValueError, match=r"kind 'gpt2', not 'multitoken'; put heads on it with .*from_base"):
+        MultiTokenForCausalLM.from_pretrained(base_folder)
+
+
+def test_heads_of_a_base_model_without_a_name_are_not_saved_alone(tmp_path):
+    with pytest.raises(ValueError, match="this one has no name"):
+        make_model("gpt2").save_pretrained(tmp_path / "heads", heads_only=True)
+    assert not (tmp_path / "heads").exists()
+
+
+def test_saving_the_whole_model_loads_without_its_base(heads_folder, base_folder, tmp_path):
+    folder, model = heads_folder
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "full")
+    for path in base_folder.iterdir():
+        path.unlink()
+    ids = token_ids(1, 8)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "full")
+    assert torch.equal(again(ids).logits, model.eval()(ids).logits)
+    assert json.loads((tmp_path / "full" / "config.json").read_text()).get("heads_only", False) is False
+
+
+def test_wrapping_changes_nothing_of_the_base_model():
+    base = make_backbone("llama")
+    before, attention = base.config.to_dict(), base.config._attn_implementation
+    model = MultiTokenForCausalLM.from_base(base)
+    assert model.backbone is base
+    assert base.config.to_dict() == before
+    assert base.config._attn_implementation == attention
+    with pytest.raises(ValueError, match=r"has future-word heads already; give its `.backbone`"):
+        MultiTokenForCausalLM.from_base(model)
+
+
+def test_a_backbone_that_changes_its_logits_afterwards_is_refused():
+    small = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma2Config(**small, num_key_value_heads=1, intermediate_size=32, head_dim=16)
+    with pytest.raises(ValueError, match="a soft cap, a scale, a transform"):
+        MultiTokenForCausalLM.from_base(AutoModelForCausalLM.from_config(config))
+
+
+def test_a_base_model_without_an_output_embedding_is_refused():
+    config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2)
+    with pytest.raises(ValueError, match="GPT2ForSequenceClassification has no output embedding"):
+        MultiTokenForCausalLM.from_base(AutoModelForSequenceClassification.from_config(config))
+
+
+@pytest.mark.parametrize("family", ["gpt_neo", "llama"])
+def test_new_words_reach_the_wrapped_model_and_its_configuration(family, tmp_path):
+    model = make_model(family)
+    model.resize_token_embeddings(60)
+    ids = token_ids(1, 8).clamp(max=59)
+    ids[0, 3] = 59
+    assert model(ids).logits.shape[-1] == 60
+    assert model.config.backbone.vocab_size == 60
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, model(ids).logits)

@@ -1,0 +1,189 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets import MultiTokenForCausalLM
+from tests.tiny_models import TARGETS, VOCAB, make_backbone, make_model, token_ids
+
+
+def brute_force_parts(model, ids, labels, ensemble_weight=None):
+    """Equations (4), (5), (10) and (13), position by position, from the backbone's hidden states in float64."""
+    hidden = model.backbone.base_model(ids)[0].double()
+    matrix = model.get_output_embeddings().weight.double()
+    heads = [head.double() for head in model.heads.layers]
+    batch, time = ids.shape
+    sums = torch.zeros(len(heads) + 1, dtype=torch.float64)
+    ensemble = torch.zeros_like(hidden)
+
+    def predict(row, source, n):
+        """Head n at position `source`, made into the embedding of the word at source + 1 + n."""
+        vector = heads[n - 1](hidden[row, source])
+        if model.config.target == "difference":
+            for i in range(1, n + 1):
+                vector = vector - math.comb(n, i) * (-1) ** i * matrix[ids[row, source + 1 + n - i]]
+        return vector
+
+    for row in range(batch):
+        for i in range(time):
+            terms = [predict(row, i - n, n) for n in range(1, len(heads) + 1) if i - n >= 0]
+            ensemble[row, i] = hidden[row, i]
+            if terms and ensemble_weight:
+                mean = torch.stack(terms).mean(0)
+                ensemble[row, i] = (1 - ensemble_weight) * hidden[row, i] + ensemble_weight * mean
+            for n in range(len(heads) + 1):
+                target = i + 1 + n
+                if target < time and labels[row, target] >= 0:
+                    vector = hidden[row, i] if n == 0 else predict(row, i, n)
+                    sums[n] -= torch.log_softmax(matrix @ vector, -1)[labels[row, target]]
+    count = (labels[:, 1:] >= 0).sum()
+    for head in heads:
+        head.float()
+    return sums / count, ensemble @ matrix.T
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@settings(max_examples=8, deadline=None)
+@given(ngram_size=st.integers(2, 5), time=st.integers(1, 9), seed=st.integers(0, 5))
+def test_loss_parts_and_ensemble_logits_are_the_equations(family, target, ngram_size, time, seed):
+    model = make_model(family, target=target, ngram_size=ngram_size, loss_weight=0.7)
+    ids = token_ids(2, time, seed=seed)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed)) < 0.3, -100)
+    parts, logits = brute_force_parts(model, ids, labels, ensemble_weight=0.4)
+    output = model(ids, labels=labels, ensemble_weight=0.4)
+    if not (labels[:, 1:] >= 0).any():
+        assert output.loss == 0
+    else:
+        torch.testing.assert_close(torch.stack(list(output.loss_parts.values())).double(), parts, rtol=1e-6, atol=1e-6)
+        expected = 0.5 * parts[0] + 0.7 / (2 * ngram_size - 2) * parts[1:].sum()
+        torch.testing.assert_close(output.loss.double(), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(output.logits.double(), logits, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_are_the_likelihoods_of_the_ensemble_logits():
+    model, ids = make_model("gpt2"), token_ids(3, 10)
+    weights = [0.0, 0.2, 1.0]
+    nlls = model(ids, labels=ids, nll_weights=weights).nlls
+    assert nlls.shape == (3, 3)
+    for column, weight in enumerate(weights):
+        logp = model(ids, ensemble_weight=weight).logits.log_softmax(-1)[:, :-1]
+        expected = -logp.gather(2, ids[:, 1:, None]).sum((1, 2))
+        torch.testing.assert_close(nlls[:, column], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_count_given_by_the_trainer_divides_every_part():
+    model, ids = make_model("gpt2"), token_ids(2, 9)
+    own = model(ids, labels=ids).loss_parts
+    for count in (32, torch.tensor(32)):
+        given = model(ids, labels=ids, num_items_in_batch=count).loss_parts
+        for name, part in given.items():
+            torch.testing.assert_close(part, own[name] * 16 / 32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_head_reaches_zero_loss_on_a_periodic_text_only_with_its_own_shift(target):
+    # Embeddings are one-hot, hidden states tell the phase of the period, heads are linear: only the shift is to learn.
+    period, ngram_size = 5, 4
+    model = make_model("gpt2", target=target, ngram_size=ngram_size, loss_weight=1.0)
+    ids = torch.arange(40)[None] % period
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(250):
+        optimizer.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+    parts = model(ids, labels=ids).loss_parts
+    assert all(part < 0.02 for part in parts.values()), parts
+    hidden = model.backbone.base_model(ids)[0]
+    future = model._predict_future(hidden, ids)
+    output = model.get_output_embeddings()
+    for n, vectors in enumerate(future, start=1):
+        said = output(vectors).argmax(-1)[0]
+        assert torch.equal(said, (torch.arange(len(said)) + 1 + n) % period)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_no_gradient_passes_through_the_conjugate(tied):
+    base = make_backbone("llama", tie_word_embeddings=tied)
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="difference")
+    ids = token_ids(1, 8)
+    hidden = torch.randn(1, 8, 32)
+    vectors = model._predict_future(hidden, ids)
+    gradients = torch.autograd.grad(
+        sum(v.sum() for v in vectors), list(base.parameters()), allow_unused=True
+    )
+    assert all(gradient is None for gradient in gradients)
+    # and the output matrix learns from the heads as if their vectors were given from outside
+    fixed = [v.detach() for v in vectors]
+    output = model.get_output_embeddings().weight
+    for n, vector in enumerate(fixed, start=1):
+        loss = torch.nn.functional.cross_entropy(vector[0, :-1] @ output.T, ids[0, n + 1 :], reduction="sum")
+        probabilities = (vector[0, :-1] @ output.T).softmax(-1)
+        analytic = (probabilities - torch.nn.functional.one_hot(ids[0, n + 1 :], VOCAB)).T @ vector[0, :-1]
+        torch.testing.assert_close(torch.autograd.grad(loss, output)[0], analytic, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_gradients_show_no_leak_from_the_future(target):
+    model = make_model("gpt2", target=target)
+    ids = token_ids(1, 12)
+    embedded = []
+    hook = model.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: embedded.append(output.requires_grad_()) or output
+    )
+    logits = model(ids, ensemble_weight=0.5).logits
+    hook.remove()
+    (gradient,) = torch.autograd.grad(logits[0, 6].logsumexp(-1), embedded[0])
+    assert gradient[0, 7:].abs().sum() == 0
+    assert (gradient[0, :7].abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_packed_documents_are_scored_as_if_each_stood_alone(target):
+    model = make_model("llama", target=target)
+    documents = [token_ids(1, length, seed=length) for length in (5, 9, 2)]
+    alone = [model(ids, labels=ids) for ids in documents]
+    packed = torch.cat(documents, dim=1)
+    positions = torch.cat([torch.arange(ids.shape[1]) for ids in documents])[None]
+    together = model(packed, labels=packed, position_ids=positions, use_cache=False)  # a cache would hide the borders
+    counts = [ids.shape[1] - 1 for ids in documents]
+    for name, part in together.loss_parts.items():
+        expected = sum(one.loss_parts[name] * n for one, n in zip(alone, counts, strict=True)) / sum(counts)
+        torch.testing.assert_close(part, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_training_with_labels_never_makes_logits_of_all_words():
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        largest = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            result = function(*arguments, **(keywords or {}))
+            for tensor in torch.utils._pytree.tree_leaves(result):
+                if isinstance(tensor, torch.Tensor):
+                    Watch.largest = max(Watch.largest, tensor.numel())
+            return result
+
+    base = make_backbone("gpt2", vocab_size=5000)
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=4).train()
+    ids = torch.randint(5000, (8, 60))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hf_targets.maths.losses.LOGITS_PER_CHUNK", 5000 * 16)
+        with Watch():
+            output = model(ids, labels=ids)
+            output.loss.backward()
+    assert output.logits is None
+    assert Watch.largest <= 5000 * 32  # the output matrix itself, far below the 8 * 60 * 5000 of one head's logits
+
+
+def test_word_differences_need_the_words():
+    model = make_model("gpt2", target="difference")
+    embeddings = model.get_input_embeddings()(token_ids(1, 6))
+    with pytest.raises(ValueError, match="need input_ids"):
+        model(inputs_embeds=embeddings, ensemble_weight=0.2)
+    simple = make_model("gpt2", target="embedding")
+    ids = token_ids(1, 6)
+    expected = simple(ids, ensemble_weight=0.2).logits
+    got = simple(inputs_embeds=simple.get_input_embeddings()(ids), ensemble_weight=0.2).logits
+    torch.testing.assert_close(got, expected)
