@@ -121,7 +121,7 @@ def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[
         row_starts = np.cumsum([0] + [len(text) for text in batch])[:-1]
         spans = offsets.reshape(-1, 2) + np.repeat(row_starts, [len(row) for row in encoded["input_ids"]])[:, None]
         characters = np.frombuffer("".join(batch).encode("utf-32-le"), np.uint32)
-        is_line_end = (batch_ids == tokenizer.eos_token_id) & (spans[:, 0] < spans[:, 1])
+        is_line_end = batch_ids == tokenizer.eos_token_id
         is_line_end[is_line_end] = characters[spans[is_line_end, 0]] == ord("\n")
 
         ids.append(batch_ids)
@@ -134,10 +134,8 @@ def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[
     if len(words) > 0:
         # The token in which a word begins is the first to end after the word's first character; a tokenizer may have
         # dropped that character (then it is the next token), or share it among several (then it is the first).
-        first_to_end_after = np.maximum.accumulate(np.concatenate(ends)).searchsorted(
-            np.concatenate(word_starts), "right"
-        )
-        words += np.bincount(first_to_end_after.clip(max=len(words) - 1), minlength=len(words))
+        owners = np.searchsorted(np.concatenate(ends), np.concatenate(word_starts), side="right")
+        words += np.bincount(owners.clip(max=len(words) - 1), minlength=len(words))
     return np.concatenate(ids), words
 
 

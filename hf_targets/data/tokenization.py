@@ -60,7 +60,6 @@ def train_bpe_tokenizer(
         eos_token=END_OF_TEXT,
         unk_token=END_OF_TEXT,
         pad_token=PAD,
-        clean_up_tokenization_spaces=False,
         **length,
     )
 
@@ -102,7 +101,6 @@ def word_level_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         eos_token=END_OF_LINE,
         pad_token=PAD_WORD,
         split_special_tokens=True,  # else "<unk>" would be cut out of a word such as "<unk>-like"
-        clean_up_tokenization_spaces=False,
     )
 
 

@@ -192,14 +192,14 @@ def test_only_train_is_cut_to_a_number_of_words(save):
     assert cut == {**whole, "train": ["line 0\n", "line 1\n", "line\n"]}
 
 
-def test_plain_use_prints_nothing_and_leaves_the_progress_bars_as_they_were(tmp_path, capfd):
-    DatasetDict({split: Dataset.from_dict({"text": LINES}) for split in SPLITS}).save_to_disk(tmp_path / "saved")
-    capfd.readouterr()
-    shown = datasets.are_progress_bars_disabled()
-    load_corpus(str(tmp_path / "saved"))
-    load_corpus("documentation:topics")
+def test_a_folder_of_another_format_is_a_data_set_and_loads_without_a_word(save, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = save("own/train.jsonl", "".join(f'{{"body": "line {n}", "id": {n}}}\n' for n in range(40))).parent
+    hidden = datasets.are_progress_bars_disabled()
+    corpus = rows(load_corpus(str(folder), text_column="body"))
+    assert [row for split in SPLITS for row in corpus[split]] == LINES
     assert capfd.readouterr() == ("", "")
-    assert datasets.are_progress_bars_disabled() is shown
+    assert datasets.are_progress_bars_disabled() is hidden
 
 
 @pytest.mark.parametrize(

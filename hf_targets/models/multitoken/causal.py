@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_targets.maths.differences import reconstruction_conjugates
@@ -19,7 +20,7 @@ from hf_targets.models.multitoken.alignment import steps_into_sequence
 from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
-from hf_targets.models.multitoken.heads import FutureHeads, MedusaHead
+from hf_targets.models.multitoken.heads import FutureHeads, ZeroLinear
 
 
 @dataclass
@@ -99,9 +100,11 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         return model.train(base.training)
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, MedusaHead):
-            module.start_as_identity()
+        if isinstance(module, ZeroLinear):
+            for parameter in module.parameters():
+                init.zeros_(parameter)
+        else:
+            super()._init_weights(module)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the backbone's input embedding."""

@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import initialization as init
 
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
 
@@ -24,6 +23,10 @@ class MlpHead(nn.Module):
         return self.outer(F.relu(self.inner(hidden)))
 
 
+class ZeroLinear(nn.Linear):
+    """A linear layer that the model starts at zero."""
+
+
 class MedusaHead(nn.Module):
     """x + SiLU(W x + b), the identity at the start.
 
@@ -33,12 +36,7 @@ class MedusaHead(nn.Module):
 
     def __init__(self, width: int, *, bias: bool) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, width, bias=bias)
-
-    def start_as_identity(self) -> None:
-        """Set the layer to zero, unless it was loaded from a checkpoint."""
-        for parameter in self.linear.parameters():
-            init.zeros_(parameter)
+        self.linear = ZeroLinear(width, width, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
