@@ -31,6 +31,9 @@ class Setup:
 
     dataset: str = field(default="ptb", metadata={"help": "Corpus, file, folder, or name on the Hub."})
     max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
+    max_validation_blocks: int | None = field(
+        default=None, metadata={"help": "Validate on so many blocks only; the test text is always whole."}
+    )
     block_size: int = field(default=64, metadata={"help": "Words in a row of a batch."})
     hidden_size: int = field(default=256, metadata={"help": "d_model."})
     feed_forward_size: int = field(default=2100, metadata={"help": "d_ff."})
@@ -82,6 +85,8 @@ def main() -> None:
     texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)
     tokenizer = word_level_tokenizer(load_corpus(setup.dataset)["train"]["text"])
     corpus = {split: pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
+    if setup.max_validation_blocks is not None:
+        corpus["validation"] = corpus["validation"].take(setup.max_validation_blocks)
 
     rows = []
     for name, (target, ngram_size) in wanted.items():

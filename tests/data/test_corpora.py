@@ -193,7 +193,7 @@ def test_only_train_is_cut_to_a_number_of_words(save):
 
 
 def test_a_folder_of_another_format_is_a_data_set_and_loads_without_a_word(save, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     folder = save("own/train.jsonl", "".join(f'{{"body": "line {n}", "id": {n}}}\n' for n in range(40))).parent
     hidden = datasets.are_progress_bars_disabled()
     corpus = rows(load_corpus(str(folder), text_column="body"))

@@ -1,0 +1,265 @@
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+
+from hf_targets import MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets.training.multitoken import perplexities
+from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
+
+
+def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
+    ids = token_ids(rows, length, seed=seed).tolist()
+    labels = [row.copy() for row in ids]
+    for number, row in enumerate(labels):  # rows of different numbers of targets, as padding makes them
+        row[length - number % 5 :] = [-100] * (number % 5)
+    mask = [[int(label != -100) for label in row] for row in labels]
+    return Dataset.from_dict(
+        {"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": [4] * rows}
+    )
+
+
+def make_trainer(folder, model=None, train=None, evaluation=None, **arguments):
+    options = {
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "ensemble_weights": [0.0, 0.3],
+        **arguments,
+    }
+    return MultiTokenTrainer(
+        model=make_model("gpt2") if model is None else model,
+        args=MultiTokenTrainingArguments(output_dir=str(folder), **options),
+        train_dataset=blocks(32) if train is None else train,
+        eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
+    )
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], **tolerance)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_eight_small_batches_take_the_step_of_one_large_one(family, tmp_path):
+    states, losses = [], []
+    for batch, accumulated in ((8, 1), (1, 8)):
+        trainer = make_trainer(
+            tmp_path,
+            make_model(family),
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulated,
+            optim="sgd",
+            max_steps=2,
+        )
+        trainer.train()
+        states.append(weights(trainer.model))
+        losses.append([entry for entry in trainer.state.log_history if "loss" in entry])
+    assert_same(*states, rtol=1e-4, atol=1e-6)
+    for one, other in zip(*losses, strict=True):
+        for name in ("loss", "loss_next_word", "loss_head_1", "loss_head_2", "loss_head_3"):
+            assert one[name] == pytest.approx(other[name], rel=1e-5)
+
+
+def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(tmp_path):
+    trainer = make_trainer(tmp_path, make_model("gpt2", loss_weight=0.6), logging_steps=2)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(entries) == 2
+    for entry in entries:
+        heads = sum(entry[f"loss_head_{n}"] for n in (1, 2, 3))
+        assert entry["loss"] == pytest.approx(entry["loss_next_word"] / 2 + 0.6 / 6 * heads, rel=1e-4)
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
+    def run(folder, resume=None, **arguments):
+        model = make_model("gpt2")
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.2  # random numbers must go on where they stopped
+        trainer = make_trainer(
+            folder,
+            model,
+            save_strategy="steps",
+            save_steps=stop,
+            lr_scheduler_type="linear",
+            num_train_epochs=1,
+            max_steps=-1,
+            **arguments,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return weights(trainer.model), trainer.state.log_history
+
+    whole, log = run(tmp_path / "run")
+    resumed, resumed_log = run(tmp_path / "run2", resume=str(tmp_path / "run" / f"checkpoint-{stop}"))
+    assert_same(whole, resumed, rtol=0, atol=0)
+    losses = [[e["loss_head_2"] for e in entries if "loss_head_2" in e] for entries in (log, resumed_log)]
+    assert losses[0] == losses[1]
+
+
+def test_while_the_heads_warm_up_nothing_else_moves(tmp_path):
+    model = make_model("gpt2")
+    before = weights(model)
+    trainer = make_trainer(tmp_path, model, head_warmup_steps=2, max_steps=2, weight_decay=0.1)
+    trainer.train()
+    for name, tensor in weights(model).items():
+        assert torch.equal(tensor, before[name]) == ("heads." not in name), name
+    trainer = make_trainer(tmp_path, model, head_warmup_steps=2, max_steps=3)
+    trainer.train()
+    assert not torch.equal(model.backbone.lm_head.weight, before["backbone.lm_head.weight"])
+
+
+def test_heads_have_their_own_learning_rate_under_the_same_schedule(tmp_path):
+    trainer = make_trainer(
+        tmp_path, learning_rate=1e-3, head_learning_rate=1e-1, lr_scheduler_type="linear", weight_decay=0.1, max_steps=4
+    )
+    trainer.create_optimizer_and_scheduler(4)
+    heads = {id(p) for p in trainer.model.heads.parameters()}
+    seen = set()
+    for group in trainer.optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["lr"] == (1e-1 if id(parameter) in heads else 1e-3)
+            assert group["weight_decay"] == (0.1 if parameter.dim() > 1 else 0.0)
+            seen.add(id(parameter))
+    assert seen == {id(p) for p in trainer.model.parameters()}
+    trainer.optimizer.step()
+    trainer.lr_scheduler.step()
+    assert {round(group["lr"], 6) for group in trainer.optimizer.param_groups} == {0.75e-1, 0.75e-3}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi"])
+def test_perplexities_are_those_of_the_logits_of_all_rows(family, tmp_path):
+    model = make_model(family)
+    dataset = blocks(7, seed=1)
+    metrics = make_trainer(tmp_path, model, evaluation=dataset, per_device_eval_batch_size=3).evaluate()
+    batch = {name: torch.tensor(dataset[name]) for name in ("input_ids", "attention_mask", "labels")}
+    targets = batch.pop("labels")[:, 1:]
+    for weight in (0.0, 0.3):
+        logp = model(**batch, ensemble_weight=weight).logits[:, :-1].double().log_softmax(-1)
+        nll = -logp.gather(2, targets.clamp(min=0)[..., None])[..., 0][targets >= 0].sum().item()
+        assert metrics[f"eval_perplexity_{weight:g}"] == pytest.approx(math.exp(nll / (targets >= 0).sum()), rel=1e-4)
+        assert metrics[f"eval_word_perplexity_{weight:g}"] == pytest.approx(math.exp(nll / 28), rel=1e-4)
+    assert metrics["eval_perplexity"] == metrics["eval_perplexity_0"]
+    assert metrics["eval_ensemble_weight"] == 0.3
+
+
+def test_a_plain_model_is_scored_as_one_with_heads_that_are_not_asked(tmp_path):
+    model = make_model("gpt2")
+    ours = make_trainer(tmp_path, model).evaluate()
+    plain = make_trainer(tmp_path, model.backbone).evaluate()
+    assert plain["eval_perplexity"] == pytest.approx(ours["eval_perplexity"], rel=1e-6)
+    assert plain["eval_word_perplexity"] == pytest.approx(ours["eval_word_perplexity"], rel=1e-6)
+    assert "eval_perplexity_ensemble" not in plain
+
+
+def test_best_weight_is_the_one_of_the_lowest_perplexity():
+    metrics = perplexities(torch.tensor([30.0, 20.0, 25.0]), 10, 5, [0.0, 0.1, 0.4])
+    assert metrics["perplexity"] == pytest.approx(math.exp(3))
+    assert metrics["word_perplexity"] == pytest.approx(math.exp(6))
+    assert metrics["ensemble_weight"] == 0.1
+    assert metrics["perplexity_ensemble"] == pytest.approx(math.exp(2))
+    assert "word_perplexity" not in perplexities(torch.tensor([30.0]), 10, 0, [0.0])
+
+
+def test_labels_are_smoothed_in_training_and_not_in_evaluation(tmp_path):
+    model, ids = make_model("gpt2"), blocks(4)
+    trainer = make_trainer(tmp_path, model, train=ids, evaluation=ids, label_smoothing_factor=0.1, max_steps=1)
+    expected = model.eval()(
+        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, label_smoothing=0.1
+    ).loss.item()
+    evaluated = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    assert logged == pytest.approx(expected, rel=1e-5)
+    assert abs(evaluated - expected) > 1e-3
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])
+def test_training_lowers_the_loss(options, tmp_path):
+    trainer = make_trainer(tmp_path, train=blocks(4), max_steps=15, **options)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_lora_trains_through_the_trainer_and_merges(tmp_path):
+    base = make_model("llama")
+    before = weights(base.backbone)
+    model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["heads"]))
+    trainer = make_trainer(tmp_path, model, head_warmup_steps=1, head_learning_rate=0.05)
+    assert trainer.has_heads
+    trainer.train()
+    metrics = trainer.evaluate()
+    merged = model.merge_and_unload()
+    again = make_trainer(tmp_path, merged).evaluate()
+    assert again["eval_perplexity_0.3"] == pytest.approx(metrics["eval_perplexity_0.3"], rel=1e-4)
+    changed = {name for name, tensor in weights(merged.backbone).items() if not torch.equal(tensor, before[name])}
+    assert changed
+    assert all("q_proj" in name or "v_proj" in name for name in changed)
+
+
+_TWO = """
+import sys, torch
+from tests.tiny_models import make_model
+from tests.training.test_multitoken import make_trainer, weights
+
+folder, batch = sys.argv[1], int(sys.argv[2])
+trainer = make_trainer(
+    folder, make_model("gpt2"), per_device_train_batch_size=batch, optim="sgd", max_steps=3, ddp_backend="gloo"
+)
+trainer.train()
+metrics = trainer.evaluate()
+if trainer.is_world_process_zero():
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
+    torch.save((weights(trainer.model), log, metrics), folder + "/result.pt")
+"""
+
+
+def test_two_processes_take_the_step_of_one(tmp_path):
+    script = tmp_path / "two.py"
+    script.write_text(_TWO)
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    results = []
+    for number, batch in ((1, 8), (2, 4)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(number)]
+        command = [*launch, str(script), str(folder), str(batch)]
+        done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr[-3000:]
+        results.append(torch.load(folder / "result.pt", weights_only=False))
+    (one, one_log, one_metrics), (two, two_log, two_metrics) = results
+    assert_same(one, two, rtol=1e-4, atol=1e-6)
+    for name in ("loss", "loss_next_word", "loss_head_3", "grad_norm"):
+        assert [e[name] for e in one_log] == pytest.approx([e[name] for e in two_log], rel=1e-4)
+    for name in ("eval_perplexity_0", "eval_perplexity_0.3", "eval_word_perplexity_0.3"):
+        assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)
+
+
+def test_bad_input_is_told_before_training_starts(tmp_path):
+    wrong = Dataset.from_dict({"input_ids": [[1, VOCAB + 3]], "labels": [[1, 2]], "attention_mask": [[1, 1]]})
+    with pytest.raises(ValueError, match=f"got {VOCAB + 3}"):
+        make_trainer(tmp_path, train=wrong)
+    with pytest.raises(ValueError, match="has no heads"):
+        make_trainer(tmp_path, make_backbone("gpt2"), head_warmup_steps=3)
+    for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", -1)):
+        with pytest.raises(ValueError, match="must"):
+            make_trainer(tmp_path, **{field: value})
