@@ -2,27 +2,46 @@
 
 from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from hf_targets.auto import register
+
+if TYPE_CHECKING:  # for editors and type checkers; at run time a name is imported when it is first asked for
+    from hf_targets.data.blocks import pack_blocks
+    from hf_targets.data.corpora import load_corpus
+    from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+    from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
+    from hf_targets.models.multitoken.configuration import MultiTokenConfig
+    from hf_targets.training.arguments import MultiTokenTrainingArguments
+    from hf_targets.training.multitoken import MultiTokenTrainer
 
 __version__ = version("hf-targets")
 
 _HOMES = {
-    "MultiTokenConfig": "hf_targets.models.multitoken.configuration",
-    "MultiTokenForCausalLM": "hf_targets.models.multitoken.causal",
-    "MultiTokenTrainer": "hf_targets.training.multitoken",
-    "MultiTokenTrainingArguments": "hf_targets.training.arguments",
-    "load_corpus": "hf_targets.data.corpora",
-    "pack_blocks": "hf_targets.data.blocks",
-    "train_bpe_tokenizer": "hf_targets.data.tokenization",
-    "word_level_tokenizer": "hf_targets.data.tokenization",
+    "data.blocks": ["pack_blocks"],
+    "data.corpora": ["load_corpus"],
+    "data.tokenization": ["train_bpe_tokenizer", "word_level_tokenizer"],
+    "models.multitoken.causal": ["MultiTokenForCausalLM"],
+    "models.multitoken.configuration": ["MultiTokenConfig"],
+    "training.arguments": ["MultiTokenTrainingArguments"],
+    "training.multitoken": ["MultiTokenTrainer"],
 }
-__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "MultiTokenConfig",
+    "MultiTokenForCausalLM",
+    "MultiTokenTrainer",
+    "MultiTokenTrainingArguments",
+    "load_corpus",
+    "pack_blocks",
+    "train_bpe_tokenizer",
+    "word_level_tokenizer",
+]
 
 
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"hf_targets.{home}"), name)
     raise AttributeError(f"module 'hf_targets' has no attribute {name!r}")
 
 

@@ -15,9 +15,8 @@ Any causal model, any text: --model_name_or_path EleutherAI/gpt-neo-125m --datas
 import shlex
 import sys
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from functools import partial
 
-from huggingface_hub import HfApi
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoConfig, PreTrainedModel, set_seed
 
 from hf_targets import (
@@ -29,7 +28,8 @@ from hf_targets import (
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import format_table, train_row, write_rows
-from hf_targets.training.model_card import write_model_card
+from hf_targets.training.lora import add_lora
+from hf_targets.training.model_card import upload_folder, write_model_card
 from hf_targets.training.settings import claim_output_dir, parse
 
 
@@ -50,7 +50,9 @@ class Setup:
     simple_loss_weight: float = field(default=0.1, metadata={"help": "Alpha of the simple N-gram."})
     wdr_ngram_size: int = field(default=4, metadata={"help": "N of the word differences."})
     wdr_loss_weight: float = field(default=0.1, metadata={"help": "Alpha of the word differences."})
-    lora_rank: int | None = field(default=None, metadata={"help": "LoRA of this rank on the backbone; None: all of it."})
+    lora_rank: int | None = field(
+        default=None, metadata={"help": "LoRA of this rank on the backbone; None: all of it."}
+    )
     vocab_size: int = field(default=2048, metadata={"help": "Of the tokenizer trained for a new model."})
     hidden_size: int = field(default=96, metadata={"help": "Of a new model."})
     num_layers: int = field(default=2, metadata={"help": "Of a new model; an even number."})
@@ -87,22 +89,19 @@ def new_or_pretrained(setup: Setup, vocab_size: int) -> PreTrainedModel:
 def make_model(setup: Setup, vocab_size: int, row: str) -> PreTrainedModel:
     """Return the untrained model of a row."""
     model = new_or_pretrained(setup, vocab_size)
-    if row == "simple":
-        fields = {"ngram_size": setup.simple_ngram_size, "loss_weight": setup.simple_loss_weight}
-        model = MultiTokenForCausalLM.from_base(model, target="embedding", **fields)
-    if row == "wdr":
-        fields = {"ngram_size": setup.wdr_ngram_size, "loss_weight": setup.wdr_loss_weight}
-        model = MultiTokenForCausalLM.from_base(model, target="difference", **fields)
-    if setup.lora_rank is not None:
-        from peft import LoraConfig, get_peft_model
-
-        kept = None if row == "plain" else ["heads"]
-        model = get_peft_model(model, LoraConfig(r=setup.lora_rank, modules_to_save=kept, task_type="CAUSAL_LM"))
-    return model
+    if row != "plain":
+        simple = row == "simple"
+        model = MultiTokenForCausalLM.from_base(
+            model,
+            target="embedding" if simple else "difference",
+            ngram_size=setup.simple_ngram_size if simple else setup.wdr_ngram_size,
+            loss_weight=setup.simple_loss_weight if simple else setup.wdr_loss_weight,
+        )
+    return model if setup.lora_rank is None else add_lora(model, setup.lora_rank)
 
 
 def main() -> None:
-    """Train the rows, print their table, and leave the word difference model with its card."""
+    """Train the rows, print their table, and leave the last row's model with its card."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
     resume = args.resume_from_checkpoint is not None
     folder = claim_output_dir(args.output_dir, setup.rows, overwrite=setup.overwrite_output_dir, resume=resume)
@@ -116,17 +115,18 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
     else:
         tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.block_size)
-    corpus = {split: pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
+    corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
 
-    results = {}
+    rows, models = [], []
     for name in setup.rows:
-        row, trainer = train_row(name, lambda: make_model(setup, len(tokenizer), name), args, corpus, resume=resume)
-        results[name] = (row, trainer.model)
-    rows = [row for row, _ in results.values()]
-    best, model = results[setup.rows[-1]]
-    if not trainer.is_world_process_zero():
+        make = partial(make_model, setup, len(tokenizer), name)
+        row, trainer = train_row(name, make, args, corpus, resume=resume)
+        rows.append(row)
+        models.append(trainer.model)
+    if args.process_index:
         return
 
+    best, model = rows[-1], models[-1]
     if setup.lora_rank is not None:
         model = model.merge_and_unload()
     if best.ensemble_weight is not None:
@@ -137,24 +137,13 @@ def main() -> None:
     write_rows(rows, folder, {**asdict(setup), **args.to_sanitized_dict()})
     set_seed(args.seed)
     prompt = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
-    sample = tokenizer.decode(model.generate(**prompt, max_new_tokens=48, do_sample=True, top_p=0.9)[0])
+    sample = str(tokenizer.decode(model.generate(**prompt, max_new_tokens=48, do_sample=True, top_p=0.9)[0]))
     name = args.hub_model_id or folder.name
-    write_model_card(
-        folder,
-        name=name,
-        config=model.config,
-        rows=rows,
-        best=best,
-        dataset=setup.dataset,
-        command=shlex.join(["accelerate", "launch", *sys.argv]),
-        sample=sample,
-    )
+    command = shlex.join(["accelerate", "launch", *sys.argv])
+    write_model_card(folder, name, model.config, rows, dataset=setup.dataset, command=command, sample=sample)
     print(f"\n{format_table(rows)}\n\nSample: {sample!r}\nModel, card and learning curves: {folder}")
     if args.push_to_hub:
-        api = HfApi(token=args.hub_token)
-        repo = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-        url = api.upload_folder(repo_id=repo, folder_path=folder, ignore_patterns=[f"{row}/*" for row in setup.rows])
-        print(f"Uploaded: {url}")
+        print(f"Uploaded: {upload_folder(folder, name, args, leave_out=setup.rows)}")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ The whole of table 1 (one GPU; the paper's test perplexities are 161.0 plain, 13
 
     HF_TARGETS_DATA=data accelerate launch recipes/train_small_lm.py recipes/settings/train_small_lm/paper.yaml
 
-The same rows at a size for two CPU cores, in about an hour: `.../cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`.
+The same rows at a size for a CPU, in about an hour: `.../cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`.
 Measured: recipes/README.md.
 """
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
@@ -68,15 +69,13 @@ def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: in
     model = AutoModelForCausalLM.from_config(config)
     if target is None:
         return model
-    return MultiTokenForCausalLM.from_base(
-        model, target=target, ngram_size=ngram_size, loss_weight=setup.loss_weight
-    )
+    return MultiTokenForCausalLM.from_base(model, target=target, ngram_size=ngram_size, loss_weight=setup.loss_weight)
 
 
 def main() -> None:
     """Train the rows one after the other; the table is written anew after each."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
-    wanted = {"plain": (None, 1)}
+    wanted: dict[str, tuple[str | None, int]] = {"plain": (None, 1)}
     for target in setup.targets:
         for ngram_size in setup.ngram_sizes:
             wanted[f"{'simple' if target == 'embedding' else 'wdr'}-{ngram_size}"] = (target, ngram_size)
@@ -84,20 +83,14 @@ def main() -> None:
     folder = claim_output_dir(args.output_dir, list(wanted), overwrite=setup.overwrite_output_dir, resume=resume)
     texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)
     tokenizer = word_level_tokenizer(load_corpus(setup.dataset)["train"]["text"])
-    corpus = {split: pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
+    corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
     if setup.max_validation_blocks is not None:
         corpus["validation"] = corpus["validation"].take(setup.max_validation_blocks)
 
     rows = []
     for name, (target, ngram_size) in wanted.items():
-        row, trainer = train_row(
-            name,
-            lambda: make_model(setup, len(tokenizer), target, ngram_size),  # noqa: B023, called before the next row
-            args,
-            corpus,
-            patience=setup.patience,
-            resume=resume,
-        )
+        make = partial(make_model, setup, len(tokenizer), target, ngram_size)
+        row, trainer = train_row(name, make, args, corpus, patience=setup.patience, resume=resume)
         rows.append(row)
         if trainer.is_world_process_zero():
             write_rows(rows, folder, {**asdict(setup), **args.to_sanitized_dict()})

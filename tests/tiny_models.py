@@ -43,9 +43,14 @@ CONFIGS = {
         eos_token_id=0,
     ),
     "opt": lambda: OPTConfig(  # projects to another width before the output embedding
-        **_SMALL, ffn_dim=64, word_embed_proj_dim=16, max_position_embeddings=64, dropout=0.0, bos_token_id=0,
+        **_SMALL,
+        ffn_dim=64,
+        word_embed_proj_dim=16,
+        max_position_embeddings=64,
+        dropout=0.0,
+        bos_token_id=0,
         eos_token_id=0,
-    ),  # fmt: skip
+    ),
     "phi": lambda: PhiConfig(**_SMALL, intermediate_size=64, bos_token_id=0, eos_token_id=0),  # output bias
     "reformer": lambda: ReformerConfig(
         vocab_size=VOCAB,

@@ -7,7 +7,8 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-IGNORED_LABEL = -100
+from hf_targets.maths.losses import IGNORED
+
 _ROWS_AT_ONCE = 1000
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # the last white space is U+3000
 _COLUMNS = Features(
@@ -80,7 +81,7 @@ def pack_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: 
     columns = {
         "input_ids": blocks(ids, pad_id),
         "attention_mask": blocks(np.ones_like(ids), 0),
-        "labels": blocks(ids, IGNORED_LABEL),
+        "labels": blocks(ids, IGNORED),
         "num_words": np.pad(words, padding)[1:].reshape(num_blocks, stride).sum(axis=1),
     }
     return Dataset.from_dict(columns, features=_COLUMNS)

@@ -11,12 +11,8 @@ from torch.utils.checkpoint import checkpoint
 IGNORED = -100
 """The label of a position that is not a target, as everywhere in Transformers."""
 
-LOGITS_PER_CHUNK = 2**25
-"""Logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
-
-
-def _rows_per_chunk(vocab_size: int) -> int:
-    return max(1, LOGITS_PER_CHUNK // vocab_size)
+LOGITS_PER_CHUNK = 2**24
+"""Logits held at a time: 64 MB in float32, large enough for matrix products to run at full speed."""
 
 
 def _in_autocast_dtype(*tensors: Tensor | None) -> list[Tensor | None]:
@@ -27,66 +23,45 @@ def _in_autocast_dtype(*tensors: Tensor | None) -> list[Tensor | None]:
     return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]
 
 
-def _chunk_loss(
-    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float, reduction: str
-) -> Tensor:
+def _chunk_loss(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float) -> Tensor:
     logits = F.linear(hidden, weight, bias)
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    return F.cross_entropy(
-        logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction=reduction
-    )
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="none")
 
 
-def summed_cross_entropy(
+def token_cross_entropy(
     hidden: Float[Tensor, "rows dim"],
     weight: Float[Tensor, "vocab dim"],
     targets: Int[Tensor, "rows"],
     bias: Float[Tensor, "vocab"] | None = None,
     *,
     label_smoothing: float = 0.0,
-) -> Float[Tensor, ""]:
-    """Return the sum of -log softmax(hidden @ weight.T + bias)[target] over rows whose target is not -100.
+) -> Float[Tensor, "rows"]:
+    """Return -log softmax(hidden @ weight.T + bias)[target] of every row, 0 where the target is -100.
 
-    Logits are held for `LOGITS_PER_CHUNK` entries at a time. Full precision takes `linear_cross_entropy` of
-    torch >= 2.13. Half precision (whose sum that function would round to 8 bits), label smoothing (which it does not
-    chunk) and older releases recompute each chunk's logits in the backward pass: one matrix product more.
+    No more than `LOGITS_PER_CHUNK` logits are held at a time, in the backward pass either: it computes them anew, which
+    is one matrix product more than keeping them. Full precision takes `linear_cross_entropy` of torch >= 2.13; half
+    precision (which that function would round the losses to), label smoothing (which it does not chunk), compiled
+    code and older releases take checkpointed chunks.
 
     Args:
         label_smoothing: Share of the target taken from the uniform distribution, in [0, 1).
-    Returns: A float32 scalar (float64 for float64 input).
+    Returns: Losses in float32 (float64 for float64 input).
+    Related: one call for the rows of several heads holds one gradient of `weight`, not one a head.
     """
     hidden, weight, bias = _in_autocast_dtype(hidden, weight, bias)  # pyright: ignore[reportAssignmentType]
-    size = _rows_per_chunk(weight.shape[0])
+    size = max(1, LOGITS_PER_CHUNK // weight.shape[0])
     fused = hasattr(torch.nn, "LinearCrossEntropyOptions") and hidden.dtype in (torch.float32, torch.float64)
     if fused and not label_smoothing and not torch.compiler.is_compiling():
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
         return F.linear_cross_entropy(
-            hidden, weight, targets, linear_bias=bias, reduction="sum", ignore_index=IGNORED, options=options
+            hidden, weight, targets, linear_bias=bias, reduction="none", ignore_index=IGNORED, options=options
         )
-    total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    losses = []
     for rows, labels in zip(hidden.split(size), targets.split(size), strict=True):
-        arguments = (rows, weight, labels, bias, label_smoothing, "sum")
-        total = total + checkpoint(_chunk_loss, *arguments, use_reentrant=False, preserve_rng_state=False)
-    return total
-
-
-@torch.no_grad()
-def token_cross_entropy(
-    hidden: Float[Tensor, "batch time dim"],
-    weight: Float[Tensor, "vocab dim"],
-    targets: Int[Tensor, "batch time"],
-    bias: Float[Tensor, "vocab"] | None = None,
-) -> Float[Tensor, "batch time"]:
-    """Return -log softmax(hidden @ weight.T + bias)[target] of every position, 0 where the target is -100.
-
-    For evaluation: no gradient, logits of a chunk at a time, in float32 (float64 for float64 input).
-    """
-    hidden, weight, bias = _in_autocast_dtype(hidden, weight, bias)  # pyright: ignore[reportAssignmentType]
-    size = _rows_per_chunk(weight.shape[0])
-    chunks = zip(hidden.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
-    losses = [_chunk_loss(rows, weight, labels, bias, 0.0, "none") for rows, labels in chunks]
-    return torch.cat(losses).view(targets.shape)
+        arguments = (rows, weight, labels, bias, label_smoothing)
+        losses.append(checkpoint(_chunk_loss, *arguments, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(losses)
 
 
 def ngram_loss(

@@ -3,12 +3,12 @@
 import copy
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict
+from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -48,7 +48,7 @@ def train_row(
     name: str,
     make_model: Callable[[], PreTrainedModel],
     args: MultiTokenTrainingArguments,
-    corpus: DatasetDict,
+    corpus: Mapping[str, Dataset],
     *,
     patience: int | None = None,
     resume: bool = False,
@@ -66,7 +66,8 @@ def train_row(
         resume: Whether to go on from the last checkpoint of the subfolder, if there is one.
     """
     args = copy.deepcopy(args)
-    args.output_dir = str(Path(args.output_dir) / name)
+    folder = Path(args.output_dir or ".") / name
+    args.output_dir = str(folder)
     args.push_to_hub = False  # the recipe uploads one model, at the end
     args.load_best_model_at_end = True
     args.metric_for_best_model, args.greater_is_better = "perplexity", False
@@ -82,20 +83,23 @@ def train_row(
     )
     if patience is not None:
         trainer.add_callback(EarlyStoppingCallback(patience))
-    checkpoint = get_last_checkpoint(args.output_dir) if resume and Path(args.output_dir).is_dir() else None
+    checkpoint = get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
     start = time.perf_counter()
     trainer.train(resume_from_checkpoint=checkpoint)
     seconds = time.perf_counter() - start
     trainer.remove_callback(EarlyStoppingCallback)
     history = trainer.state.log_history
     validation = _without_prefix(trainer.evaluate(), "eval_")
-    test = _without_prefix(trainer.evaluate(corpus["test"], metric_key_prefix="test"), "test_")
+    on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
+    test = _without_prefix(on_test, "test_")
     weight = validation.get("ensemble_weight")
     return Row(name, trainer.get_num_trainable_parameters(), seconds, weight, validation, test, history), trainer
 
 
 def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in metrics.items() if "perplexity" in name or "weight" in name}
+    return {
+        name.removeprefix(prefix): value for name, value in metrics.items() if "perplexity" in name or "weight" in name
+    }
 
 
 def format_table(rows: list[Row]) -> str:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from transformers import PreTrainedConfig, TrainingArguments
 
+from hf_targets.models.multitoken.configuration import MultiTokenConfig
 from hf_targets.training.comparison import Row, format_table
 
 _TEXT = """---
@@ -13,8 +15,7 @@ _TEXT = """---
 
 # {name}
 
-A {backbone} taught {target} for the {ngram_size} next words (alpha {loss_weight:g}), with
-[hf-targets](https://pypi.org/project/hf-targets/).
+{what}, trained with [hf-targets](https://pypi.org/project/hf-targets/).
 
 ```python
 import hf_targets  # registers the model with the Auto classes
@@ -43,26 +44,33 @@ Command: `{command}`
 
 def write_model_card(
     folder: Path,
-    *,
     name: str,
-    config,
+    config: PreTrainedConfig,
     rows: Sequence[Row],
-    best: Row,
+    *,
     dataset: str,
     command: str,
     sample: str,
 ) -> None:
-    """Write `README.md` for the model that `best` is the row of.
+    """Write `README.md` beside a model: what it is, how to load it, all rows of the comparison, a sample.
 
     Args:
         folder: Where the checkpoint is.
         name: Of the model on the Hub, or of its folder.
-        config: The model's `MultiTokenConfig`.
-        rows: All rows of the comparison.
+        config: Of the model, a `MultiTokenConfig` or a plain model's.
+        rows: All rows of the comparison; the model is that of the last.
         sample: A generated text.
     """
+    best = rows[-1]
     results = [
-        EvalResult("text-generation", "Language modelling", dataset, dataset, "perplexity", value, metric_name=metric_name)
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=dataset,
+            dataset_name=dataset,
+            metric_type="perplexity",
+            metric_name=metric_name,
+            metric_value=value,
+        )
         for metric_name, value in (
             ("perplexity", best.test_perplexity(ensemble=False)),
             ("perplexity with ensemble", best.test_perplexity(ensemble=True)),
@@ -73,21 +81,41 @@ def write_model_card(
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["hf-targets", config.model_type],
-        base_model=config.base_model_name_or_path,
+        base_model=getattr(config, "base_model_name_or_path", None),
         model_name=name,
         eval_results=results,
     )
-    targets = {"difference": "word difference representations", "embedding": "the words themselves (simple N-gram)"}
     text = _TEXT.format(
         metadata=metadata.to_yaml(),
         name=name,
-        backbone=config.backbone.model_type,
-        target=targets[config.target],
-        ngram_size=config.ngram_size,
-        loss_weight=config.loss_weight,
+        what=_describe(config),
         dataset=dataset,
         table=format_table(list(rows)),
         command=command,
         sample=sample.replace("\n", "\n> "),
     )
     ModelCard(text).save(folder / "README.md")
+
+
+def _describe(config: PreTrainedConfig) -> str:
+    if not isinstance(config, MultiTokenConfig):
+        return f"A plain {config.model_type} model"
+    taught = "word difference representations" if config.target == "difference" else "the words themselves"
+    return (
+        f"A {config.get_text_config().model_type} model taught {taught} of the {config.ngram_size} next words "
+        f"(alpha {config.loss_weight:g})"
+    )
+
+
+def upload_folder(folder: Path, name: str, args: TrainingArguments, *, leave_out: Sequence[str]) -> str:
+    """Upload a model's folder to the Hub, which is asked for with `push_to_hub`; return its address there.
+
+    Args:
+        name: Of the repository.
+        args: Their `hub_token` and `hub_private_repo` are used.
+        leave_out: Subfolders that stay here.
+    """
+    api = HfApi(token=args.hub_token)
+    repository = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
+    ignored = [f"{subfolder}/*" for subfolder in leave_out]
+    return str(api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=ignored))

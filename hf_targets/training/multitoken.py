@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -52,7 +52,7 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
 
 def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
     """Return the model with future-word heads that this is, plain or under peft; None for any other model."""
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
     return core if isinstance(core, MultiTokenForCausalLM) else None
 
 
@@ -72,9 +72,7 @@ class MultiTokenTrainer(Trainer):
 
     args: MultiTokenTrainingArguments
 
-    def __init__(
-        self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any
-    ) -> None:
+    def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         self.has_heads = heads_of(model) is not None
         if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
             raise ValueError(f"{type(model).__name__} has no heads: leave out head_warmup_steps, head_learning_rate")
@@ -89,7 +87,7 @@ class MultiTokenTrainer(Trainer):
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
         self._parts_since = 0
-        vocab_size = model.get_input_embeddings().weight.shape[0]
+        vocab_size: int = self.model.get_input_embeddings().weight.shape[0]  # pyright: ignore
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for dataset in named.values():
@@ -105,7 +103,8 @@ class MultiTokenTrainer(Trainer):
         """Create the optimizer, with the heads in groups of their own where they have a learning rate of their own."""
         if self.optimizer is None and self.args.head_learning_rate is not None:
             optimizer = super().create_optimizer(model)
-            heads = {id(p) for name, p in (model or self.model).named_parameters() if "heads." in name}
+            assert self.model is not None
+            heads = {id(p) for name, p in self.model.named_parameters() if "heads." in name}
             for group in list(optimizer.param_groups):
                 ours = [p for p in group["params"] if id(p) in heads]
                 group["params"] = [p for p in group["params"] if id(p) not in heads]
@@ -134,7 +133,7 @@ class MultiTokenTrainer(Trainer):
         inputs = {name: value for name, value in inputs.items() if name != WORDS_COLUMN}
         if self.has_heads and model.training:
             inputs["label_smoothing"] = self.args.label_smoothing_factor
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
         if self.has_heads and model.training:
             summed = self.args.average_tokens_across_devices and num_items_in_batch is not None
             scale = self.accelerator.num_processes if summed else 1  # as Trainer scales the loss, averaged when logged
@@ -150,7 +149,7 @@ class MultiTokenTrainer(Trainer):
             steps = max(1, self.state.global_step - self._parts_since)
             for name, total in self._parts.items():
                 gathered = self.accelerator.gather(torch.as_tensor(total, device=self.args.device).reshape(1))
-                logs[f"loss_{name}"] = gathered.mean().item() / steps
+                logs[f"loss_{name}"] = torch.as_tensor(gathered).mean().item() / steps
             self._parts.clear()
         super().log(logs, start_time)
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from hf_targets.data.blocks import IGNORED_LABEL, check_token_ids, pack_blocks
+from hf_targets.data.blocks import check_token_ids, pack_blocks
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.maths.losses import IGNORED
 
 SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "\n", "the mat is flat and the cat is fat\n"]
 BPE = train_bpe_tokenizer(SENTENCES, vocab_size=280)
@@ -33,7 +34,7 @@ def num_words(blocks):
 
 def targets(block):
     """What a model that shifts labels itself is asked to predict."""
-    return [label for label in block["labels"][1:] if label != IGNORED_LABEL]
+    return [label for label in block["labels"][1:] if label != IGNORED]
 
 
 tokenizers = pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "words"])
@@ -72,7 +73,7 @@ def test_only_the_end_of_the_last_block_is_padding(tokenizer, texts, block_size)
     length = sum(last["attention_mask"])
     assert length >= 2, "a block without a target"
     assert last["attention_mask"] == [1] * length + [0] * (block_size - length)
-    assert last["labels"] == last["input_ids"][:length] + [IGNORED_LABEL] * (block_size - length)
+    assert last["labels"] == last["input_ids"][:length] + [IGNORED] * (block_size - length)
     assert last["input_ids"][length:] == [tokenizer.pad_token_id] * (block_size - length)
 
 

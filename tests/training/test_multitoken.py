@@ -20,9 +20,7 @@ def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
     for number, row in enumerate(labels):  # rows of different numbers of targets, as padding makes them
         row[length - number % 5 :] = [-100] * (number % 5)
     mask = [[int(label != -100) for label in row] for row in labels]
-    return Dataset.from_dict(
-        {"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": [4] * rows}
-    )
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": [4] * rows})
 
 
 def make_trainer(folder, model=None, train=None, evaluation=None, **arguments):

@@ -52,6 +52,6 @@ def check_backbone(backbone: PreTrainedModel) -> None:
     if not torch.equal(*logits):
         raise ValueError(
             f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states (a soft "
-            f"cap, a scale, a transform): its logits differ from that by up to {(logits[0] - logits[1]).abs().max():.2g}. "
-            "Heads that share its output matrix would not predict what it predicts; such models are not supported"
+            f"cap, a scale, a transform): its logits differ by up to {(logits[0] - logits[1]).abs().max():.2g}. Heads "
+            "that share its output matrix would not predict what it predicts; such models are not supported"
         )

@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_targets.maths.differences import reconstruction_conjugates
-from hf_targets.maths.losses import IGNORED, ngram_loss, summed_cross_entropy, token_cross_entropy
+from hf_targets.maths.losses import IGNORED, ngram_loss, token_cross_entropy
 from hf_targets.maths.mixing import check_ensemble_weight, mix_predictions
 from hf_targets.models.multitoken.alignment import steps_into_sequence
 from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
@@ -94,7 +94,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         output = output_embedding(base)
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
         # A copy: a composite configuration resets the attention implementation of the one it is given.
-        model = cls(cls.config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
+        model = cls(MultiTokenConfig(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.heads.to(device=output.weight.device, dtype=output.weight.dtype)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
@@ -270,21 +270,15 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             count = (targets != IGNORED).sum().clamp(min=1)
         if isinstance(count, Tensor):
             count = count.to(hidden.device)
+        kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
+        rows = [predictions.flatten(0, 1) for predictions in (hidden, *future)]
+        labels = [part.flatten() for part in (targets, *kept)]
         output = self.get_output_embeddings()
-        parts = {}
-        for n, predictions in enumerate([hidden, *future]):
-            labels = targets[:, n:]
-            if n:
-                labels = labels.masked_fill(~exists[n - 1], IGNORED)
-            total = summed_cross_entropy(
-                predictions.flatten(0, 1),
-                output.weight,
-                labels.flatten(),
-                output.bias,
-                label_smoothing=label_smoothing,
-            )
-            parts[f"head_{n}" if n else "next_word"] = total / count
-        return parts
+        losses = token_cross_entropy(
+            torch.cat(rows), output.weight, torch.cat(labels), output.bias, label_smoothing=label_smoothing
+        )
+        sums = [part.sum() for part in losses.split([len(part) for part in rows])]
+        return {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
 
     @torch.no_grad()
     def _score(
@@ -294,11 +288,12 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         scores = []
         for weight in weights:
             mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            scores.append(token_cross_entropy(mixed, output.weight, targets, output.bias).sum(dim=1))
+            losses = token_cross_entropy(mixed.flatten(0, 1), output.weight, targets.flatten(), output.bias)
+            scores.append(losses.view(targets.shape).sum(dim=1))
         return torch.stack(scores, dim=1)
 
     def _supports_default_dynamic_cache(self) -> bool:
-        return self.backbone._supports_default_dynamic_cache()
+        return self.backbone._supports_default_dynamic_cache()  # pyright: ignore[reportCallIssue]
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *, ensemble_weight: float | None = None, **kwargs: Any
@@ -306,7 +301,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         """Prepare a step of `generate` as the backbone would."""
         if not self._supports_default_dynamic_cache():
             kwargs.pop("position_ids", None)  # Reformer counts positions itself, and cannot pad given ones
-        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)  # pyright: ignore[reportCallIssue]
         return {**inputs, "ensemble_weight": ensemble_weight}
 
     def generate(self, *args: Any, ensemble_weight: float | None = None, **kwargs: Any) -> Any:
@@ -321,6 +316,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         weight = self.config.ensemble_weight if ensemble_weight is None else check_ensemble_weight(ensemble_weight)
         if weight:
             if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
-                raise ValueError("an ensemble runs without the key-value cache: leave out use_cache and past_key_values")
+                raise ValueError(
+                    "an ensemble runs without the key-value cache: leave out use_cache and past_key_values"
+                )
             kwargs["use_cache"] = False
-        return super().generate(*args, ensemble_weight=weight, **kwargs)
+        return super().generate(*args, ensemble_weight=weight, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]

@@ -103,8 +103,8 @@ class CheckpointMixin:
             values = config.to_dict()
         if values.get("model_type") != MultiTokenConfig.model_type:
             raise ValueError(
-                f"{name} is a checkpoint of kind {values.get('model_type')!r}, not {MultiTokenConfig.model_type!r}; put "
-                f"heads on it with {cls.__name__}.from_base({str(name)!r})"
+                f"{name} is a checkpoint of kind {values.get('model_type')!r}, not {MultiTokenConfig.model_type!r}; "
+                f"put heads on it with {cls.__name__}.from_base({str(name)!r})"
             )
         if isinstance(config, MultiTokenConfig) and not own:
             return config
@@ -120,7 +120,7 @@ class CheckpointMixin:
         except SafetensorError as error:
             raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
         fields = {key: getattr(config, key) for key in (*_OWN_FIELDS, "base_model_name_or_path")}
-        backbone = AutoModelForCausalLM.from_pretrained(config.base_model_name_or_path, **backbone_kwargs)
+        backbone = AutoModelForCausalLM.from_pretrained(str(config.base_model_name_or_path), **backbone_kwargs)
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         expected = model.heads.state_dict()
         both = expected.keys() & state.keys()

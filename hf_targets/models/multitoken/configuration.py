@@ -72,4 +72,5 @@ class MultiTokenConfig(PreTrainedConfig):
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration: vocabulary, layers and cache are the backbone's."""
+        assert isinstance(self.backbone, PreTrainedConfig)  # made one when the configuration was
         return self.backbone.get_text_config(decoder=decoder, encoder=encoder)

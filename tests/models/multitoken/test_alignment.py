@@ -6,7 +6,9 @@ from hf_targets.models.multitoken.alignment import steps_into_sequence
 
 
 @given(
-    rows=st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=4), min_size=1, max_size=3)
+    rows=st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=4), min_size=1, max_size=3
+    )
 )
 def test_steps_count_from_the_start_of_each_document(rows):
     # a row is (padding, document length) pairs

@@ -111,9 +111,7 @@ def test_no_gradient_passes_through_the_conjugate(tied):
     ids = token_ids(1, 8)
     hidden = torch.randn(1, 8, 32)
     vectors = model._predict_future(hidden, ids)
-    gradients = torch.autograd.grad(
-        sum(v.sum() for v in vectors), list(base.parameters()), allow_unused=True
-    )
+    gradients = torch.autograd.grad(sum(v.sum() for v in vectors), list(base.parameters()), allow_unused=True)
     assert all(gradient is None for gradient in gradients)
     # and the output matrix learns from the heads as if their vectors were given from outside
     fixed = [v.detach() for v in vectors]

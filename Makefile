@@ -1,0 +1,43 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(CURDIR)/$(VENV)/bin
+# what `make run` adds to its settings, for example RUN_ARGS="--num_train_epochs 1"
+RUN_ARGS ?=
+# pip settings of one's own (an index, certificates) are taken as they are; the Hub is never asked
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help setup run test check smoke bench notebooks
+
+help:  ## list what can be done
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+setup: $(READY)  ## make .venv with the pinned versions, if it is missing or out of date
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: setup  ## train plain, simple N-gram and word difference models on two CPU cores, offline, in minutes
+	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml recipes/finetune_gptneo_wdr.py \
+		recipes/settings/finetune_gptneo_wdr/smoke.yaml --overwrite_output_dir true $(RUN_ARGS)
+
+test: setup  ## run the tests, offline
+	$(BIN)/python -m pytest -n 2 -q
+
+check: setup  ## format, lint and types, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+smoke: setup  ## run every recipe at its smallest settings
+	$(BIN)/python -m pytest -n 2 -q tests/recipes
+
+bench: setup  ## run the benchmarks of recipes/benchmarks
+	for file in recipes/benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+notebooks: setup  ## execute the notebooks, offline
+	$(BIN)/python -m jupyter execute --kernel_name=python3 notebooks/*.ipynb

@@ -1,0 +1,146 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_targets import MultiTokenForCausalLM
+from tests.hub_server import HubServer, run_against
+from tests.tiny_models import make_backbone
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true"]
+
+
+def run(recipe: str, *arguments: str, fails: bool = False) -> str:
+    settings = ROOT / "recipes" / "settings" / recipe / "smoke.yaml"
+    command = [sys.executable, str(ROOT / "recipes" / f"{recipe}.py"), str(settings), *SMALL, *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode != 0) == fails, done.stderr[-3000:]
+    return done.stderr if fails else done.stdout
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finetune") / "out"
+    return folder, run("finetune_gptneo_wdr", "--output_dir", str(folder))
+
+
+def test_the_comparison_leaves_a_table_figures_a_card_and_a_model(finetuned):
+    folder, printed = finetuned
+    results = json.loads((folder / "results.json").read_text())
+    plain, simple, wdr = results["rows"]
+    assert [plain["name"], simple["name"], wdr["name"]] == ["plain", "simple", "wdr"]
+    assert plain["ensemble_weight"] is None
+    for row in (simple, wdr):
+        assert row["ensemble_weight"] in (0.1, 0.2, 0.3, 0.4)
+        shown = row["test"][f"perplexity_{row['ensemble_weight']:g}"]
+        assert f"{shown:.2f}" in printed
+        assert f"{shown:.2f}" in (folder / "README.md").read_text()
+    assert (folder / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "Sample: 'The statement" in printed
+
+
+def test_the_saved_model_is_the_measured_one(finetuned):
+    folder, _ = finetuned
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    wdr = json.loads((folder / "results.json").read_text())["rows"][-1]
+    assert isinstance(model, MultiTokenForCausalLM)
+    assert model.config.ensemble_weight == wdr["ensemble_weight"]
+    text = tokenizer("The import statement", return_tensors="pt")
+    assert model.generate(**text, max_new_tokens=4).shape[1] == text["input_ids"].shape[1] + 4
+
+
+def test_an_older_output_is_kept_until_it_may_go(finetuned):
+    folder, _ = finetuned
+    before = (folder / "results.json").read_text()
+    assert "is not empty; name another, or pass --overwrite_output_dir" in run(
+        "finetune_gptneo_wdr", "--output_dir", str(folder), fails=True
+    )
+    assert (folder / "results.json").read_text() == before
+
+
+def test_a_finished_run_that_is_resumed_has_the_same_figures(finetuned):
+    folder, _ = finetuned
+    before = json.loads((folder / "results.json").read_text())["rows"]
+    run("finetune_gptneo_wdr", "--output_dir", str(folder), "--resume_from_checkpoint", "true")
+    after = json.loads((folder / "results.json").read_text())["rows"]
+    for one, other in zip(before, after, strict=True):
+        assert one["test"] == pytest.approx(other["test"], rel=1e-6)
+
+
+def test_lora_on_a_given_base_model_and_text(tmp_path):
+    make_backbone("llama", vocab_size=300).save_pretrained(tmp_path / "base")
+    from hf_targets import train_bpe_tokenizer
+
+    words = ["one two three four five six seven\n"] * 200
+    train_bpe_tokenizer(words, 262).save_pretrained(tmp_path / "base")
+    (tmp_path / "text.txt").write_text("".join(words))
+    run(
+        "finetune_gptneo_wdr",
+        *("--model_name_or_path", str(tmp_path / "base"), "--dataset", str(tmp_path / "text.txt")),
+        *("--lora_rank", "2", "--rows", "wdr", "--output_dir", str(tmp_path / "out"), "--block_size", "16"),
+        *("--head_warmup_steps", "2", "--head_learning_rate", "0.01", "--prompt", "one"),
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.config.get_text_config().model_type == "llama"
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(model.backbone.state_dict()[name], base.state_dict()[name])
+    assert torch.equal(model.get_output_embeddings().weight, base.get_output_embeddings().weight)
+
+
+def test_the_small_decoder_writes_the_rows_of_table_1(tmp_path):
+    printed = run("train_small_lm", "--output_dir", str(tmp_path / "out"), "--block_size", "16")
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["plain", "simple-3", "wdr-3"]
+    for row in rows:
+        assert f"| {row['name']} | {row['test']['perplexity_0']:.1f} |" in printed
+
+
+def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
+    settings = "recipes/settings/finetune_gptneo_wdr/smoke.yaml"
+    with HubServer() as hub:
+        run_against(
+            hub,
+            tmp_path / "pusher",
+            *("recipes/finetune_gptneo_wdr.py", settings, *SMALL, "--output_dir", str(tmp_path / "run")),
+            *("--rows", "wdr", "--push_to_hub", "true", "--hub_model_id", "me/wdr"),
+        )
+        files = hub.files("me/wdr")
+        assert {"README.md", "config.json", "model.safetensors", "learning_curves.png", "tokenizer.json"} <= set(files)
+        assert not [name for name in files if name.startswith("wdr/")]
+        assert b"model-index" in files["README.md"]
+        code = (
+            "import hf_targets; from transformers import AutoModelForCausalLM as A, AutoTokenizer as T;"
+            "m = A.from_pretrained('me/wdr'); t = T.from_pretrained('me/wdr');"
+            "print(type(m).__name__, m(**t('The', return_tensors='pt')).logits.sum().item())"
+        )
+        printed = run_against(hub, tmp_path / "puller", "-c", code).split()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    ids = AutoTokenizer.from_pretrained(tmp_path / "run")("The", return_tensors="pt")
+    assert printed[0] == "MultiTokenForCausalLM"
+    assert float(printed[1]) == pytest.approx(model(**ids).logits.sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rows", "plain", "magic"], "rows must be of plain, simple and wdr, got magic"),
+        (["--wdr_ngram_size", "1"], "must be 2 or more, got 1"),
+        (["--ensemble_weights", "0", "1.5"], "must be in [0, 1], got 1.5"),
+        (["--dataset", "no/such/data"], "neither a local file or folder"),
+        (["--block_size", "100000"], "a text must fill one block"),
+        (["--no_such_setting", "3"], "unknown settings: --no_such_setting 3"),
+    ],
+)
+def test_wrong_settings_are_told_and_nothing_is_written(arguments, told, tmp_path):
+    rows = [] if "--rows" in arguments else ["--rows", "wdr"]
+    assert told in run("finetune_gptneo_wdr", "--output_dir", str(tmp_path / "out"), *rows, *arguments, fails=True)
+    assert not (tmp_path / "out").exists()

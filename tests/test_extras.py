@@ -1,0 +1,22 @@
+import sys
+
+import pytest
+
+from hf_targets.extras import require
+
+
+def test_an_installed_module_is_returned():
+    assert require("json", extra="figures").dumps([1]) == "[1]"
+
+
+def test_a_missing_module_names_the_extra():
+    with pytest.raises(ImportError, match=r"not_there is not installed; run: pip install 'hf-targets\[figures\]'"):
+        require("not_there", extra="figures")
+
+
+def test_a_broken_module_raises_its_own_error(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("import something_it_lacks")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="something_it_lacks"):
+        require("broken_module", extra="figures")
+    assert "broken_module" not in sys.modules
