@@ -32,7 +32,8 @@ def plot_learning_curves(histories: Mapping[str, Sequence[dict[str, float]]], pa
     training.set(xlabel="optimizer step", ylabel="training loss of the next word (nats per token)")
     for axes in (validation, training):
         axes.grid(alpha=0.3, which="both")
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.savefig(path, dpi=150)
 
 
