@@ -22,7 +22,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 run: setup  ## train plain, simple N-gram and word difference models on two CPU cores, offline, in minutes
-	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml recipes/finetune_gptneo_wdr.py \
+	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml --num_cpu_threads_per_process 2 \
+		recipes/finetune_gptneo_wdr.py \
 		recipes/settings/finetune_gptneo_wdr/smoke.yaml --overwrite_output_dir true $(RUN_ARGS)
 
 test: setup  ## run the tests, offline

@@ -251,6 +251,8 @@ def test_bad_input_is_told_before_anything_is_computed(family):
         model(ids.masked_fill(ids == ids[0, 0], VOCAB))
     with pytest.raises(ValueError, match=r"labels must be in \[0, 49\].*got -7"):
         model(ids, labels=ids.masked_fill(ids == ids[0, 0], -7))
+    with pytest.raises(ValueError, match=r"labels must be token ids, integers, got torch.float32"):
+        model(ids, labels=ids.float())
     with pytest.raises(ValueError, match=r"at least one token, got shape \(0, 8\)"):
         model(ids[:0])
     with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):

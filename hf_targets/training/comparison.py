@@ -88,7 +88,7 @@ def train_row(
     trainer.train(resume_from_checkpoint=checkpoint)
     seconds = time.perf_counter() - start
     trainer.remove_callback(EarlyStoppingCallback)
-    history = trainer.state.log_history
+    history = list(trainer.state.log_history)  # without the evaluations below
     validation = _without_prefix(trainer.evaluate(), "eval_")
     on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
     test = _without_prefix(on_test, "test_")

@@ -135,7 +135,7 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
     ("arguments", "told"),
     [
         (["--rows", "plain", "magic"], "rows must be of plain, simple and wdr, got magic"),
-        (["--wdr_ngram_size", "1"], "must be 2 or more, got 1"),
+        (["--wdr_ngram_size", "1"], "2 or more, got 1"),
         (["--ensemble_weights", "0", "1.5"], "must be in [0, 1], got 1.5"),
         (["--dataset", "no/such/data"], "neither a local file or folder"),
         (["--block_size", "100000"], "a text must fill one block"),

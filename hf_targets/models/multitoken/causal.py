@@ -19,7 +19,7 @@ from hf_targets.maths.mixing import check_ensemble_weight, mix_predictions
 from hf_targets.models.multitoken.alignment import steps_into_sequence
 from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
-from hf_targets.models.multitoken.configuration import MultiTokenConfig
+from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.heads import FutureHeads, ZeroLinear
 
 
@@ -85,10 +85,19 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is a name or a path.
             config: Fields of `MultiTokenConfig`: `ngram_size`, `target`, `loss_weight`, `ensemble_weight`, `head` ...
         Raises:
-            ValueError: If the model has no output embedding, has heads already, or cannot share its output matrix.
+            ValueError: If a field is unknown or out of range, or the model has no output embedding, has heads already, or
+                cannot share its output matrix.
         """
-        if not isinstance(base, PreTrainedModel):
+        if unknown := config.keys() - BASE_FIELDS:
+            raise ValueError(
+                f"no such field of MultiTokenConfig: {', '.join(sorted(unknown))}; there are {', '.join(BASE_FIELDS)}"
+            )
+        if isinstance(base, str | PathLike):
             base = AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+        if not isinstance(base, PreTrainedModel):
+            raise ValueError(
+                f"base must be a model of Transformers, or the name or path of one, got {type(base).__name__}"
+            )
         if isinstance(base, MultiTokenForCausalLM):
             raise ValueError("the base model has future-word heads already; give its `.backbone` to put new ones on it")
         output = output_embedding(base)
@@ -228,6 +237,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             )
         vocab_size = self.get_output_embeddings().weight.shape[0]
         for name, ids in (("input_ids", input_ids), ("labels", labels)):
+            if ids is not None and ids.dtype not in (torch.int64, torch.int32):
+                raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
             if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
                 continue  # elsewhere the look would wait for the device, which reports the error itself
             wrong = ids[((ids < 0) & ~((ids == IGNORED) & (name == "labels"))) | (ids >= vocab_size)]

@@ -11,11 +11,10 @@ from transformers import AutoModelForCausalLM
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
-from hf_targets.models.multitoken.configuration import MultiTokenConfig
+from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 
 HEADS_NAME = "heads.safetensors"
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
-_OWN_FIELDS = ("ngram_size", "target", "loss_weight", "ensemble_weight", "head", "head_bias")
 
 
 def _check_complete(where: str | PathLike, missing: set[str], extra: set[str], mismatched: list[str]) -> None:
@@ -79,7 +78,7 @@ class CheckpointMixin:
         """
         name = pretrained_model_name_or_path
         hub = {key: kwargs[key] for key in _HUB_ARGUMENTS if key in kwargs}
-        own = {key: kwargs.pop(key) for key in _OWN_FIELDS if key in kwargs}
+        own = {key: kwargs.pop(key) for key in BASE_FIELDS if key in kwargs}
         config = cls._read_config(name, config, hub, own)
         wants_info = kwargs.pop("output_loading_info", False)
         if config.heads_only:
@@ -119,7 +118,7 @@ class CheckpointMixin:
             state = load_file(str(file))
         except SafetensorError as error:
             raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
-        fields = {key: getattr(config, key) for key in (*_OWN_FIELDS, "base_model_name_or_path")}
+        fields = {key: getattr(config, key) for key in BASE_FIELDS}
         backbone = AutoModelForCausalLM.from_pretrained(str(config.base_model_name_or_path), **backbone_kwargs)
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         expected = model.heads.state_dict()

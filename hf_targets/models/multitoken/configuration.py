@@ -8,6 +8,9 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.maths.mixing import check_ensemble_weight
 
+BASE_FIELDS = ("ngram_size", "target", "loss_weight", "ensemble_weight", "head", "head_bias", "base_model_name_or_path")
+"""What a user chooses when putting heads on a base model; the other fields follow from that model."""
+
 Target = Literal["difference", "embedding"]
 Head = Literal["mlp", "medusa"]
 
@@ -56,9 +59,9 @@ class MultiTokenConfig(PreTrainedConfig):
     )
 
     def __post_init__(self, **kwargs) -> None:
-        if self.ngram_size < 2:
+        if not isinstance(self.ngram_size, int) or self.ngram_size < 2:
             raise ValueError(
-                f"ngram_size (N) counts the next word too and must be 2 or more, got {self.ngram_size}; "
+                f"ngram_size (N) counts the next word too and must be a whole number, 2 or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
         for name, value, allowed in (("target", self.target, Target), ("head", self.head, Head)):

@@ -119,6 +119,19 @@ def test_wrapping_changes_nothing_of_the_base_model():
         MultiTokenForCausalLM.from_base(model)
 
 
+@pytest.mark.parametrize(
+    ("base", "fields", "told"),
+    [
+        ("backbone", {"ngram": 3}, "no such field of MultiTokenConfig: ngram; there are ngram_size, target"),
+        ("configuration", {}, "base must be a model of Transformers, or the name or path of one, got GPT2Config"),
+    ],
+)
+def test_wrong_arguments_are_named(base, fields, told):
+    backbone = make_backbone("gpt2")
+    with pytest.raises(ValueError, match=told):
+        MultiTokenForCausalLM.from_base(backbone if base == "backbone" else backbone.config, **fields)
+
+
 def test_a_backbone_that_changes_its_logits_afterwards_is_refused():
     small = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Gemma2Config(**small, num_key_value_heads=1, intermediate_size=32, head_dim=16)

@@ -38,7 +38,8 @@ def test_bias_is_optional():
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("ngram_size", 1, "must be 2 or more, got 1"),
+        ("ngram_size", 1, "2 or more, got 1"),
+        ("ngram_size", 2.5, "2 or more, got 2.5"),
         ("target", "word", "target must be one of 'difference', 'embedding', got 'word'"),
         ("head", "tree", "head must be one of 'mlp', 'medusa', got 'tree'"),
         ("loss_weight", -1.0, "loss_weight"),
