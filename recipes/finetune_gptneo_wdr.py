@@ -1,14 +1,11 @@
 """Train a causal language model plainly, with simple N-gram heads and with word difference heads, and compare them.
 
 On the documentation that ships with Python, from scratch, offline, in a few minutes on two CPU cores:
-
     accelerate launch recipes/finetune_gptneo_wdr.py recipes/settings/finetune_gptneo_wdr/smoke.yaml
 
 As the paper fine-tunes GPT-Neo on WikiText-2 (one 24 GB GPU, about a day a row there; expected 13.25 plain, 13.13 and
 12.93 with the ensemble for the simple N-gram, 13.00 and 12.91 for word differences):
-
     accelerate launch recipes/finetune_gptneo_wdr.py recipes/settings/finetune_gptneo_wdr/paper.yaml
-
 Any causal model, any text: --model_name_or_path EleutherAI/gpt-neo-125m --dataset my_text.txt.gz --output_dir mine
 """
 
@@ -17,9 +14,10 @@ import sys
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoConfig, PreTrainedModel, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoConfig, PreTrainedModel
 
 from hf_targets import (
+    MultiTokenConfig,
     MultiTokenForCausalLM,
     MultiTokenTrainingArguments,
     load_corpus,
@@ -29,8 +27,8 @@ from hf_targets import (
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import format_table, train_row, write_rows
 from hf_targets.training.lora import add_lora
-from hf_targets.training.model_card import upload_folder, write_model_card
-from hf_targets.training.settings import claim_output_dir, parse
+from hf_targets.training.model_card import create_repository, generate_sample, upload_folder, write_model_card
+from hf_targets.training.settings import check_output_dir, parse
 
 
 @dataclass
@@ -64,6 +62,8 @@ class Setup:
     def __post_init__(self) -> None:
         if unknown := set(self.rows) - {"plain", "simple", "wdr"}:
             raise ValueError(f"rows must be of plain, simple and wdr, got {', '.join(sorted(unknown))}")
+        MultiTokenConfig(ngram_size=self.simple_ngram_size, loss_weight=self.simple_loss_weight)
+        MultiTokenConfig(ngram_size=self.wdr_ngram_size, loss_weight=self.wdr_loss_weight)
 
 
 def new_or_pretrained(setup: Setup, vocab_size: int) -> PreTrainedModel:
@@ -103,8 +103,7 @@ def make_model(setup: Setup, vocab_size: int, row: str) -> PreTrainedModel:
 def main() -> None:
     """Train the rows, print their table, and leave the last row's model with its card."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
-    resume = args.resume_from_checkpoint is not None
-    folder = claim_output_dir(args.output_dir, setup.rows, overwrite=setup.overwrite_output_dir, resume=resume)
+    folder, resume = check_output_dir(args, overwrite=setup.overwrite_output_dir)
     texts = load_corpus(
         setup.dataset,
         config_name=setup.dataset_config,
@@ -116,11 +115,15 @@ def main() -> None:
     else:
         tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.block_size)
     corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
+    make_model(setup, len(tokenizer), setup.rows[-1])  # whatever is wrong with it is told before the first row
+    name = args.hub_model_id or folder.name
+    if args.push_to_hub and not args.process_index:
+        create_repository(name, args)
 
     rows, models = [], []
-    for name in setup.rows:
-        make = partial(make_model, setup, len(tokenizer), name)
-        row, trainer = train_row(name, make, args, corpus, resume=resume)
+    for row_name in setup.rows:
+        make = partial(make_model, setup, len(tokenizer), row_name)
+        row, trainer = train_row(row_name, make, args, corpus, resume=resume)
         rows.append(row)
         models.append(trainer.model)
     if args.process_index:
@@ -135,10 +138,7 @@ def main() -> None:
     tokenizer.save_pretrained(folder)
     plot_learning_curves({row.name: row.history for row in rows}, folder / "learning_curves.png")
     write_rows(rows, folder, {**asdict(setup), **args.to_sanitized_dict()})
-    set_seed(args.seed)
-    prompt = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
-    sample = str(tokenizer.decode(model.generate(**prompt, max_new_tokens=48, do_sample=True, top_p=0.9)[0]))
-    name = args.hub_model_id or folder.name
+    sample = generate_sample(model, tokenizer, setup.prompt, args.seed)
     command = shlex.join(["accelerate", "launch", *sys.argv])
     write_model_card(folder, name, model.config, rows, dataset=setup.dataset, command=command, sample=sample)
     print(f"\n{format_table(rows)}\n\nSample: {sample!r}\nModel, card and learning curves: {folder}")

@@ -23,7 +23,7 @@ from hf_targets import (
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import format_table, format_weights, train_row, write_rows
-from hf_targets.training.settings import claim_output_dir, parse
+from hf_targets.training.settings import check_output_dir, parse
 
 
 @dataclass
@@ -79,8 +79,7 @@ def main() -> None:
     for target in setup.targets:
         for ngram_size in setup.ngram_sizes:
             wanted[f"{'simple' if target == 'embedding' else 'wdr'}-{ngram_size}"] = (target, ngram_size)
-    resume = args.resume_from_checkpoint is not None
-    folder = claim_output_dir(args.output_dir, list(wanted), overwrite=setup.overwrite_output_dir, resume=resume)
+    folder, resume = check_output_dir(args, overwrite=setup.overwrite_output_dir)
     texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)
     tokenizer = word_level_tokenizer(load_corpus(setup.dataset)["train"]["text"])
     corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig
 from transformers.pytorch_utils import Conv1D
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
@@ -223,6 +223,26 @@ def test_generation_takes_the_best_word_of_the_forward_pass(family, weight):
         best = model(ids, ensemble_weight=weight).logits[:, -1].argmax(-1, keepdim=True)
         ids = torch.cat([ids, best], dim=1)
     assert torch.equal(generated, ids)
+
+
+def test_a_stateful_backbone_generates_what_it_would_alone():
+    config = MambaConfig(
+        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, bos_token_id=0, eos_token_id=0
+    )
+    backbone = AutoModelForCausalLM.from_config(config).eval()
+    prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
+    expected = backbone.generate(**prompt, max_new_tokens=5, do_sample=False)
+    model = MultiTokenForCausalLM.from_base(backbone).eval()
+    assert torch.equal(model.generate(**prompt, max_new_tokens=5, do_sample=False), expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_static_cache_generates_the_same(family):
+    model = make_model(family)
+    prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
+    options = {"max_new_tokens": 4, "do_sample": False, "disable_compile": True}
+    static = model.generate(**prompt, **options, cache_implementation="static")
+    assert torch.equal(static, model.generate(**prompt, **options))
 
 
 @cached_families

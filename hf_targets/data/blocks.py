@@ -88,23 +88,28 @@ def pack_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: 
 
 
 def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
-    """Check that a model with `vocab_size` embeddings has one for each id in the column `input_ids`.
+    """Check that a model with `vocab_size` embeddings has one for each id in `input_ids` and, if there, `labels`.
 
     Raises:
-        ValueError: If an id is negative, or `vocab_size` or more.
+        ValueError: If an id is negative, other than a label of -100, or `vocab_size` or more.
     """
-    for rows in dataset.select_columns(["input_ids"]).with_format("numpy").iter(_ROWS_AT_ONCE):
-        ids = np.concatenate(cast(dict[str, np.ndarray], rows)["input_ids"])
-        lowest, highest = ids.min(initial=0), ids.max(initial=-1)
-        if lowest < 0:
-            raise ValueError(
-                f"token ids must be in [0, {vocab_size - 1}], got {lowest}; padding belongs in labels alone"
-            )
-        if highest >= vocab_size:
-            raise ValueError(
-                f"token ids must be in [0, {vocab_size - 1}] for a model with vocab_size={vocab_size}, got {highest}, "
-                f"which takes at least {highest + 1}; use the model's own tokenizer, or resize_token_embeddings"
-            )
+    columns = [name for name in ("input_ids", "labels") if name in dataset.column_names]
+    for rows in dataset.select_columns(columns).with_format("numpy").iter(_ROWS_AT_ONCE):
+        for name, lists in cast(dict[str, np.ndarray], rows).items():
+            ids = np.concatenate(lists)
+            if name == "labels":
+                ids = ids[ids != IGNORED]
+            lowest, highest = ids.min(initial=0), ids.max(initial=-1)
+            if lowest < 0:
+                raise ValueError(
+                    f"{name} must be token ids in [0, {vocab_size - 1}], got {lowest}; padding belongs in labels alone"
+                )
+            if highest >= vocab_size:
+                raise ValueError(
+                    f"{name} must be token ids in [0, {vocab_size - 1}] for a model with vocab_size={vocab_size}, got "
+                    f"{highest}, which takes at least {highest + 1}; use the model's own tokenizer, or "
+                    f"resize_token_embeddings"
+                )
 
 
 def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:

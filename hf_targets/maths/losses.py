@@ -15,17 +15,11 @@ LOGITS_PER_CHUNK = 2**25
 """Logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
 
 
-def _in_autocast_dtype(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Cast as a linear layer inside autocast would: the fused loss is on none of autocast's lists."""
-    device = next(tensor.device.type for tensor in tensors if tensor is not None)
-    if not torch.is_autocast_enabled(device):
-        return list(tensors)
-    return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]
-
-
-def _chunk_loss(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float) -> Tensor:
-    logits = F.linear(hidden, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+def _chunk_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float, dtype: torch.dtype
+) -> Tensor:
+    logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+    logits = logits.to(torch.promote_types(dtype, torch.float32))
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="none")
 
 
@@ -49,17 +43,19 @@ def token_cross_entropy(
     Returns: Losses in float32 (float64 for float64 input).
     Related: one call for the rows of several heads holds one gradient of `weight`, not one a head.
     """
-    hidden, weight, bias = _in_autocast_dtype(hidden, weight, bias)  # pyright: ignore[reportAssignmentType]
     size = max(1, LOGITS_PER_CHUNK // weight.shape[0])
-    fused = hasattr(torch.nn, "LinearCrossEntropyOptions") and hidden.dtype in (torch.float32, torch.float64)
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    fused = hasattr(torch.nn, "LinearCrossEntropyOptions") and dtype in (torch.float32, torch.float64)
     if fused and not label_smoothing and not torch.compiler.is_compiling():
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
         return F.linear_cross_entropy(
             hidden, weight, targets, linear_bias=bias, reduction="none", ignore_index=IGNORED, options=options
         )
+    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))  # so that chunks add up their gradients there
     losses = []
     for rows, labels in zip(hidden.split(size), targets.split(size), strict=True):
-        arguments = (rows, weight, labels, bias, label_smoothing)
+        arguments = (rows, weight, labels, bias, label_smoothing, dtype)
         losses.append(checkpoint(_chunk_loss, *arguments, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(losses)
 

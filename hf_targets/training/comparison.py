@@ -2,15 +2,17 @@
 
 import copy
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
-from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, set_seed
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
 
 from hf_targets.training.arguments import MultiTokenTrainingArguments
 from hf_targets.training.multitoken import MultiTokenTrainer, heads_of
@@ -63,27 +65,35 @@ def train_row(
         args: Of all rows; this one's checkpoints go to the subfolder `name` of its output folder.
         corpus: Packed blocks with the splits train, validation and test.
         patience: Evaluations without a lower validation perplexity before training stops early.
-        resume: Whether to go on from the last checkpoint of the subfolder, if there is one.
+        resume: Whether to go on from the last checkpoint of the subfolder, if there is one; without, it is emptied.
+    Raises:
+        ValueError: Before anything is removed, if blocks are longer than the model's positions, or evaluations and
+            checkpoints do not come at the same steps. Neither of them asked for means both at every epoch.
     """
-    args = copy.deepcopy(args)
-    folder = Path(args.output_dir or ".") / name
-    args.output_dir = str(folder)
-    args.push_to_hub = False  # the recipe uploads one model, at the end
-    args.load_best_model_at_end = True
-    args.metric_for_best_model, args.greater_is_better = "perplexity", False
+    args = _arguments_of(name, args, resume=resume)
+    folder = Path(args.output_dir or ".")
     set_seed(args.seed)
     model = make_model()
     if heads_of(model) is None:
         args.head_warmup_steps, args.head_learning_rate = 0, None
+    _check_length(model, corpus)
     trainer = MultiTokenTrainer(
         model=model,
         args=args,
         train_dataset=corpus["train"],
         eval_dataset=corpus["validation"],
+        callbacks=[] if patience is None else [EarlyStoppingCallback(patience)],
     )
-    if patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(patience))
+    if not resume and trainer.is_world_process_zero():
+        shutil.rmtree(folder, ignore_errors=True)  # the caller has asked whether an older output may go
+    trainer.accelerator.wait_for_everyone()
     checkpoint = get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
+    if checkpoint is not None and patience is not None:
+        state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+        callbacks = cast(dict[str, Any], state.stateful_callbacks or {})
+        stopping = callbacks.get(EarlyStoppingCallback.__name__, {}).get("attributes", {})
+        if stopping.get("early_stopping_patience_counter", 0) >= patience:
+            args.max_steps = state.global_step  # it had stopped early: nothing is left to train
     start = time.perf_counter()
     trainer.train(resume_from_checkpoint=checkpoint)
     seconds = time.perf_counter() - start
@@ -94,6 +104,30 @@ def train_row(
     test = _without_prefix(on_test, "test_")
     weight = validation.get("ensemble_weight")
     return Row(name, trainer.get_num_trainable_parameters(), seconds, weight, validation, test, history), trainer
+
+
+def _arguments_of(name: str, args: MultiTokenTrainingArguments, *, resume: bool) -> MultiTokenTrainingArguments:
+    args = copy.deepcopy(args)
+    args.output_dir = str(Path(args.output_dir or ".") / name)
+    args.push_to_hub = False  # the recipe uploads one model, at the end
+    if args.eval_strategy == IntervalStrategy.NO:
+        args.eval_strategy, args.save_strategy = IntervalStrategy.EPOCH, SaveStrategy.EPOCH
+    elif IntervalStrategy(args.eval_strategy).value != SaveStrategy(args.save_strategy).value:
+        raise ValueError(
+            f"the best checkpoint is chosen by evaluations, so both come at the same steps, got "
+            f"eval_strategy={args.eval_strategy!r} and save_strategy={args.save_strategy!r}"
+        )
+    args.load_best_model_at_end = True
+    args.metric_for_best_model, args.greater_is_better = "perplexity", False
+    args.restore_callback_states_from_checkpoint = resume
+    return args
+
+
+def _check_length(model: PreTrainedModel, corpus: Mapping[str, Dataset]) -> None:
+    block_size = len(corpus["train"][0]["input_ids"])
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and block_size > positions:
+        raise ValueError(f"block_size must be at most the model's {positions} positions, got {block_size}; lower it")
 
 
 def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:

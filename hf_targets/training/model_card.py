@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
-from transformers import PreTrainedConfig, TrainingArguments
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
 from hf_targets.training.comparison import Row, format_table
@@ -107,15 +107,34 @@ def _describe(config: PreTrainedConfig) -> str:
     )
 
 
-def upload_folder(folder: Path, name: str, args: TrainingArguments, *, leave_out: Sequence[str]) -> str:
-    """Upload a model's folder to the Hub, which is asked for with `push_to_hub`; return its address there.
+def generate_sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, seed: int) -> str:
+    """Return the prompt with up to 48 sampled tokens (top-p .9), no more than the model has positions for."""
+    set_seed(seed)
+    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    room = 48 if positions is None else positions - inputs["input_ids"].shape[1]
+    if room < 1:
+        return prompt
+    return str(tokenizer.decode(model.generate(**inputs, max_new_tokens=min(48, room), do_sample=True, top_p=0.9)[0]))  # pyright: ignore
+
+
+def create_repository(name: str, args: TrainingArguments) -> None:
+    """Make sure that there is a repository to upload to, before hours of training.
 
     Args:
         name: Of the repository.
         args: Their `hub_token` and `hub_private_repo` are used.
+    """
+    HfApi(token=args.hub_token).create_repo(name, private=args.hub_private_repo, exist_ok=True)
+
+
+def upload_folder(folder: Path, name: str, args: TrainingArguments, *, leave_out: Sequence[str]) -> str:
+    """Upload a model's folder to its repository on the Hub; return its address there.
+
+    Args:
         leave_out: Subfolders that stay here.
     """
     api = HfApi(token=args.hub_token)
-    repository = api.create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
+    repository = api.create_repo(name, exist_ok=True).repo_id
     ignored = [f"{subfolder}/*" for subfolder in leave_out]
     return str(api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=ignored))

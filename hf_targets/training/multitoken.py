@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -14,6 +14,7 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, default_data_
 
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.maths.losses import IGNORED
+from hf_targets.models.multitoken.alignment import mask_first_tokens
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.training.arguments import MultiTokenTrainingArguments
 
@@ -31,23 +32,31 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
         num_tokens: How many targets they are of.
         num_words: Words those targets make; 0 leaves the word-level figures out.
         weights: The ensemble weights, in the order of `nlls`.
+    Raises:
+        ValueError: If there is no target.
     """
+    if num_tokens == 0:
+        raise ValueError("a perplexity needs at least one target, and all labels are -100, padding or a first token")
     by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
-    metrics = {f"perplexity_{weight:g}": math.exp(nll) for weight, nll in by_weight.items()}
+    metrics = {f"perplexity_{weight:g}": _exp(nll) for weight, nll in by_weight.items()}
     chosen = {}
     if 0.0 in by_weight:
         chosen[""] = by_weight[0.0]
     if num_words:
-        metrics |= {f"word_perplexity_{w:g}": math.exp(nll * num_tokens / num_words) for w, nll in by_weight.items()}
+        metrics |= {f"word_perplexity_{w:g}": _exp(nll * num_tokens / num_words) for w, nll in by_weight.items()}
     ensembles = {weight: nll for weight, nll in by_weight.items() if weight > 0}
     if ensembles:
         metrics["ensemble_weight"] = min(ensembles, key=ensembles.__getitem__)
         chosen["_ensemble"] = min(ensembles.values())
     for suffix, nll in chosen.items():
-        metrics[f"perplexity{suffix}"] = math.exp(nll)
+        metrics[f"perplexity{suffix}"] = _exp(nll)
         if num_words:
-            metrics[f"word_perplexity{suffix}"] = math.exp(nll * num_tokens / num_words)
+            metrics[f"word_perplexity{suffix}"] = _exp(nll * num_tokens / num_words)
     return metrics
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < 700 else math.inf  # a model that learns nothing is a figure too
 
 
 def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
@@ -87,12 +96,38 @@ class MultiTokenTrainer(Trainer):
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
         self._parts_since = 0
-        vocab_size: int = self.model.get_input_embeddings().weight.shape[0]  # pyright: ignore
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
-        for dataset in named.values():
-            if isinstance(dataset, Dataset):
-                check_token_ids(dataset, vocab_size)
+        for name, dataset in named.items():
+            self._check_dataset(dataset, name)
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        if not isinstance(dataset, Dataset):
+            return  # none, or one whose rows are not known before they are asked for
+        if missing := {"input_ids", "labels"} - set(dataset.column_names):
+            raise ValueError(
+                f"the {name} data needs the columns input_ids and labels, and lacks {', '.join(sorted(missing))} among "
+                f"{dataset.column_names}; hf_targets.pack_blocks makes them"
+            )
+        if not len(dataset):
+            raise ValueError(f"the {name} data must have rows, got none")
+        vocab_size: int = self.model.get_input_embeddings().weight.shape[0]  # pyright: ignore
+        check_token_ids(dataset, vocab_size)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as Trainer does; a data set that is given is looked at first."""
+        self._check_dataset(eval_dataset, "evaluation")
+        return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
+        """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""
+        return super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
+
+    def _mask_first_tokens(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if "labels" not in batch:
+            raise ValueError(f"a batch needs labels, got {', '.join(batch)}; hf_targets.pack_blocks makes them")
+        masks = batch.get("attention_mask"), batch.get("position_ids")
+        return {**batch, "labels": mask_first_tokens(batch["labels"], *masks)}
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -166,7 +201,7 @@ class MultiTokenTrainer(Trainer):
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the loss, each row's negative log-likelihoods, and each row's numbers of targets and words."""
-        inputs = self._prepare_inputs(inputs)
+        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
         targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
         num_targets = (targets != IGNORED).sum(dim=1)
         num_words = inputs.pop(WORDS_COLUMN, torch.zeros_like(num_targets))

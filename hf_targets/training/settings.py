@@ -1,14 +1,13 @@
 """Settings of a recipe: a YAML file, the command line over it, and an output folder that is free to use."""
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 
 
 def _as_arguments(settings: dict[str, Any]) -> list[str]:
@@ -50,25 +49,31 @@ def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tup
     return tuple(filled)
 
 
-def claim_output_dir(output_dir: str, names: Sequence[str], *, overwrite: bool, resume: bool) -> Path:
-    """Return the output folder, once it is certain that nothing of worth is lost in it.
+def check_output_dir(args: TrainingArguments, *, overwrite: bool) -> tuple[Path, bool]:
+    """Return the output folder and whether to resume in it, once it is certain that nothing of worth is lost.
+
+    Nothing is written or removed here.
 
     Args:
-        names: Subfolders that the recipe writes; they alone are removed when overwriting.
-        overwrite: Whether an older output may go.
-        resume: Whether an older output is to be gone on with.
+        args: Their `resume_from_checkpoint` is "true" or "false": every row of a comparison finds its own checkpoint.
+        overwrite: Whether an older output may be replaced.
     Raises:
-        ValueError: If the folder has something in it and neither is asked for, or it is a file.
+        ValueError: If the folder has something in it and neither is asked for, it is a file, or
+            `resume_from_checkpoint` is anything else.
     """
-    folder = Path(output_dir)
+    wanted = {"none": False, "false": False, "true": True}.get(str(args.resume_from_checkpoint).lower())
+    if wanted is None:
+        raise ValueError(
+            f"resume_from_checkpoint must be true or false, as every row has checkpoints of its own, got "
+            f"{args.resume_from_checkpoint!r}"
+        )
+    folder = Path(args.output_dir or ".")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output_dir {folder} is a file; name a folder")
-    if folder.exists() and any(folder.iterdir()) and not resume:
-        if not overwrite:
-            raise ValueError(
-                f"output_dir {folder} is not empty; name another, or pass --overwrite_output_dir to replace it, or "
-                "--resume_from_checkpoint true to go on"
-            )
-        for name in names:
-            shutil.rmtree(folder / name, ignore_errors=True)
-    return folder
+    is_used = folder.exists() and any(folder.iterdir())
+    if args.process_index == 0 and is_used and not wanted and not overwrite:
+        raise ValueError(
+            f"output_dir {folder} is not empty; name another, or pass --overwrite_output_dir true to replace it, or "
+            "--resume_from_checkpoint true to go on"
+        )
+    return folder, wanted

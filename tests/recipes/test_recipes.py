@@ -65,6 +65,11 @@ def test_an_older_output_is_kept_until_it_may_go(finetuned):
     before = (folder / "results.json").read_text()
     with pytest.raises(ValueError, match="is not empty; name another, or pass --overwrite_output_dir"):
         run("finetune_gptneo_wdr", "--output_dir", str(folder))
+    with pytest.raises(ValueError, match="neither a local file or folder"):
+        run(
+            "finetune_gptneo_wdr", "--output_dir", str(folder), "--overwrite_output_dir", "true", "--dataset", "no/such"
+        )
+    assert list((folder / "wdr").glob("checkpoint-*"))
     assert (folder / "results.json").read_text() == before
 
 
@@ -88,6 +93,7 @@ def test_lora_on_a_given_base_model_and_text(tmp_path):
         "finetune_gptneo_wdr",
         *("--model_name_or_path", str(tmp_path / "base"), "--dataset", str(tmp_path / "text.txt")),
         *("--lora_rank", "2", "--rows", "wdr", "--output_dir", str(tmp_path / "out"), "--block_size", "16"),
+        *("--eval_strategy", "no", "--save_strategy", "no"),
         *("--head_warmup_steps", "2", "--head_learning_rate", "0.01", "--prompt", "one"),
     )
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -139,11 +145,11 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
         (["--ensemble_weights", "0", "1.5"], "must be in [0, 1], got 1.5"),
         (["--dataset", "no/such/data"], "neither a local file or folder"),
         (["--block_size", "100000"], "a text must fill one block"),
+        (["--resume_from_checkpoint", "some/path"], "resume_from_checkpoint must be true or false"),
         (["--no_such_setting", "3"], "unknown settings: --no_such_setting 3"),
     ],
 )
 def test_wrong_settings_are_told_and_nothing_is_written(arguments, told, tmp_path):
-    rows = [] if "--rows" in arguments else ["--rows", "wdr"]
     with pytest.raises(ValueError, match=re.escape(told)):
-        run("finetune_gptneo_wdr", "--output_dir", str(tmp_path / "out"), *rows, *arguments)
+        run("finetune_gptneo_wdr", "--output_dir", str(tmp_path / "out"), *arguments)
     assert not (tmp_path / "out").exists()

@@ -158,6 +158,40 @@ def test_perplexities_are_those_of_the_logits_of_all_rows(family, tmp_path):
     assert metrics["eval_ensemble_weight"] == 0.3
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path):
+    documents = [token_ids(1, 3, seed=number)[0].tolist() for number in range(8)]
+    alone = {"input_ids": documents, "labels": documents, "attention_mask": [[1] * 3] * 8}
+    padded = {
+        "input_ids": [[0, 0, *ids] for ids in documents],
+        "labels": [[-100, -100, *ids] for ids in documents],
+        "attention_mask": [[0, 0, 1, 1, 1]] * 8,
+        "position_ids": [[0, 0, 0, 1, 2]] * 8,
+    }
+    packed = {
+        "input_ids": [documents[i] + documents[i + 1] for i in range(0, 8, 2)],
+        "labels": [documents[i] + documents[i + 1] for i in range(0, 8, 2)],
+        "position_ids": [[0, 1, 2] * 2] * 4,
+    }
+    figures = []
+    for columns in (alone, padded, packed):
+        model = make_model("llama")
+        dataset = Dataset.from_dict(columns)
+        trainer = make_trainer(
+            tmp_path,
+            model.backbone if plain else model,
+            train=dataset,
+            evaluation=dataset,
+            max_steps=1,
+            per_device_train_batch_size=len(dataset),
+        )
+        evaluated = trainer.evaluate()["eval_perplexity" if plain else "eval_perplexity_0.3"]
+        trainer.train()
+        figures.append((evaluated, next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)))
+    for other in figures[1:]:
+        assert other == pytest.approx(figures[0], rel=1e-4)
+
+
 def test_a_plain_model_is_scored_as_one_with_heads_that_are_not_asked(tmp_path):
     model = make_model("gpt2")
     ours = make_trainer(tmp_path, model).evaluate()
@@ -174,6 +208,9 @@ def test_best_weight_is_the_one_of_the_lowest_perplexity():
     assert metrics["ensemble_weight"] == 0.1
     assert metrics["perplexity_ensemble"] == pytest.approx(math.exp(2))
     assert "word_perplexity" not in perplexities(torch.tensor([30.0]), 10, 0, [0.0])
+    assert perplexities(torch.tensor([8000.0]), 10, 1, [0.0])["word_perplexity"] == math.inf
+    with pytest.raises(ValueError, match="at least one target"):
+        perplexities(torch.tensor([0.0]), 0, 0, [0.0])
 
 
 def test_labels_are_smoothed_in_training_and_not_in_evaluation(tmp_path):
@@ -256,6 +293,18 @@ def test_bad_input_is_told_before_training_starts(tmp_path):
     wrong = Dataset.from_dict({"input_ids": [[1, VOCAB + 3]], "labels": [[1, 2]], "attention_mask": [[1, 1]]})
     with pytest.raises(ValueError, match=f"got {VOCAB + 3}"):
         make_trainer(tmp_path, train=wrong)
+    rows = blocks(2).to_dict()
+    for change, told in (
+        ({"labels": [[VOCAB] * 12] * 2}, f"labels must be token ids in .* got {VOCAB}"),
+        ({"labels": None}, "lacks labels among"),
+    ):
+        columns = {name: column for name, column in {**rows, **change}.items() if column is not None}
+        with pytest.raises(ValueError, match=told):
+            make_trainer(tmp_path, train=Dataset.from_dict(columns))
+        with pytest.raises(ValueError, match=told):
+            make_trainer(tmp_path).evaluate(Dataset.from_dict(columns))
+    with pytest.raises(ValueError, match="must have rows, got none"):
+        make_trainer(tmp_path, train=blocks(2).select([]))
     with pytest.raises(ValueError, match="has no heads"):
         make_trainer(tmp_path, make_backbone("gpt2"), head_warmup_steps=3)
     for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", -1)):

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from hf_targets.maths.losses import IGNORED
+
 
 def steps_into_sequence(
     batch: int, time: int, attention_mask: Tensor | None, position_ids: Tensor | None, device: torch.device
@@ -13,7 +15,7 @@ def steps_into_sequence(
     one. A head's prediction made n positions earlier is of the same sequence where this is at least n.
 
     Args:
-        attention_mask: (batch, time), nonzero where attended. A mask of another rank tells nothing of padding and is
+        attention_mask: (batch, time), nonzero where attended. A mask of another form tells nothing of padding and is
             passed over.
         position_ids: (batch, time) or (1, time).
     Returns: Integers (batch, time).
@@ -21,7 +23,7 @@ def steps_into_sequence(
     index = torch.arange(time, device=device).expand(batch, time)
     begins = index == 0
     attended = torch.ones_like(begins)
-    if attention_mask is not None and attention_mask.dim() == 2:
+    if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         attended = attention_mask[:, -time:].bool()
         begins = begins | torch.cat([begins[:, :1], ~attended[:, :-1]], dim=1)
     if position_ids is not None and position_ids.dim() == 2:
@@ -29,3 +31,13 @@ def steps_into_sequence(
         begins = begins | torch.cat([begins[:, :1], ~follows], dim=1)
     first = torch.where(begins, index, 0).cummax(dim=1).values
     return torch.where(attended, index - first, -1)
+
+
+def mask_first_tokens(labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+    """Return labels (batch, time) with -100 for padding and for the first token of every sequence.
+
+    Before that there is only padding or another document, from which nothing can be predicted. The very first column is
+    left as it is: no position stands before it.
+    """
+    steps = steps_into_sequence(labels.shape[0], labels.shape[1], attention_mask, position_ids, labels.device)
+    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(steps[:, 1:] < 1, IGNORED)], dim=1)

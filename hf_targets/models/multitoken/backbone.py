@@ -44,7 +44,7 @@ def check_backbone(backbone: PreTrainedModel) -> None:
         ids = torch.arange(8, device=device)[None] % layer.weight.shape[0]
         logits = []
         for run in (lambda: backbone(input_ids=ids).logits, lambda: layer(backbone.base_model(input_ids=ids)[0])):
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
                 torch.manual_seed(0)  # Reformer hashes at random
                 logits.append(run().float())
     finally:

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.maths.losses import IGNORED, ngram_loss, token_cross_entropy
 from hf_targets.maths.mixing import check_ensemble_weight, mix_predictions
-from hf_targets.models.multitoken.alignment import steps_into_sequence
+from hf_targets.models.multitoken.alignment import mask_first_tokens, steps_into_sequence
 from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
@@ -68,6 +68,9 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         check_backbone(self.backbone)
         config.backbone = self.backbone.config
         self.heads = FutureHeads(config, width=self.get_output_embeddings().weight.shape[1])
+        if backbone is not None:
+            for module in backbone.modules():
+                module._is_hf_initialized = True  # pyright: ignore[reportArgumentType], all of it keeps its weights
         self.post_init()
 
     @classmethod
@@ -85,8 +88,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is a name or a path.
             config: Fields of `MultiTokenConfig`: `ngram_size`, `target`, `loss_weight`, `ensemble_weight`, `head` ...
         Raises:
-            ValueError: If a field is unknown or out of range, or the model has no output embedding, has heads already, or
-                cannot share its output matrix.
+            ValueError: If a field is unknown or out of range, or the model has no output embedding, has heads already,
+                or cannot share its output matrix.
         """
         if unknown := config.keys() - BASE_FIELDS:
             raise ValueError(
@@ -95,9 +98,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         if isinstance(base, str | PathLike):
             base = AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
         if not isinstance(base, PreTrainedModel):
-            raise ValueError(
-                f"base must be a model of Transformers, or the name or path of one, got {type(base).__name__}"
-            )
+            raise ValueError(f"base must be a Transformers model, its name or its path, got {type(base).__name__}")
         if isinstance(base, MultiTokenForCausalLM):
             raise ValueError("the base model has future-word heads already; give its `.backbone` to put new ones on it")
         output = output_embedding(base)
@@ -159,7 +160,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             input_ids: (batch, time).
             attention_mask: (batch, time), 0 at padding on either side.
             position_ids: (batch, time); in packed rows they start again at 0 with each document, and nothing is then
-                predicted across that border.
+                predicted across that border. That attention stays within a document is up to the backbone: Llama's and
+                most others' does without a cache, OPT's does not.
             labels: (batch, time), unshifted as everywhere in Transformers; -100 is not a target, nor is the first
                 token of a sequence, before which there is only padding or another document.
             ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
@@ -182,8 +184,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
                 "an ensemble needs the hidden states of earlier positions, which the key-value cache does not hold; "
                 "pass use_cache=False"
             )
-        if labels is not None and self.training:
-            kwargs.setdefault("use_cache", False)
+        if labels is not None:
+            kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
         if past_key_values is not None:
             kwargs["past_key_values"] = past_key_values
         outputs = self.backbone.base_model(
@@ -198,12 +200,14 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         batch, time, _ = hidden.shape
         needs_future = labels is not None or bool(weight)
         future = self._predict_future(hidden, input_ids) if needs_future else []
-        steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device)
-        exists = [steps[:, n:] >= n for n in range(1, len(future) + 1)]
+        exists = []
+        if needs_future:
+            steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device)
+            exists = [steps[:, n:] >= n for n in range(1, len(future) + 1)]
 
         loss = loss_parts = nlls = logits = None
         if labels is not None:
-            targets = F.pad(labels[:, 1:].masked_fill(steps[:, 1:] < 1, IGNORED), (0, 1), value=IGNORED)
+            targets = F.pad(mask_first_tokens(labels, attention_mask, position_ids)[:, 1:], (0, 1), value=IGNORED)
             parts = self._loss_parts(hidden, future, exists, targets, num_items_in_batch, label_smoothing)
             loss = ngram_loss(parts["next_word"], list(parts.values())[1:], self.config.loss_weight)
             loss_parts = {name: part.detach() for name, part in parts.items()}
@@ -325,6 +329,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             ValueError: If the weight is outside [0, 1], or a cache is asked for beside a weight above 0.
         """
         weight = self.config.ensemble_weight if ensemble_weight is None else check_ensemble_weight(ensemble_weight)
+        if self.backbone._is_stateful:
+            kwargs["use_cache"] = False  # its state is not a key-value cache: every step reads the whole text again
         if weight:
             if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
                 raise ValueError(

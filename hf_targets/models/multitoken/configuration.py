@@ -8,7 +8,15 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.maths.mixing import check_ensemble_weight
 
-BASE_FIELDS = ("ngram_size", "target", "loss_weight", "ensemble_weight", "head", "head_bias", "base_model_name_or_path")
+BASE_FIELDS = (
+    "ngram_size",
+    "target",
+    "loss_weight",
+    "ensemble_weight",
+    "head",
+    "head_bias",
+    "base_model_name_or_path",
+)
 """What a user chooses when putting heads on a base model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
@@ -61,13 +69,13 @@ class MultiTokenConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs) -> None:
         if not isinstance(self.ngram_size, int) or self.ngram_size < 2:
             raise ValueError(
-                f"ngram_size (N) counts the next word too and must be a whole number, 2 or more, got {self.ngram_size}; "
+                f"ngram_size (N) counts the next word too and must be an integer, 2 or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
         for name, value, allowed in (("target", self.target, Target), ("head", self.head, Head)):
             if value not in get_args(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
-        if self.loss_weight < 0:
+        if not self.loss_weight >= 0:  # not a number either
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)

@@ -123,13 +123,23 @@ def test_wrapping_changes_nothing_of_the_base_model():
     ("base", "fields", "told"),
     [
         ("backbone", {"ngram": 3}, "no such field of MultiTokenConfig: ngram; there are ngram_size, target"),
-        ("configuration", {}, "base must be a model of Transformers, or the name or path of one, got GPT2Config"),
+        ("configuration", {}, "base must be a Transformers model, its name or its path, got GPT2Config"),
     ],
 )
 def test_wrong_arguments_are_named(base, fields, told):
     backbone = make_backbone("gpt2")
     with pytest.raises(ValueError, match=told):
         MultiTokenForCausalLM.from_base(backbone if base == "backbone" else backbone.config, **fields)
+
+
+def test_parts_put_into_a_trained_model_keep_their_weights():
+    base = make_backbone("llama", tie_word_embeddings=False)
+    base.lm_head = torch.nn.Linear(32, 50, bias=False)
+    base.model.layers[0].mlp.up_proj = torch.nn.Linear(32, 64, bias=False)
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    MultiTokenForCausalLM.from_base(base)
+    for name, tensor in base.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
 
 
 def test_a_backbone_that_changes_its_logits_afterwards_is_refused():

@@ -43,6 +43,7 @@ def test_bias_is_optional():
         ("target", "word", "target must be one of 'difference', 'embedding', got 'word'"),
         ("head", "tree", "head must be one of 'mlp', 'medusa', got 'tree'"),
         ("loss_weight", -1.0, "loss_weight"),
+        ("loss_weight", float("nan"), "loss_weight"),
         ("ensemble_weight", 1.2, "got 1.2"),
     ],
 )

@@ -145,7 +145,7 @@ def test_packed_documents_are_scored_as_if_each_stood_alone(target):
     alone = [model(ids, labels=ids) for ids in documents]
     packed = torch.cat(documents, dim=1)
     positions = torch.cat([torch.arange(ids.shape[1]) for ids in documents])[None]
-    together = model(packed, labels=packed, position_ids=positions, use_cache=False)  # a cache would hide the borders
+    together = model(packed, labels=packed, position_ids=positions)
     counts = [ids.shape[1] - 1 for ids in documents]
     for name, part in together.loss_parts.items():
         expected = sum(one.loss_parts[name] * n for one, n in zip(alone, counts, strict=True)) / sum(counts)

@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from hf_targets import MultiTokenTrainingArguments
+from hf_targets.training.comparison import Row, format_table, format_weights, train_row
+from tests.tiny_models import make_backbone, make_model
+from tests.training.test_multitoken import blocks
+
+CORPUS = {"train": blocks(16), "validation": blocks(8, seed=1), "test": blocks(8, seed=2)}
+
+
+def arguments(folder, **options):
+    defaults = {"num_train_epochs": 6, "learning_rate": 3e-2, "lr_scheduler_type": "constant", "disable_tqdm": True}
+    return MultiTokenTrainingArguments(
+        output_dir=str(folder), **{**defaults, "use_cpu": True, "ensemble_weights": [0.0, 0.2, 0.5], **options}
+    )
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_checkpoint_of_the_lowest_validation_perplexity_is_measured(plain, tmp_path):
+    make = make_backbone if plain else make_model
+    row, trainer = train_row("one", lambda: make("gpt2"), arguments(tmp_path), CORPUS)
+    seen = [entry["eval_perplexity"] for entry in row.history if "eval_perplexity" in entry]
+    assert len(seen) == 6
+    assert min(seen) < seen[-1]  # it has overfitted by the end, or this shows nothing
+    assert row.validation["perplexity"] == pytest.approx(min(seen), rel=1e-6)
+    again = trainer.evaluate(CORPUS["test"])
+    assert row.test["perplexity"] == pytest.approx(again["eval_perplexity"])
+    if plain:
+        assert row.ensemble_weight is None
+        assert row.test_perplexity(ensemble=True) is None
+    else:
+        best = min((0.2, 0.5), key=lambda weight: row.validation[f"perplexity_{weight}"])
+        assert row.ensemble_weight == best
+        assert row.test_perplexity(ensemble=True) == row.test[f"perplexity_{best}"]
+
+
+def test_rows_start_from_the_same_random_state(tmp_path):
+    drawn = []
+
+    def make():
+        drawn.append(torch.rand(3))
+        return make_backbone("gpt2")
+
+    for name in ("one", "two"):
+        train_row(name, make, arguments(tmp_path, num_train_epochs=1), CORPUS)
+    assert torch.equal(*drawn)
+
+
+def test_a_run_that_stopped_early_stays_stopped(tmp_path):
+    options = {"learning_rate": 0.3, "num_train_epochs": 12}
+    first, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, patience=1)
+    evaluations = [entry for entry in first.history if "eval_perplexity" in entry]
+    assert len(evaluations) < 12
+    again, _ = train_row(
+        "one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, patience=1, resume=True
+    )
+    assert again.test == pytest.approx(first.test, rel=1e-6)
+    assert len([entry for entry in again.history if "eval_perplexity" in entry]) == len(evaluations)
+
+
+def test_what_does_not_fit_is_told_while_the_older_output_is_whole(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "old").write_text("kept")
+    options = {"eval_strategy": "epoch", "save_strategy": "no"}
+    with pytest.raises(ValueError, match="both come at the same steps"):
+        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
+    long = {**CORPUS, "train": blocks(2, length=65)}
+    with pytest.raises(ValueError, match="at most the model's 64 positions, got 65"):
+        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path), long)
+    assert (tmp_path / "one" / "old").read_text() == "kept"
+
+
+def test_tables_show_what_there_is():
+    plain = Row("plain", 10, 1.0, None, {}, {"perplexity": 20.0, "perplexity_0": 20.0}, [])
+    heads = Row("wdr", 10, 2.0, 0.2, {}, {"perplexity": 21.0, "perplexity_0": 21.0, "perplexity_0.2": 18.0}, [])
+    assert "| plain | 20.00 |  |  |  |  | 1 s |" in format_table([plain, heads])
+    assert "| wdr | 21.00 | 18.00 | 0.2 |  |  | 2 s |" in format_table([plain, heads])
+    assert format_weights([plain, heads]).splitlines()[2:] == ["| plain | 20.0 |  |", "| wdr | 21.0 | 18.0 |"]
