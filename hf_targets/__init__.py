@@ -10,8 +10,10 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from hf_targets.data.blocks import pack_blocks
     from hf_targets.data.corpora import load_corpus
     from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+    from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
     from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
     from hf_targets.models.multitoken.configuration import MultiTokenConfig
+    from hf_targets.models.multitoken.medusa import MedusaReport, load_medusa_heads, save_medusa_for_vllm
     from hf_targets.training.arguments import MultiTokenTrainingArguments
     from hf_targets.training.multitoken import MultiTokenTrainer
 
@@ -21,18 +23,24 @@ _HOMES = {
     "data.blocks": ["pack_blocks"],
     "data.corpora": ["load_corpus"],
     "data.tokenization": ["train_bpe_tokenizer", "word_level_tokenizer"],
+    "decoding.multitoken.output": ["DraftedGenerationOutput"],
     "models.multitoken.causal": ["MultiTokenForCausalLM"],
     "models.multitoken.configuration": ["MultiTokenConfig"],
+    "models.multitoken.medusa": ["MedusaReport", "load_medusa_heads", "save_medusa_for_vllm"],
     "training.arguments": ["MultiTokenTrainingArguments"],
     "training.multitoken": ["MultiTokenTrainer"],
 }
 __all__ = [
+    "DraftedGenerationOutput",
+    "MedusaReport",
     "MultiTokenConfig",
     "MultiTokenForCausalLM",
     "MultiTokenTrainer",
     "MultiTokenTrainingArguments",
     "load_corpus",
+    "load_medusa_heads",
     "pack_blocks",
+    "save_medusa_for_vllm",
     "train_bpe_tokenizer",
     "word_level_tokenizer",
 ]

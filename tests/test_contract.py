@@ -279,5 +279,3 @@ def test_bad_input_is_told_before_anything_is_computed(family):
         model(ids, ensemble_weight=1.5)
     with pytest.raises(ValueError, match="return_dict=False"):
         model(ids, return_dict=False)
-    with pytest.raises(ValueError, match="runs without the key-value cache"):
-        model.generate(ids, ensemble_weight=0.2, use_cache=True)

@@ -7,7 +7,13 @@ from hf_targets.maths.losses import IGNORED
 
 
 def steps_into_sequence(
-    batch: int, time: int, attention_mask: Tensor | None, position_ids: Tensor | None, device: torch.device
+    batch: int,
+    time: int,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    device: torch.device,
+    *,
+    before: Tensor | None = None,
 ) -> Tensor:
     """Return, for each position, how many positions of the same sequence stand before it; -1 at padding.
 
@@ -18,18 +24,21 @@ def steps_into_sequence(
         attention_mask: (batch, time), nonzero where attended. A mask of another form tells nothing of padding and is
             passed over.
         position_ids: (batch, time) or (1, time).
+        before: (batch,), the steps of the position that stands before the first of these, in a cache; None: none does.
     Returns: Integers (batch, time).
     """
     index = torch.arange(time, device=device).expand(batch, time)
-    begins = index == 0
-    attended = torch.ones_like(begins)
+    steps = torch.zeros(batch, 1, dtype=index.dtype, device=device) if before is None else before[:, None] + 1
+    first_begins = torch.zeros(batch, 1, dtype=torch.bool, device=device)  # the first position may go on from a cache
+    begins = first_begins
+    attended = torch.ones_like(index, dtype=torch.bool)
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         attended = attention_mask[:, -time:].bool()
-        begins = begins | torch.cat([begins[:, :1], ~attended[:, :-1]], dim=1)
+        begins = begins | torch.cat([first_begins, ~attended[:, :-1]], dim=1)
     if position_ids is not None and position_ids.dim() == 2:
         follows = torch.diff(position_ids.expand(batch, time), dim=1) == 1
-        begins = begins | torch.cat([begins[:, :1], ~follows], dim=1)
-    first = torch.where(begins, index, 0).cummax(dim=1).values
+        begins = begins | torch.cat([first_begins, ~follows], dim=1)
+    first = torch.where(begins, index, -steps).cummax(dim=1).values
     return torch.where(attended, index - first, -1)
 
 

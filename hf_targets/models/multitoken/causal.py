@@ -9,17 +9,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
+from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from hf_targets.maths.differences import reconstruction_conjugates
+from hf_targets.decoding.multitoken.past import PastPredictions
 from hf_targets.maths.losses import IGNORED, ngram_loss, token_cross_entropy
-from hf_targets.maths.mixing import check_ensemble_weight, mix_predictions
+from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.multitoken.alignment import mask_first_tokens, steps_into_sequence
 from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
+from hf_targets.models.multitoken.generation import HeadsGenerationMixin
 from hf_targets.models.multitoken.heads import FutureHeads, ZeroLinear
 
 
@@ -32,13 +33,15 @@ class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
         loss_parts: The terms of that sum, unweighted and detached: `next_word`, and `head_1` to `head_{N-1}`.
         logits: (batch, time, vocab) of the ensemble, if one is asked for; None where they were skipped.
         nlls: (batch, weights), the summed negative log-likelihood of each row's labels under each of `nll_weights`.
+        last_hidden_state: (batch, time, d), what the output matrix and the heads are applied to, if asked for.
     """
 
     loss_parts: dict[str, Tensor] | None = None
     nlls: Tensor | None = None
+    last_hidden_state: Tensor | None = None
 
 
-class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
+class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMixin):
     """Any causal language model with heads that predict the second next word, the third next, up to the N-th.
 
     With `target="difference"` head n predicts a word difference, which its conjugate turns into the word n steps after
@@ -67,7 +70,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
         check_backbone(self.backbone)
         config.backbone = self.backbone.config
-        self.heads = FutureHeads(config, width=self.get_output_embeddings().weight.shape[1])
+        vocab_size, width = self.get_output_embeddings().weight.shape
+        self.heads = FutureHeads(config, width=width, vocab_size=vocab_size)
         if backbone is not None:
             for module in backbone.modules():
                 module._is_hf_initialized = True  # pyright: ignore[reportArgumentType], all of it keeps its weights
@@ -106,6 +110,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         # A copy: a composite configuration resets the attention implementation of the one it is given.
         model = cls(MultiTokenConfig(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.heads.to(device=output.weight.device, dtype=output.weight.dtype)
+        model.heads.copy_outputs(output)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
 
@@ -125,7 +130,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         self.backbone.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Linear:
-        """Return the backbone's output embedding, which the heads share."""
+        """Return the backbone's output embedding, which the heads share unless they have `own_outputs`."""
         return output_embedding(self.backbone)
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
@@ -133,7 +138,16 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         self.backbone.set_output_embeddings(new_embeddings)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the backbone's vocabulary; the heads do not depend on it."""
+        """Resize the backbone's vocabulary, on which heads that share its output embedding do not depend.
+
+        Raises:
+            ValueError: If the heads have output matrices of their own.
+        """
+        if self.heads.outputs is not None and (args or kwargs):
+            raise ValueError(
+                "heads with output matrices of their own keep their vocabulary; resize the base model, and put new "
+                "heads on it"
+            )
         return self.backbone.resize_token_embeddings(*args, **kwargs)
 
     def forward(
@@ -151,6 +165,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         nll_weights: Sequence[float] | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
+        output_last_hidden_state: bool = False,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> MultiTokenCausalLMOutput:
@@ -170,20 +185,22 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             nll_weights: Ensemble weights to score the labels under, in one pass: see `nlls` of the output.
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
+            output_last_hidden_state: Whether to return it.
             kwargs: Passed to the backbone.
         Raises:
             ValueError: If labels have another shape or are outside the vocabulary, a weight is outside [0, 1], word
-                differences lack `input_ids`, or an ensemble is asked for beside a filled cache.
+                differences lack `input_ids`, or an ensemble is asked for that there is not: of heads with
+                `own_outputs`, with a cache that does not hold what its positions predicted, or with labels beside a
+                filled one.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
-        weight = self.config.ensemble_weight if ensemble_weight is None else check_ensemble_weight(ensemble_weight)
+        weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
         self._check_inputs(input_ids, inputs_embeds, labels)
-        if weight and past_key_values is not None and past_key_values.get_seq_length():
-            raise ValueError(
-                "an ensemble needs the hidden states of earlier positions, which the key-value cache does not hold; "
-                "pass use_cache=False"
-            )
+        if weight and past_key_values is not None:
+            PastPredictions.check(past_key_values)
+            if labels is not None and past_key_values.get_seq_length():
+                raise ValueError("an ensemble scores labels of whole sequences; leave out past_key_values or labels")
         if labels is not None:
             kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
         if past_key_values is not None:
@@ -197,13 +214,10 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             **kwargs,
         )
         hidden: Tensor = outputs[0]
-        batch, time, _ = hidden.shape
-        needs_future = labels is not None or bool(weight)
-        future = self._predict_future(hidden, input_ids) if needs_future else []
-        exists = []
-        if needs_future:
-            steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device)
-            exists = [steps[:, n:] >= n for n in range(1, len(future) + 1)]
+        future, exists = [], []
+        if labels is not None or weight:
+            cache = outputs.get("past_key_values") if weight else None
+            future, exists = self._predict_future(hidden, input_ids, attention_mask, position_ids, cache)
 
         loss = loss_parts = nlls = logits = None
         if labels is not None:
@@ -224,6 +238,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             loss_parts=loss_parts,
             logits=logits,
             nlls=nlls,
+            last_hidden_state=hidden if output_last_hidden_state else None,
             past_key_values=outputs.get("past_key_values"),
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
@@ -252,24 +267,44 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
                     "the backbone's own tokenizer, or resize_token_embeddings"
                 )
 
-    def _predict_future(self, hidden: Tensor, input_ids: Tensor | None) -> list[Tensor]:
-        """Return head n's predicted embeddings of the last time - n targets, for n = 1 to N - 1.
+    def _predict_future(
+        self,
+        hidden: Tensor,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return head n's predicted embeddings of the last targets of `hidden`, and which of them exist, for each n.
 
-        Entry n - 1 is (batch, time - n, d); its last row predicts the target of the last position.
+        Entry n - 1 is (batch, time - n, d), more if a cache tells what the positions before these predicted; its last
+        row predicts the target of the last position.
         """
-        predictions = self.heads(hidden)
-        if self.config.target == "embedding":
-            return predictions
-        if input_ids is None:
+        batch, time, _ = hidden.shape
+        words = torch.zeros_like(hidden[..., 0], dtype=torch.long) if input_ids is None else input_ids
+        if self.config.target == "difference" and input_ids is None:
             raise ValueError(
                 'heads with target="difference" need input_ids: the words between a position and its target are part '
                 "of the prediction"
             )
-        rows = F.embedding(input_ids[:, 1:], self.get_output_embeddings().weight.detach())
-        return [
-            difference + reconstruction_conjugates(rows, n) if difference.shape[1] else difference
-            for n, difference in enumerate(predictions, start=1)
-        ]
+        layer = None
+        if isinstance(cache, DynamicCache):
+            layer = PastPredictions.find(cache)
+            if layer is None:
+                layer = PastPredictions()
+                cache.layers.append(layer)
+        before = None if layer is None else layer.last_steps()
+        steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device, before=before)
+        past = 0
+        if layer is not None:
+            hidden, words, _ = layer.extend(hidden, words, steps, window=self.config.ngram_size - 1)
+            past = hidden.shape[1] - time
+        rows = None
+        if self.config.target == "difference":
+            rows = F.embedding(words[:, 1:], self.get_output_embeddings().weight.detach())
+        future = self.heads(hidden, rows, past)
+        exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
+        return future, exists
 
     def _loss_parts(
         self,
@@ -288,11 +323,18 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
         kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
         rows = [predictions.flatten(0, 1) for predictions in (hidden, *future)]
         labels = [part.flatten() for part in (targets, *kept)]
-        output = self.get_output_embeddings()
-        losses = token_cross_entropy(
-            torch.cat(rows), output.weight, torch.cat(labels), output.bias, label_smoothing=label_smoothing
-        )
-        sums = [part.sum() for part in losses.split([len(part) for part in rows])]
+        shared = self.get_output_embeddings()
+        if self.heads.outputs is None:  # one call over all rows: one gradient of the shared matrix
+            losses = token_cross_entropy(
+                torch.cat(rows), shared.weight, torch.cat(labels), shared.bias, label_smoothing=label_smoothing
+            )
+            sums = [part.sum() for part in losses.split([len(part) for part in rows])]
+        else:
+            sums = []
+            for n, (part, wanted) in enumerate(zip(rows, labels, strict=True)):
+                output = self.heads.output(n, shared) if n else shared
+                smoothed = {"label_smoothing": label_smoothing}
+                sums.append(token_cross_entropy(part, output.weight, wanted, output.bias, **smoothed).sum())
         return {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
 
     @torch.no_grad()
@@ -306,35 +348,3 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, GenerationMixin):
             losses = token_cross_entropy(mixed.flatten(0, 1), output.weight, targets.flatten(), output.bias)
             scores.append(losses.view(targets.shape).sum(dim=1))
         return torch.stack(scores, dim=1)
-
-    def _supports_default_dynamic_cache(self) -> bool:
-        return self.backbone._supports_default_dynamic_cache()  # pyright: ignore[reportCallIssue]
-
-    def prepare_inputs_for_generation(
-        self, input_ids: Tensor, *, ensemble_weight: float | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Prepare a step of `generate` as the backbone would."""
-        if not self._supports_default_dynamic_cache():
-            kwargs.pop("position_ids", None)  # Reformer counts positions itself, and cannot pad given ones
-        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)  # pyright: ignore[reportCallIssue]
-        return {**inputs, "ensemble_weight": ensemble_weight}
-
-    def generate(self, *args: Any, ensemble_weight: float | None = None, **kwargs: Any) -> Any:
-        """Generate as `GenerationMixin` does, from the ensemble of equation (13) if a weight is given or configured.
-
-        Args:
-            ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. A weight above 0 runs without the
-                key-value cache, which does not hold what earlier positions predicted.
-        Raises:
-            ValueError: If the weight is outside [0, 1], or a cache is asked for beside a weight above 0.
-        """
-        weight = self.config.ensemble_weight if ensemble_weight is None else check_ensemble_weight(ensemble_weight)
-        if self.backbone._is_stateful:
-            kwargs["use_cache"] = False  # its state is not a key-value cache: every step reads the whole text again
-        if weight:
-            if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
-                raise ValueError(
-                    "an ensemble runs without the key-value cache: leave out use_cache and past_key_values"
-                )
-            kwargs["use_cache"] = False
-        return super().generate(*args, ensemble_weight=weight, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]

@@ -14,7 +14,7 @@ from transformers.utils.hub import cached_file
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 
 HEADS_NAME = "heads.safetensors"
-_HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 
 def _check_complete(where: str | PathLike, missing: set[str], extra: set[str], mismatched: list[str]) -> None:
@@ -77,7 +77,7 @@ class CheckpointMixin:
             ValueError: If the checkpoint is of another kind, or a tensor is missing, left over or of another shape.
         """
         name = pretrained_model_name_or_path
-        hub = {key: kwargs[key] for key in _HUB_ARGUMENTS if key in kwargs}
+        hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
         own = {key: kwargs.pop(key) for key in BASE_FIELDS if key in kwargs}
         config = cls._read_config(name, config, hub, own)
         wants_info = kwargs.pop("output_loading_info", False)

@@ -15,12 +15,13 @@ BASE_FIELDS = (
     "ensemble_weight",
     "head",
     "head_bias",
+    "own_outputs",
     "base_model_name_or_path",
 )
 """What a user chooses when putting heads on a base model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
-Head = Literal["mlp", "medusa"]
+Head = Literal["mlp", "medusa", "conditional"]
 
 
 class MultiTokenConfig(PreTrainedConfig):
@@ -56,9 +57,20 @@ class MultiTokenConfig(PreTrainedConfig):
         metadata={"help": "Lambda in [0, 1]: share of the heads' earlier predictions in the logits; None: none."},
     )
     head: Head = field(
-        default="mlp", metadata={"help": '"mlp": two linear layers with ReLU; "medusa": a residual SiLU block.'}
+        default="mlp",
+        metadata={
+            "help": '"mlp": two linear layers with ReLU; "medusa": a residual SiLU block; "conditional": an MLP that '
+            "also reads the conjugate, so that a word difference depends on the words before it."
+        },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
+    own_outputs: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether each head has an output matrix of its own instead of sharing the model's; as in Medusa's "
+            "published checkpoints."
+        },
+    )
     heads_only: bool = field(
         default=False, metadata={"help": "Whether the checkpoint holds the heads alone and names its base model."}
     )
@@ -75,10 +87,25 @@ class MultiTokenConfig(PreTrainedConfig):
         for name, value, allowed in (("target", self.target, Target), ("head", self.head, Head)):
             if value not in get_args(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
+        if self.head == "conditional" and self.target != "difference":
+            raise ValueError(
+                f'head="conditional" reads the conjugate of a word difference, and target is {self.target!r}; choose '
+                'target="difference", or another head'
+            )
         if not self.loss_weight >= 0:  # not a number either
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
+        if self.own_outputs and self.target == "difference":
+            raise ValueError(
+                'own_outputs=True needs target="embedding", got target="difference": a word difference is completed by '
+                "rows of the model's output matrix and must be read by that same matrix; change either of them"
+            )
+        if self.own_outputs and self.ensemble_weight:
+            raise ValueError(
+                f"own_outputs=True needs ensemble_weight=None, got {self.ensemble_weight}: the ensemble mixes "
+                "predictions before the one output matrix that they then must share; change either of them"
+            )
         super().__post_init__(**kwargs)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
