@@ -38,6 +38,9 @@ smoke: setup  ## run every recipe at its smallest settings
 	$(BIN)/python -m pytest -n 2 -q tests/recipes
 
 bench: setup  ## run the benchmarks of recipes/benchmarks
+	test -f runs/finetune_gptneo_wdr/config.json || $(MAKE) run
+	test -d runs/train_draft_heads/documentation || $(BIN)/python recipes/train_draft_heads.py \
+		recipes/settings/train_draft_heads/documentation.yaml
 	for file in recipes/benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
 notebooks: setup  ## execute the notebooks, offline

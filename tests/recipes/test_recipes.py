@@ -112,6 +112,42 @@ def test_the_small_decoder_writes_the_rows_of_table_1(tmp_path):
         assert f"| {row['name']} | {row['test']['perplexity_0']:.1f} |" in printed
 
 
+def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(finetuned, tmp_path):
+    base, _ = finetuned  # a model with heads: new ones are put on its backbone
+    words = ["--block_size", "16", "--prompt_tokens", "4", "--max_new_tokens", "8", "--branches", "2"]
+    printed = run(
+        "train_draft_heads",
+        *("--model_name_or_path", str(base), "--output_dir", str(tmp_path / "out"), "--kinds", "simple", "wdr"),
+        *("--num_generated", "8", "--num_prompts", "2", *words),
+    )
+    assert "8 blocks of 16 tokens to train simple, wdr heads on" in printed
+    assert re.search(r"\| wdr, 2 branches \| \d+ \| \d+\.\d\d \| \d\.\d\d \| \d\.\d\d \| 100% \|", printed)
+    model = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr")
+    assert (model.config.head, model.config.target, model.config.ngram_size) == ("conditional", "difference", 4)
+    original = AutoModelForCausalLM.from_pretrained(base).backbone.state_dict()
+    assert all(torch.equal(tensor, original[name]) for name, tensor in model.backbone.state_dict().items())
+    with pytest.raises(ValueError, match="kinds must be of wdr, wdr-plain, simple, medusa, got tree"):
+        run("train_draft_heads", "--kinds", "tree", "--output_dir", str(tmp_path / "other"))
+
+    arguments = ["--heads", str(tmp_path / "out"), "--num_prompts", "2", "--batch_sizes", "1", "2", "--rounds", "1"]
+    done = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(done):
+        patch.setattr(sys, "argv", ["decode.py", *arguments, *words])
+        runpy.run_path(str(ROOT / "recipes" / "benchmarks" / "decode.py"), run_name="__main__")
+    rows = [line for line in done.getvalue().splitlines() if line.startswith("| ")]
+    names = [line.split("|")[1].strip() for line in rows if "tokens / s" not in line and "---" not in line]
+    drafts = [
+        "wdr, chain",
+        "wdr, tree",
+        "wdr, chain and lookup",
+        "wdr, ensemble, no drafts",
+        "simple, chain",
+        "simple, tree",
+    ]
+    assert names == ["plain", "prompt lookup", *drafts, "plain", *drafts]
+    assert all("| 100% |" in line for line in rows if "chain" in line or "tree" in line)
+
+
 def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
     settings = "recipes/settings/finetune_gptneo_wdr/smoke.yaml"
     with HubServer() as hub:

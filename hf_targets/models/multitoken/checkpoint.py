@@ -120,6 +120,8 @@ class CheckpointMixin:
             raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
         fields = {key: getattr(config, key) for key in BASE_FIELDS}
         backbone = AutoModelForCausalLM.from_pretrained(str(config.base_model_name_or_path), **backbone_kwargs)
+        if isinstance(backbone, cls):  # its base has heads too, which these replace
+            backbone = backbone.backbone  # pyright: ignore[reportAttributeAccessIssue]
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         expected = model.heads.state_dict()
         both = expected.keys() & state.keys()

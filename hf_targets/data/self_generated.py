@@ -1,0 +1,62 @@
+"""Text that a model writes itself: what its draft heads will have to guess, where its training text is not at hand."""
+
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@torch.no_grad()
+def sample_blocks(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    num_blocks: int,
+    block_size: int,
+    batch_size: int = 64,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Dataset:
+    """Return blocks of tokens sampled from a causal model, each begun with its first token and nothing else.
+
+    Args:
+        tokenizer: Whose `bos_token_id`, else `eos_token_id`, each block begins with.
+        num_blocks: How many, at least 1.
+        block_size: Tokens in each, at least 2; a text that ends earlier is padded on the right.
+        temperature: Of sampling, above 0.
+    Returns: `input_ids`, `attention_mask` and `labels` (-100 at padding), as `pack_blocks` gives them.
+    Raises:
+        ValueError: If the tokenizer has neither token, or a size or the temperature is out of range.
+    """
+    if num_blocks < 1 or block_size < 2 or batch_size < 1 or not temperature > 0:
+        raise ValueError(
+            "num_blocks and batch_size must be at least 1, block_size 2, and temperature above 0, got "
+            f"{num_blocks}, {batch_size}, {block_size} and {temperature}"
+        )
+    first = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), None)
+    if first is None:
+        raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set one")
+    end: Any = tokenizer.eos_token_id
+    blocks = []
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(seed)
+        for start in range(0, num_blocks, batch_size):
+            prompt = torch.full((min(batch_size, num_blocks - start), 1), first, device=model.device)
+            sampled = model.generate(  # pyright: ignore[reportCallIssue]
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                max_length=block_size,
+                pad_token_id=end if end is not None else 0,
+            )
+            blocks.append(torch.nn.functional.pad(sampled, (0, block_size - sampled.shape[1]), value=end or 0))
+    ids = torch.cat(blocks).cpu()
+    text = torch.ones_like(ids)
+    if end is not None:  # the end token is part of the text, what follows it is not
+        ended = torch.eq(ids[:, 1:], end).int().cumsum(dim=1)
+        text[:, 2:] = (ended[:, :-1] == 0).long()
+    labels = ids.masked_fill(text == 0, -100)
+    return Dataset.from_dict({"input_ids": ids.numpy(), "attention_mask": text.numpy(), "labels": labels.numpy()})

@@ -1,0 +1,159 @@
+"""How fast ways of decoding are, one beside the other: seconds, tokens and forward passes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to decode.
+
+    Attributes:
+        model: What generates.
+        arguments: Passed to its `generate`.
+    """
+
+    model: PreTrainedModel
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a way of decoding took.
+
+    Attributes:
+        name: Of the way.
+        seconds: Median over the rounds of the seconds for all prompts, reading them included.
+        num_tokens: Generated for all prompts together.
+        tokens_per_pass: Tokens that a forward pass after the prompt's brings a row, the bonus word included: 1 for
+            plain decoding, less where it goes on reading rows that have ended.
+        same: Share of the rows that equal those of the first way.
+    """
+
+    name: str
+    seconds: float
+    num_tokens: int
+    tokens_per_pass: float
+    same: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return generated tokens over seconds."""
+        return self.num_tokens / self.seconds
+
+    @property
+    def accepted_per_pass(self) -> float:
+        """Return accepted tokens a pass, the bonus word not counted."""
+        return self.tokens_per_pass - 1.0
+
+
+class _PassCounter:
+    """Counts calls of a model's backbone, row by row."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        core: Any = model
+        while core.base_model is not core:
+            core = core.base_model
+        self.row_passes = 0
+        self._handle = core.register_forward_hook(self._count, with_kwargs=True)
+
+    def _count(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        self.row_passes += len(output[0])
+
+    def __enter__(self) -> "_PassCounter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.remove()
+
+
+@torch.no_grad()
+def compare_speeds(
+    ways: Mapping[str, Way], batches: Sequence[Tensor], *, max_new_tokens: int, rounds: int = 3
+) -> list[Speed]:
+    """Return the speed of each way on the same prompts, decoding greedily.
+
+    The ways take turns, round by round, after a first turn that is not timed but counted and compared.
+
+    Args:
+        ways: By name, the one that the others are compared with first.
+        batches: Prompts (rows, time) without padding.
+        max_new_tokens: At most so many, fewer where the end token comes.
+    Raises:
+        ValueError: If there is no way, no prompt or no round.
+    """
+    if not ways or not batches or rounds < 1:
+        raise ValueError(f"speeds take a way, a prompt and a round, got {len(ways)}, {len(batches)} and {rounds}")
+    texts: dict[str, list[Tensor]] = {}
+    passes: dict[str, int] = {}
+    for name, way in ways.items():
+        with _PassCounter(way.model) as counter:
+            texts[name] = [_generate(way, prompts, max_new_tokens) for prompts in batches]
+        passes[name] = counter.row_passes
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            _wait(way.model)
+            start = time.perf_counter()
+            for prompts in batches:
+                _generate(way, prompts, max_new_tokens)
+            _wait(way.model)
+            seconds[name].append(time.perf_counter() - start)
+    first = next(iter(texts.values()))
+    num_rows = sum(len(prompts) for prompts in batches)
+    speeds = []
+    for name, way in ways.items():
+        new = [_num_new(way, text, prompts) for text, prompts in zip(texts[name], batches, strict=True)]
+        same = [_equal_rows(ours, theirs) for ours, theirs in zip(texts[name], first, strict=True)]
+        per_pass = (sum(new) - num_rows) / max(passes[name] - num_rows, 1)  # the prompt's pass brings one to each row
+        speeds.append(Speed(name, median(seconds[name]), sum(new), per_pass, sum(same) / num_rows))
+    return speeds
+
+
+def _generate(way: Way, prompts: Tensor, max_new_tokens: int) -> Tensor:
+    ids = prompts.to(way.model.device)
+    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **way.arguments}
+    return way.model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)  # pyright: ignore[reportCallIssue]
+
+
+def _num_new(way: Way, texts: Tensor, prompts: Tensor) -> int:
+    """Return how many tokens were generated, the end token included and padding behind it not."""
+    new = texts[:, prompts.shape[1] :]
+    end = way.model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
+    if end is None:
+        return new.numel()
+    ends = torch.isin(new, torch.tensor(end, device=new.device)).int()
+    return int((ends.cumsum(dim=1) - ends == 0).sum())
+
+
+def _equal_rows(ours: Tensor, theirs: Tensor) -> int:
+    width = max(ours.shape[1], theirs.shape[1])
+    padded = [torch.nn.functional.pad(texts, (0, width - texts.shape[1]), value=-1) for texts in (ours, theirs)]
+    return int((padded[0] == padded[1]).all(dim=1).sum())
+
+
+def _wait(model: PreTrainedModel) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+def format_speeds(speeds: Sequence[Speed]) -> str:
+    """Return a Markdown table: tokens a second, as a multiple of the first row's, tokens a pass, equal rows."""
+    lines = [
+        "| decoding | tokens / s | x plain | tokens / pass | accepted / pass | same text |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for speed in speeds:
+        ratio = speed.tokens_per_second / speeds[0].tokens_per_second
+        lines.append(
+            f"| {speed.name} | {speed.tokens_per_second:.0f} | {ratio:.2f} | {speed.tokens_per_pass:.2f} | "
+            f"{speed.accepted_per_pass:.2f} | {speed.same:.0%} |"
+        )
+    return "\n".join(lines)

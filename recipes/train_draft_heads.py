@@ -1,0 +1,85 @@
+"""Train draft heads on any frozen causal language model in minutes, and print how much faster it decodes with them.
+
+Offline, on a new and hardly trained model, in a minute (that it runs, not what it can reach):
+    python recipes/train_draft_heads.py recipes/settings/train_draft_heads/smoke.yaml
+
+On a model of the Hub or of your own, with the text it was trained on, or with text it writes itself (the default):
+    python recipes/train_draft_heads.py recipes/settings/train_draft_heads/paper.yaml --dataset my_text.txt.gz
+On stories260K, in four minutes on two CPU cores, from the files that llama2.c publishes:
+    python -m hf_targets.models.llama2c stories260K.bin tok512.bin stories260K
+    python recipes/train_draft_heads.py recipes/settings/train_draft_heads/stories.yaml
+
+The heads of each kind end in a folder of its name, a few MB that name their base model. Measured: recipes/README.md.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers import AutoTokenizer
+
+from hf_targets import MultiTokenTrainingArguments
+from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
+from hf_targets.training.draft_heads import KINDS, draft_text, load_base, train_draft_heads
+from hf_targets.training.settings import check_output_dir, parse
+
+
+@dataclass
+class Setup:
+    """Which heads on which model, trained on what."""
+
+    model_name_or_path: str = field(metadata={"help": "The model that is to decode faster: a folder, or a Hub id."})
+    kinds: list[str] = field(default_factory=lambda: ["wdr"], metadata={"help": f"Heads: of {', '.join(KINDS)}."})
+    ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 words."})
+    dataset: str | None = field(
+        default=None, metadata={"help": "Corpus, file, folder, or name on the Hub; None: the model's own text."}
+    )
+    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words of it only."})
+    num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
+    block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
+    num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
+    prompt_tokens: int = field(default=16, metadata={"help": "Their first tokens are the prompt."})
+    max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each."})
+    branches: int = field(default=3, metadata={"help": "Branches of the draft trees that are measured too."})
+    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.kinds) - set(KINDS):
+            raise ValueError(f"kinds must be of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+
+
+def main() -> None:
+    """Train the kinds of heads one after the other, and compare how fast they decode."""
+    setup, args = parse(Setup, MultiTokenTrainingArguments)
+    folder, _ = check_output_dir(args, overwrite=setup.overwrite_output_dir)
+    base = load_base(setup.model_name_or_path).to(args.device)  # pyright: ignore[reportArgumentType]
+    tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
+    train, held_out = draft_text(
+        base,
+        tokenizer,
+        dataset=setup.dataset,
+        max_train_words=setup.max_train_words,
+        block_size=setup.block_size,
+        num_generated=setup.num_generated,
+        num_held_out=setup.num_prompts,
+        seed=args.seed,
+    )
+    print(f"{len(train)} blocks of {setup.block_size} tokens to train {', '.join(setup.kinds)} heads on")
+
+    ways = {"plain": Way(base, {})}
+    draft = {"draft_tokens": setup.ngram_size - 1}
+    for kind in setup.kinds:
+        model = train_draft_heads(base, kind, args, train, ngram_size=setup.ngram_size)
+        model.save_pretrained(folder / kind, heads_only=True)
+        ways[kind] = Way(model, draft)
+        ways[f"{kind}, {setup.branches} branches"] = Way(model, {**draft, "draft_branches": setup.branches})
+    tokenizer.save_pretrained(folder)
+    prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
+    for size in (1, len(prompts)):
+        batches = list(prompts.split(size))
+        print(f"\nGreedy, {size} row(s) at once, {setup.max_new_tokens} new tokens each\n")
+        print(format_speeds(compare_speeds(ways, batches, max_new_tokens=setup.max_new_tokens)))
+    print(f"\nHeads: {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Sampling with drafts: the distribution is the model's own, whatever the drafts are worth."""
+
+from collections import Counter
+from itertools import product
+
+import pytest
+import torch
+from scipy import stats
+
+from tests.tiny_models import make_drafting_model, token_ids
+
+NUM_NEW = 3
+SAMPLED = {"do_sample": True, "top_k": 3, "temperature": 1.5, "max_new_tokens": NUM_NEW, "eos_token_id": None}
+
+
+def exact_distribution(model, prompt, weight):
+    """Probabilities of all texts of three new words, from the model's processed logits one word after another."""
+    probabilities = {(): 1.0}
+    for _ in range(NUM_NEW):
+        longer = {}
+        for words, probability in probabilities.items():
+            text = torch.cat([prompt, torch.tensor([words], dtype=torch.long)], dim=1)
+            logits = model(text, ensemble_weight=weight).logits[0, -1].double() / SAMPLED["temperature"]
+            best, at = logits.topk(SAMPLED["top_k"])
+            for word, share in zip(at.tolist(), best.softmax(dim=0).tolist(), strict=True):
+                longer[(*words, word)] = probability * share
+        probabilities = longer
+    return probabilities
+
+
+def check(draws, expected):
+    """Assert by a chi-square test that the draws are of the distribution; rare texts count together."""
+    counts = Counter(draws)
+    assert counts.keys() <= expected.keys()
+    total = sum(counts.values())
+    common = [words for words in expected if expected[words] * total >= 5]
+    observed = [counts[words] for words in common]
+    wanted = [expected[words] * total for words in common]
+    rest = total - sum(wanted)
+    if rest > 1e-6 * total:
+        observed.append(total - sum(observed))
+        wanted.append(rest)
+    assert stats.chisquare(observed, wanted, sum_check=False).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("target", ["difference", "embedding"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"draft_branches": 3},
+        {"prompt_lookup_num_tokens": 2},
+        {"ensemble_weight": 0.4},
+    ],
+    ids=str,
+)
+def test_rows_of_a_batch_are_samples_of_the_model(target, how):
+    model = make_drafting_model("gpt2", target)
+    prompt = torch.cat([token_ids(1, 4), token_ids(1, 4)], dim=1)  # with something to look up
+    torch.manual_seed(0)
+    draws = []
+    for _ in range(4):
+        texts = model.generate(prompt.expand(500, -1), draft_tokens=2, **how, **SAMPLED)
+        draws += [tuple(words) for words in texts[:, prompt.shape[1] :].tolist()]
+    check(draws, exact_distribution(model, prompt, how.get("ensemble_weight")))
+
+
+@pytest.mark.parametrize("how", [{}, {"prompt_lookup_num_tokens": 2}], ids=str)
+def test_single_rows_are_samples_of_the_model(how):
+    model = make_drafting_model("gpt2")
+    prompt = torch.cat([token_ids(1, 4), token_ids(1, 4)], dim=1)
+    torch.manual_seed(0)
+    draws = []
+    for _ in range(600):
+        text = model.generate(prompt, draft_tokens=2, **how, **SAMPLED)
+        draws.append(tuple(text[0, prompt.shape[1] :].tolist()))
+    check(draws, exact_distribution(model, prompt, None))
+
+
+def test_the_exact_distribution_is_one():
+    model, prompt = make_drafting_model("gpt2"), token_ids(1, 4)
+    expected = exact_distribution(model, prompt, None)
+    assert len(expected) == len(list(product(range(3), repeat=NUM_NEW)))
+    assert sum(expected.values()) == pytest.approx(1.0)
