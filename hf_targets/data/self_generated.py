@@ -20,6 +20,8 @@ def sample_blocks(
 ) -> Dataset:
     """Return blocks of tokens sampled from a causal model, each begun with its first token and nothing else.
 
+    A text ends where the model's generation configuration says that it does.
+
     Args:
         tokenizer: Whose `bos_token_id`, else `eos_token_id`, each block begins with.
         num_blocks: How many, at least 1.
@@ -37,7 +39,9 @@ def sample_blocks(
     first = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), None)
     if first is None:
         raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set one")
-    end: Any = tokenizer.eos_token_id
+    known: Any = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
+    ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
+    padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
     blocks = []
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(seed)
@@ -50,13 +54,12 @@ def sample_blocks(
                 temperature=temperature,
                 top_k=0,
                 max_length=block_size,
-                pad_token_id=end if end is not None else 0,
+                pad_token_id=padding,
             )
-            blocks.append(torch.nn.functional.pad(sampled, (0, block_size - sampled.shape[1]), value=end or 0))
+            blocks.append(torch.nn.functional.pad(sampled, (0, block_size - sampled.shape[1]), value=padding))
     ids = torch.cat(blocks).cpu()
     text = torch.ones_like(ids)
-    if end is not None:  # the end token is part of the text, what follows it is not
-        ended = torch.eq(ids[:, 1:], end).int().cumsum(dim=1)
-        text[:, 2:] = (ended[:, :-1] == 0).long()
+    ended = torch.isin(ids[:, 1:], torch.tensor(ends, dtype=ids.dtype)).int().cumsum(dim=1)
+    text[:, 2:] = (ended[:, :-1] == 0).long()  # the end token is part of the text, what follows it is not
     labels = ids.masked_fill(text == 0, -100)
     return Dataset.from_dict({"input_ids": ids.numpy(), "attention_mask": text.numpy(), "labels": labels.numpy()})

@@ -55,16 +55,16 @@ class Speed:
 
 
 class _PassCounter:
-    """Counts calls of a model's backbone, row by row."""
+    """Counts the rows of all calls of a model's backbone."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         core: Any = model
         while core.base_model is not core:
             core = core.base_model
         self.row_passes = 0
-        self._handle = core.register_forward_hook(self._count, with_kwargs=True)
+        self._handle = core.register_forward_hook(self._count)
 
-    def _count(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def _count(self, module: Any, args: Any, output: Any) -> None:
         self.row_passes += len(output[0])
 
     def __enter__(self) -> "_PassCounter":
@@ -91,12 +91,15 @@ def compare_speeds(
     """
     if not ways or not batches or rounds < 1:
         raise ValueError(f"speeds take a way, a prompt and a round, got {len(ways)}, {len(batches)} and {rounds}")
-    texts: dict[str, list[Tensor]] = {}
-    passes: dict[str, int] = {}
+    texts = {name: [] for name in ways}
+    passes = dict.fromkeys(ways, 0)  # of rows, after the prompts'
     for name, way in ways.items():
-        with _PassCounter(way.model) as counter:
-            texts[name] = [_generate(way, prompts, max_new_tokens) for prompts in batches]
-        passes[name] = counter.row_passes
+        for prompts in batches:
+            with _PassCounter(way.model) as counter:
+                output = _generate(way, prompts, max_new_tokens, return_dict_in_generate=True)
+            texts[name] += _words(way, output.sequences[:, prompts.shape[1] :])
+            drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
+            passes[name] += counter.row_passes - len(prompts) if drafted is None else drafted
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -106,37 +109,32 @@ def compare_speeds(
                 _generate(way, prompts, max_new_tokens)
             _wait(way.model)
             seconds[name].append(time.perf_counter() - start)
-    first = next(iter(texts.values()))
-    num_rows = sum(len(prompts) for prompts in batches)
-    speeds = []
-    for name, way in ways.items():
-        new = [_num_new(way, text, prompts) for text, prompts in zip(texts[name], batches, strict=True)]
-        same = [_equal_rows(ours, theirs) for ours, theirs in zip(texts[name], first, strict=True)]
-        per_pass = (sum(new) - num_rows) / max(passes[name] - num_rows, 1)  # the prompt's pass brings one to each row
-        speeds.append(Speed(name, median(seconds[name]), sum(new), per_pass, sum(same) / num_rows))
+    first, speeds = next(iter(texts.values())), []
+    for name, rows in texts.items():
+        num_tokens = sum(map(len, rows))
+        per_pass = (
+            (num_tokens - len(rows)) / passes[name] if passes[name] else 1.0
+        )  # the prompt's pass brings one a row
+        same = sum(ours == theirs for ours, theirs in zip(rows, first, strict=True)) / len(rows)
+        speeds.append(Speed(name, median(seconds[name]), num_tokens, per_pass, same))
     return speeds
 
 
-def _generate(way: Way, prompts: Tensor, max_new_tokens: int) -> Tensor:
+def _generate(way: Way, prompts: Tensor, max_new_tokens: int, **more: Any) -> Any:
     ids = prompts.to(way.model.device)
-    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **way.arguments}
+    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **way.arguments, **more}
     return way.model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)  # pyright: ignore[reportCallIssue]
 
 
-def _num_new(way: Way, texts: Tensor, prompts: Tensor) -> int:
-    """Return how many tokens were generated, the end token included and padding behind it not."""
-    new = texts[:, prompts.shape[1] :]
-    end = way.model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
-    if end is None:
-        return new.numel()
-    ends = torch.isin(new, torch.tensor(end, device=new.device)).int()
-    return int((ends.cumsum(dim=1) - ends == 0).sum())
-
-
-def _equal_rows(ours: Tensor, theirs: Tensor) -> int:
-    width = max(ours.shape[1], theirs.shape[1])
-    padded = [torch.nn.functional.pad(texts, (0, width - texts.shape[1]), value=-1) for texts in (ours, theirs)]
-    return int((padded[0] == padded[1]).all(dim=1).sum())
+def _words(way: Way, new: Tensor) -> list[list[int]]:
+    """Return each row's generated words, the end token included and padding behind it not."""
+    ends: Any = way.arguments.get("eos_token_id", way.model.generation_config.eos_token_id)  # pyright: ignore
+    ends = set() if ends is None else set(torch.as_tensor(ends).flatten().tolist())
+    rows = []
+    for row in new.tolist():
+        length = next((place + 1 for place, word in enumerate(row) if word in ends), len(row))
+        rows.append(row[:length])
+    return rows
 
 
 def _wait(model: PreTrainedModel) -> None:

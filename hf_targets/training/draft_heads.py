@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 from datasets import Dataset
-from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets.data.blocks import pack_blocks
@@ -56,15 +55,6 @@ def draft_text(
     return pack_blocks(texts["train"], tokenizer, block_size), pack_blocks(texts["validation"], tokenizer, block_size)
 
 
-def freeze_backbone(model: MultiTokenForCausalLM) -> None:
-    """Leave only the heads to train, and take the backbone's dropout away, as there is none when it decodes."""
-    for parameter in model.backbone.parameters():
-        parameter.requires_grad_(False)
-    for module in model.backbone.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-
-
 def train_draft_heads(
     base: PreTrainedModel,
     kind: str,
@@ -75,8 +65,8 @@ def train_draft_heads(
 ) -> MultiTokenForCausalLM:
     """Return new heads of a kind on a base model, trained alone.
 
-    The loss is equation (6) with alpha = 1, of which only the heads' part has a gradient. The base model is frozen and
-    loses its dropout; it is not copied.
+    The loss is equation (6) with alpha = 1, of which only the heads' part has a gradient. The base model is frozen, read
+    without dropout, and not copied.
 
     Args:
         kind: One of `KINDS`.
@@ -88,7 +78,7 @@ def train_draft_heads(
         raise ValueError(f"draft heads must be one of {', '.join(KINDS)}, got {kind!r}")
     set_seed(args.seed)
     model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **KINDS[kind])
-    freeze_backbone(model)
+    model.backbone.requires_grad_(False)
     trainer = MultiTokenTrainer(model=model, args=args, train_dataset=train)
     trainer.train()
     return model.eval()

@@ -50,7 +50,8 @@ class ChainDrafter:
             else:
                 word = logits.argmax(dim=-1)
             if self._lookup is not None:
-                confidence.append(logits.softmax(dim=-1).gather(1, word[:, None]))
+                # of the distribution, not of the word drawn from it: what is kept must not depend on the draw
+                confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
             return word, logits
 
         draft = draft_chain(self._model, hidden, next_words, count, choose, keep_logits=self._sampling)

@@ -16,7 +16,7 @@ from hf_targets.decoding.multitoken.drafts import Draft
 class PromptLookup:
     """Extends chains with the continuation of an earlier occurrence of their last words.
 
-    A head is unsure if it gave its draft a probability below `assistant_confidence_threshold` (.4 by default in
+    A head is unsure if it gives no word a probability of `assistant_confidence_threshold` (.4 by default in
     Transformers). Where the text with the sure drafts before it ends as an earlier part of the text does, that part's
     continuation replaces the unsure ones. Without such a match the heads' drafts stay as they are.
 
@@ -43,7 +43,7 @@ class PromptLookup:
         """Return a draft whose rows end in a match where there is one; rows may then differ in length.
 
         Args:
-            confidence: The probability that each drafted word had when it was drafted.
+            confidence: The highest probability in each distribution that the words were drafted from.
             texts: Each row's words, the last known one included. Where drafts are sampled, a word found has all of the
                 probability that it was drawn with.
         """

@@ -114,6 +114,13 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
 
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode; a backbone with nothing to train stays in evaluation mode, as it will be when it decodes."""
+        super().train(mode)
+        if mode and not any(parameter.requires_grad for parameter in self.backbone.parameters()):
+            self.backbone.eval()
+        return self
+
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, ZeroLinear):
             for parameter in module.parameters():
@@ -260,6 +267,9 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
                 raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
             if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
                 continue  # elsewhere the look would wait for the device, which reports the error itself
+            lowest, highest = ids.aminmax()
+            if lowest >= 0 and highest < vocab_size:
+                continue
             wrong = ids[((ids < 0) & ~((ids == IGNORED) & (name == "labels"))) | (ids >= vocab_size)]
             if wrong.numel():
                 raise ValueError(

@@ -1,0 +1,165 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from hf_targets.evaluation import speed
+from hf_targets.evaluation.speed import Speed, Way, compare_speeds, format_speeds
+from tests.tiny_models import make_backbone, make_drafting_model, token_ids
+
+NUM_NEW = 12
+END = 9
+PROMPTS = [token_ids(1, 7), token_ids(3, 7), token_ids(2, 5, seed=1)]
+
+
+class Recites(torch.nn.Module):
+    """A model that reads its input `passes` times, and then gives the same text whatever it has read."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, texts, passes=1, end=END, clock=None, takes=()):
+        super().__init__()
+        self.texts, self.passes = torch.tensor(texts), passes
+        self.generation_config = GenerationConfig(eos_token_id=end)
+        self.clock, self.takes = clock, iter(takes)
+
+    @property
+    def base_model(self):
+        return self
+
+    def forward(self, ids):
+        return (ids,)
+
+    def generate(self, ids, *, attention_mask, do_sample, max_new_tokens, passes=None, **arguments):
+        assert attention_mask.all()
+        assert not do_sample
+        for _ in range(self.passes if passes is None else passes):
+            self(ids)
+        if self.clock is not None:
+            self.clock.now += next(self.takes)
+        text = torch.cat([ids, self.texts.expand(len(ids), -1)[:, :max_new_tokens]], dim=1)
+        return SimpleNamespace(sequences=text) if arguments.get("return_dict_in_generate") else text
+
+
+def measure(rounds=1, max_new_tokens=NUM_NEW, batches=PROMPTS, **ways):
+    speeds = compare_speeds(ways, batches, max_new_tokens=max_new_tokens, rounds=rounds)
+    return {one.name: one for one in speeds}
+
+
+def counted(model, **arguments):
+    """Tokens a pass over all prompts, from what `generate` itself counts."""
+    wanted = {"do_sample": False, "max_new_tokens": NUM_NEW, "return_dict_in_generate": True, **arguments}
+    outputs = [model.generate(ids, attention_mask=torch.ones_like(ids), **wanted) for ids in PROMPTS]
+    verified = sum(output.num_verifications for output in outputs)
+    return 1 + sum(output.num_accepted_tokens for output in outputs) / verified
+
+
+@pytest.mark.parametrize("num_branches", [1, 3])
+def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num_branches):
+    model = make_drafting_model("gpt2")
+    arguments = {"draft_tokens": 3, "draft_branches": num_branches}
+    speeds = measure(plain=Way(model, {}), bare=Way(model.backbone, {}), drafts=Way(model, arguments))
+    assert speeds["plain"].tokens_per_pass == speeds["bare"].tokens_per_pass == 1
+    assert speeds["plain"].accepted_per_pass == 0
+    assert speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments))
+    assert speeds["drafts"].tokens_per_pass > 1
+
+
+def test_drafts_give_the_same_texts_and_another_model_does_not():
+    model = make_drafting_model("gpt2")
+    speeds = measure(
+        plain=Way(model, {}),
+        chain=Way(model, {"draft_tokens": 3}),
+        tree=Way(model, {"draft_tokens": 3, "draft_branches": 3}),
+        other=Way(make_backbone("gpt2", seed=1), {}),
+    )
+    assert [one.same for one in speeds.values()] == [1, 1, 1, 0]
+    assert speeds["plain"].num_tokens == speeds["chain"].num_tokens == speeds["tree"].num_tokens
+    assert all(one.tokens_per_second == one.num_tokens / one.seconds > 0 for one in speeds.values())
+
+
+def test_same_is_the_share_of_equal_rows_of_all_batches():
+    rows = [[1, 2], [3, 4], [5, 6]]
+    speeds = measure(
+        batches=[token_ids(3, 2)] * 2, a=Way(Recites(rows), {}), b=Way(Recites([[1, 2], [3, 5], [5, 6]]), {})
+    )
+    assert (speeds["a"].same, speeds["b"].same) == (1, 2 / 3)
+
+
+def test_texts_of_other_lengths_are_not_the_same():
+    speeds = measure(batches=[token_ids(1, 2)], a=Way(Recites([[1, 2]]), {}), b=Way(Recites([[1]]), {}))
+    assert speeds["b"].same == 0
+
+
+def test_a_row_is_the_same_however_long_the_others_are():
+    one, other = [[1, END, 0, 0], [1, 2, 3, END]], [[1, END], [1, 2]]
+    speeds = measure(batches=[token_ids(2, 2)], a=Way(Recites(one), {}), b=Way(Recites(other), {}))
+    assert speeds["b"].same == 0.5
+
+
+@pytest.mark.parametrize("end", [END, [END, 8]], ids=str)
+def test_the_end_token_counts_and_padding_behind_it_does_not(end):
+    texts = [[1, 2, 3, 4], [1, END, 0, 0], [END, END, END, END], [1, 2, 3, END]]
+    model = Recites(texts, passes=4, end=end)
+    found = measure(batches=[token_ids(4, 3)], a=Way(model, {}))["a"]
+    assert found.num_tokens == 4 + 2 + 1 + 4
+    assert found.tokens_per_pass == (11 - 4) / (4 * 4 - 4)  # the prompt's pass brings each row a token
+
+
+def test_without_an_end_token_all_tokens_count():
+    model = Recites([[1, END, 0, 0]], end=None)
+    assert measure(batches=[token_ids(2, 3)], a=Way(model, {}))["a"].num_tokens == 8
+
+
+def test_the_end_token_may_be_given_among_the_arguments():
+    way = Way(Recites([[1, END, 0, 0]], end=None), {"eos_token_id": END})
+    assert measure(batches=[token_ids(2, 3)], a=way)["a"].num_tokens == 4
+
+
+def test_arguments_are_passed_on_and_the_counter_is_taken_off_again():
+    model = Recites([[1, 2, 3, 4]])
+    found = measure(batches=[token_ids(2, 3)], a=Way(model, {"passes": 2, "max_new_tokens": 3}))["a"]
+    assert found.num_tokens == 6
+    assert found.tokens_per_pass == (6 - 2) / (2 * 2 - 2)
+    assert not model._forward_hooks
+
+
+def test_seconds_are_the_median_of_rounds_in_which_the_ways_take_turns(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    turns = []
+
+    class Noted(Recites):
+        def generate(self, *args, **arguments):
+            turns.append(self.name)
+            return super().generate(*args, **arguments)
+
+    ways = {}
+    for name, takes in {"a": [50, 50, 1, 1, 9, 9, 2, 2], "b": [50, 50, 4, 3, 4, 4, 40, 4]}.items():
+        ways[name] = Way(Noted([[1, 2]], clock=clock, takes=takes), {})
+        ways[name].model.name = name
+    speeds = measure(batches=[token_ids(1, 2)] * 2, rounds=3, **ways)
+    assert (speeds["a"].seconds, speeds["b"].seconds) == (4, 8)  # of 2, 18, 4 and 7, 8, 44: the first turn is not timed
+    assert "".join(turns) == "aabb" * 4
+    assert speeds["a"].tokens_per_second == 1
+
+
+@pytest.mark.parametrize(
+    ("ways", "batches", "rounds"),
+    [({}, PROMPTS, 1), ({"a": Way(Recites([[1]]), {})}, [], 1), ({"a": Way(Recites([[1]]), {})}, PROMPTS, 0)],
+)
+def test_a_comparison_of_nothing_is_an_error(ways, batches, rounds):
+    message = f"a way, a prompt and a round, got {len(ways)}, {len(batches)} and {rounds}"
+    with pytest.raises(ValueError, match=message):
+        compare_speeds(ways, batches, max_new_tokens=1, rounds=rounds)
+
+
+def test_a_table_compares_with_its_first_row():
+    table = format_speeds([Speed("plain", 2.0, 200, 1.0, 1.0), Speed("drafts", 1.0, 250, 2.25, 0.875)])
+    assert table.splitlines() == [
+        "| decoding | tokens / s | x plain | tokens / pass | accepted / pass | same text |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| plain | 100 | 1.00 | 1.00 | 0.00 | 100% |",
+        "| drafts | 250 | 2.50 | 2.25 | 1.25 | 88% |",
+    ]
