@@ -65,8 +65,8 @@ def train_draft_heads(
 ) -> MultiTokenForCausalLM:
     """Return new heads of a kind on a base model, trained alone.
 
-    The loss is equation (6) with alpha = 1, of which only the heads' part has a gradient. The base model is frozen, read
-    without dropout, and not copied.
+    The loss is equation (6) with alpha = 1, of which only the heads' part has a gradient. The base model is frozen,
+    read without dropout, and not copied.
 
     Args:
         kind: One of `KINDS`.

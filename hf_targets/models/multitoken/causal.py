@@ -115,7 +115,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
         return model.train(base.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode; a backbone with nothing to train stays in evaluation mode, as it will be when it decodes."""
+        """Set training mode; a backbone with nothing to train stays in evaluation mode, in which it will decode."""
         super().train(mode)
         if mode and not any(parameter.requires_grad for parameter in self.backbone.parameters()):
             self.backbone.eval()
