@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 @torch.no_grad()
@@ -42,6 +42,19 @@ def sample_blocks(
     known: Any = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
     ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
     padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
+    sampling = GenerationConfig(  # all of it, as what is left out comes from the model's own configuration
+        do_sample=True,
+        temperature=temperature,
+        top_k=0,
+        top_p=1.0,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        num_beams=1,
+        min_length=0,
+        max_length=block_size,
+        eos_token_id=ends or None,
+        pad_token_id=padding,
+    )
     blocks = []
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(seed)
@@ -50,11 +63,7 @@ def sample_blocks(
             sampled = model.generate(  # pyright: ignore[reportCallIssue]
                 prompt,
                 attention_mask=torch.ones_like(prompt),
-                do_sample=True,
-                temperature=temperature,
-                top_k=0,
-                max_length=block_size,
-                pad_token_id=padding,
+                generation_config=sampling,
             )
             blocks.append(torch.nn.functional.pad(sampled, (0, block_size - sampled.shape[1]), value=padding))
     ids = torch.cat(blocks).cpu()

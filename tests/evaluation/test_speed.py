@@ -66,6 +66,13 @@ def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num
     assert speeds["drafts"].tokens_per_pass > 1
 
 
+def test_where_the_prompt_s_pass_is_the_only_one_a_pass_brings_a_token():
+    model = make_drafting_model("gpt2")
+    speeds = measure(max_new_tokens=1, plain=Way(model, {}), drafts=Way(model, {"draft_tokens": 3}))
+    assert [one.tokens_per_pass for one in speeds.values()] == [1, 1]
+    assert [one.num_tokens for one in speeds.values()] == [6, 6]
+
+
 def test_drafts_give_the_same_texts_and_another_model_does_not():
     model = make_drafting_model("gpt2")
     speeds = measure(

@@ -1,10 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from datasets import Dataset
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainingArguments
-from hf_targets.training.draft_heads import KINDS, train_draft_heads
-from tests.tiny_models import make_backbone, token_ids
+from hf_targets.training.draft_heads import KINDS, draft_text, load_base, train_draft_heads
+from tests.tiny_models import make_backbone, make_model, token_ids
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 NGRAM_SIZE = 3
@@ -53,10 +55,18 @@ def test_training_changes_all_heads_and_nothing_of_the_backbone(kind, tmp_path):
         assert not torch.equal(trained, start), name
 
 
-@kinds
-def test_the_model_returned_has_heads_of_the_kind_and_is_ready_to_decode(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "target", "head"),
+    [
+        ("wdr", "difference", "conditional"),
+        ("wdr-plain", "difference", "mlp"),
+        ("simple", "embedding", "mlp"),
+        ("medusa", "embedding", "medusa"),
+    ],
+)
+def test_the_model_returned_has_heads_of_the_kind_and_is_ready_to_decode(kind, target, head, tmp_path):
     model = train(tmp_path, kind, max_steps=1)
-    assert {name: getattr(model.config, name) for name in KINDS[kind]} == KINDS[kind]
+    assert (model.config.target, model.config.head) == (target, head)
     assert model.config.ngram_size == NGRAM_SIZE
     assert not any(module.training for module in model.modules())
     ids = token_ids(1, 5)
@@ -101,3 +111,27 @@ def test_an_unknown_kind_is_an_error_that_names_the_known_ones_and_leaves_the_mo
     with pytest.raises(ValueError, match="must be one of wdr, wdr-plain, simple, medusa, got 'eagle'"):
         train(tmp_path, "eagle", base)
     assert all(parameter.requires_grad for parameter in base.parameters())
+
+
+def test_the_base_of_a_model_with_heads_is_its_backbone_and_keeps_the_name_it_was_loaded_by(tmp_path):
+    model = make_model("gpt2")
+    model.save_pretrained(tmp_path / "heads")
+    model.backbone.save_pretrained(tmp_path / "plain")
+    for name in ("heads", "plain"):
+        base = load_base(str(tmp_path / name))
+        assert type(base) is type(model.backbone)
+        assert base.name_or_path == str(tmp_path / name)
+        assert not any(module.training for module in base.modules())
+        assert all(map(torch.equal, base.state_dict().values(), model.backbone.state_dict().values()))
+
+
+def test_a_model_writes_text_to_train_on_and_other_text_to_measure_on():
+    base, tokenizer = make_backbone("gpt2"), SimpleNamespace(bos_token_id=5, eos_token_id=0)
+    sizes = {"block_size": 8, "num_generated": 6, "num_held_out": 6}
+    train_text, held_out = draft_text(base, tokenizer, dataset=None, **sizes)
+    assert (len(train_text), len(held_out)) == (6, 6)
+    assert held_out["input_ids"][:] != train_text["input_ids"][:]
+    shorter, _ = draft_text(base, tokenizer, dataset=None, **{**sizes, "num_generated": 2})
+    assert len(shorter) == 2
+    other, _ = draft_text(base, tokenizer, dataset=None, seed=7, **sizes)
+    assert other["input_ids"][:] != train_text["input_ids"][:]

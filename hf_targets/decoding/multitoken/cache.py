@@ -30,7 +30,8 @@ class RaggedCache:
                     f"{type(layer).__name__}; generate row by row, without draft_branches"
                 )
         self.cache = cache
-        self._layers = [layer for layer in layers if layer.is_initialized]
+        # what an ensemble kept of earlier positions does not grow without one
+        self._layers = [one for one in layers if one.is_initialized and one.get_seq_length() == cache.get_seq_length()]
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
 
     @property

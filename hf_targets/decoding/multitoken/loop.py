@@ -56,16 +56,24 @@ def decode_rows(
     """
     if config.output_attentions or config.output_hidden_states:
         raise ValueError(
-            "output_attentions and output_hidden_states are not kept with drafts for several rows or trees"
+            "output_attentions and output_hidden_states are kept with drafts for one row's chain alone, without a "
+            "filled cache or stopping criteria of your own; leave them out"
         )
     batch, prompt_length = input_ids.shape
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
-    mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
-    if mask.shape != input_ids.shape:
+    filled = model_kwargs["past_key_values"].get_seq_length()
+    whole = mask.shape[1] if mask is not None else config._mask_length if filled else prompt_length
+    if whole != prompt_length or filled >= prompt_length:
         raise ValueError(
-            f"with a filled cache give the whole text, {mask.shape[1]} tokens a row, got {prompt_length}: processors, "
-            "stopping criteria and drafts look back at it"
+            f"with a filled cache ({filled} positions) give the whole text and at least one token more, {whole} tokens "
+            f"a row, got {prompt_length}: processors, stopping criteria and drafts look back at it"
         )
+    if filled and batch > 1:
+        raise ValueError(
+            "drafting for several rows rearranges their cache, and leaves nothing to go on from; leave out "
+            "past_key_values, or generate row by row"
+        )
+    mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
     lookup = config.prompt_lookup_num_tokens or 0
     rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=settings.num_tokens + lookup + 1)
     drafter = ChainDrafter(model, config)

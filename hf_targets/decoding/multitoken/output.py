@@ -31,6 +31,8 @@ class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
     Every verification gives one word whatever the drafts are worth, the "bonus" word: it is not a drafted word, and not
     counted as accepted.
 
+    The cache is returned for one row; the rows of a batch are taken out of theirs as they end.
+
     Attributes:
         num_forward_passes: Calls of the model, the prompt's included.
         num_verifications: Rows times passes after the prompt's, of rows that were not finished: the drafts verified.

@@ -69,8 +69,16 @@ class Rows:
             here = lengths == length
             batch = logits.new_zeros(len(self.ids), logits.shape[1])
             batch[rows[here]] = logits[here]
-            processed[here] = self._processors(self.ids[:, :length], batch)[rows[here]]  # pyright: ignore
+            processed[here] = self._processors(self._texts_of(length, rows[here]), batch)[rows[here]]  # pyright: ignore
         return processed
+
+    def _texts_of(self, length: int, rows: Int[Tensor, "rows"]) -> Int[Tensor, "batch {length}"]:
+        """Return a batch of texts of this length: `rows` as they are, others as far as they go, or a copy of these."""
+        texts = self.ids[:, :length].clone()
+        shorter = self.lengths < length
+        shorter[rows] = False
+        texts[shorter] = self.ids[rows[0], :length]
+        return texts
 
     def _write(self, rows: Int[Tensor, "rows"], words: Int[Tensor, "rows steps"]) -> None:
         """Put words behind the text of rows, which do not count before `append` says so."""
@@ -94,8 +102,8 @@ class Rows:
         self._write(rows, words)
         for at in range(len(rows)) if self._other_criteria else ():
             for count in range(1, int(counts[at]) + 1):
-                text = self.ids[rows[at], : int(before[at]) + count][None]
-                if self._other_criteria(text, None).any():  # pyright: ignore[reportArgumentType]
+                texts = self._texts_of(int(before[at]) + count, rows[at : at + 1])
+                if self._other_criteria(texts, None)[rows[at]]:  # pyright: ignore[reportArgumentType]
                     counts[at], finished[at] = count, True
                     break
         self.lengths[rows] = before + counts

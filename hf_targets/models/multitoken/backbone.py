@@ -51,7 +51,9 @@ def check_backbone(backbone: PreTrainedModel) -> None:
                 logits.append(run().float())
     finally:
         backbone.train(training)
-    if not torch.equal(*logits):
+    # the same product twice may differ by rounding: libraries choose their way by where in memory a tensor lies
+    rounding = max(2.0**-15, 4 * torch.finfo(layer.weight.dtype).eps) * float(logits[0].abs().max())
+    if not torch.allclose(*logits, rtol=0.0, atol=rounding):
         raise ValueError(
             f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states (a soft "
             f"cap, a scale, a transform): its logits differ by up to {(logits[0] - logits[1]).abs().max():.2g}. Heads "
@@ -80,9 +82,15 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
     mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
     positions = torch.tensor([[0, 1, 1, 2]], device=device)
+    training = backbone.training
+    backbone.eval()
     try:
         tree = backbone.base_model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)[0]
         chain = backbone.base_model(input_ids=tokens[:, path[0]], use_cache=False)[0]
+    except torch.OutOfMemoryError:
+        raise
     except (ValueError, TypeError, RuntimeError, IndexError):
         return False
+    finally:
+        backbone.train(training)
     return torch.allclose(tree[:, path[0]].float(), chain.float(), rtol=0.02, atol=0.02 * float(chain.float().std()))

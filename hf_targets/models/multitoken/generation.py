@@ -48,7 +48,9 @@ class HeadsGenerationMixin(GenerationMixin):
         With `draft_tokens` the heads guess that many words after the next one, and one forward pass verifies them all:
         greedy output is that of plain greedy decoding, sampled output has the same distribution, and there are fewer
         passes. With `return_dict_in_generate=True` the output is a `DraftedGenerationOutput`, which counts them. One
-        row's chain goes through Transformers' assisted decoding, several rows or branches through a loop of ours.
+        row's chain goes through Transformers' assisted decoding; several rows, branches, a filled cache or stopping
+        criteria of your own through a loop of ours. It pads a row that such a criterion has ended, where plain decoding
+        without an end token goes on until all rows have ended.
 
         Args:
             ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. Drafts are then verified against the
@@ -86,12 +88,12 @@ class HeadsGenerationMixin(GenerationMixin):
 
     def _check_drafting(self, tokens: int, branches: int, *, cached: bool, given: dict[str, Any]) -> DraftSettings:
         most = self.config.ngram_size - 1
-        if not isinstance(tokens, int) or not 1 <= tokens <= most:
+        if type(tokens) is not int or not 1 <= tokens <= most:
             raise ValueError(
                 f"draft_tokens must be in [1, {most}], as the model has N - 1 = {most} heads, got {tokens}; leave it "
                 "out to draft nothing"
             )
-        if not isinstance(branches, int) or branches < 1:
+        if type(branches) is not int or branches < 1:
             raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}; 1 drafts a chain")
         if not cached:
             raise ValueError(
@@ -144,7 +146,10 @@ class HeadsGenerationMixin(GenerationMixin):
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> CandidateGenerator:
         own = model_kwargs.get("candidate_generator")
-        return super()._get_candidate_generator(*args, model_kwargs=model_kwargs, **kwargs) if own is None else own
+        if own is not None:
+            return own
+        theirs = {name: value for name, value in model_kwargs.items() if name != "ensemble_weight"}
+        return super()._get_candidate_generator(*args, model_kwargs=theirs, **kwargs)
 
     def _decode_with_drafts(
         self,
@@ -162,8 +167,15 @@ class HeadsGenerationMixin(GenerationMixin):
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every word on its own
-        alone = len(input_ids) == 1 and drafting.num_branches == 1
+        cache = model_kwargs["past_key_values"]
+        # Transformers' loop reads the whole prompt again if a cache holds some of it already
+        alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
+            if synced_gpus:
+                raise ValueError(
+                    "several rows, branches and own stopping criteria are drafted without keeping several GPUs in "
+                    "step; leave out draft_tokens"
+                )
             return decode_rows(
                 self,
                 input_ids,
@@ -237,10 +249,11 @@ def _check_config(config: GenerationConfig, cache: Any) -> None:
     """Raise an error for what `generate` was asked beside drafts that they do not go with."""
     if not config.use_cache or not isinstance(cache, DynamicCache) or cache.offloading:
         kind = "none" if not config.use_cache or cache is None else type(cache).__name__
+        offloaded = "an offloaded one" if isinstance(cache, DynamicCache) and cache.offloading else kind
         raise ValueError(
-            f"drafts that are not accepted are taken out of the key-value cache again, which takes a DynamicCache, got "
-            f"{kind}; leave out use_cache and cache_implementation"
+            "drafts that are not accepted are taken out of the key-value cache again, which takes a DynamicCache in "
+            f"memory, got {offloaded}; leave out cache_implementation, and pass use_cache=True"
         )
-    for name in ("guidance_scale", "assistant_ensemble_weight"):
-        if getattr(config, name) not in (None, 1.0):
+    for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
+        if getattr(config, name, None) not in (None, False, 1.0):
             raise ValueError(f"{name} cannot be combined with draft_tokens; leave out one of them")

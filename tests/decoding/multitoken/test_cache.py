@@ -119,6 +119,22 @@ def test_rows_that_keep_equal_numbers_of_first_words_are_not_moved():
     assert torch.equal(layer.keys, copied[..., :5, :])
 
 
+def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
+    layer, past = DynamicLayer(), PastPredictions()
+    words = torch.arange(6.0)[None, None, :, None].expand(2, 1, 6, 1)
+    layer.update(words, words)
+    past.update(words[:, :, :2], words[:, :, :2].long())
+    cache = DynamicCache()
+    cache.layers = [layer, past]
+    ragged = RaggedCache(cache, torch.ones(2, 6, dtype=torch.bool))
+    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
+    ragged.mask_for(chain(2, 2), torch.float32, tree=False)
+    layer.update(words[:, :, :3] + 6, words[:, :, :3] + 6)
+    ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]))
+    rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
+    assert rows == [[0, 1, 2, 3, 4, 5, 6, 8], [0, 1, 2, 3, 4, 5, 6]]
+
+
 def test_the_mask_of_a_chain_is_none_where_everything_is_attended():
     ragged = RaggedCache(DynamicCache(), torch.ones(2, 4, dtype=torch.bool))
     ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))

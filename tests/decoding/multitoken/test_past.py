@@ -59,6 +59,8 @@ def test_the_last_steps_are_those_of_the_last_position_and_none_before_it():
     hidden, words, _ = positions(2)
     layer.extend(hidden, words, torch.tensor([[0, 1], [-1, 0], [4, 0]]), window=2)
     assert layer.last_steps().tolist() == [1, 0, 0]
+    layer.crop(-2)
+    assert layer.last_steps() is None
     layer.reset()
     assert layer.last_steps() is None
 

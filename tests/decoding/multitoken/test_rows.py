@@ -32,6 +32,13 @@ class EndsOnPair(StoppingCriteria):
         return (input_ids[:, -2:] == torch.tensor(END_PAIR)).all(dim=1)
 
 
+class EndsOnOwnWord(StoppingCriteria):
+    """Stops each row of the batch on a word of its own."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] == torch.tensor([4, 5, 6])
+
+
 class Record(BaseStreamer):
     def __init__(self):
         self.columns, self.ended = [], 0
@@ -66,11 +73,12 @@ def found(words, counts, vocab=VOCAB):
     return Verified(words, counts, torch.zeros_like(words), steps, steps)
 
 
-def append_one_by_one(text, words, criteria):
-    """Extend `text` until a rule stops it; return how many words were appended, and whether it is finished."""
+def append_one_by_one(texts, row, words, criteria):
+    """Extend a text until a rule stops it; return how many words were appended, and whether it is finished."""
     for count, word in enumerate(words, start=1):
-        text.append(word)
-        if len(text) >= MAX_LENGTH or criteria(torch.tensor([text]), None).any():
+        texts[row].append(word)
+        done = criteria(torch.tensor([texts[row]] * BATCH), None)[row]
+        if done or len(texts[row]) >= MAX_LENGTH:
             return count, True
     return len(words), False
 
@@ -94,7 +102,7 @@ def rounds(draw):
 
 @given(
     several=rounds(),
-    kinds=st.sets(st.sampled_from(["first end", "second end", "pair"])),
+    kinds=st.sets(st.sampled_from(["first end", "second end", "pair", "own word"])),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
@@ -102,6 +110,7 @@ def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
         "first end": EosTokenCriteria(END_TOKENS[0]),
         "second end": EosTokenCriteria(END_TOKENS[1]),
         "pair": EndsOnPair(),
+        "own word": EndsOnOwnWord(),
     }
     criteria = StoppingCriteriaList([known[kind] for kind in sorted(kinds)])
     streamer = Record()
@@ -110,7 +119,7 @@ def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
         here = found(words[active], counts[active])
         taken, finished = rows.append(active, here)
         expected = [
-            append_one_by_one(texts[row], words[row, : counts[row]].tolist(), criteria) for row in active.tolist()
+            append_one_by_one(texts, row, words[row, : counts[row]].tolist(), criteria) for row in active.tolist()
         ]
         assert list(zip(taken.tolist(), finished.tolist(), strict=True)) == expected
         assert [text[0].tolist() for text in rows.texts(torch.arange(BATCH))] == texts
@@ -166,42 +175,51 @@ def test_processors_that_read_the_text_see_each_row_as_if_it_were_alone(name, se
     assert rows.lengths.tolist() == lengths  # words tried out do not count
 
 
-class Counted(TopKLogitsWarper):
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.shapes = []
+class Reader(TopKLogitsWarper):
+    """Reads the text, as a subclass of what does not may: only words of the text remain."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.seen = []
 
     def __call__(self, input_ids, scores):
-        self.shapes.append(tuple(scores.shape))
-        return super().__call__(input_ids, scores)
+        self.seen.append(input_ids.clone())
+        return scores.masked_fill(torch.nn.functional.one_hot(input_ids, VOCAB).sum(dim=1) == 0, -torch.inf)
 
 
-class CountedReader(NoRepeatNGramLogitsProcessor):
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.shapes = []
-
-    def __call__(self, input_ids, scores):
-        self.shapes.append(tuple(input_ids.shape))
-        return super().__call__(input_ids, scores)
-
-
-def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows():
-    counted = Counted(3)
-    rows = make_rows([TemperatureLogitsWarper(0.5), counted])
+def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monkeypatch):
+    shapes, top = [], TopKLogitsWarper.__call__
+    recorded = lambda self, ids, scores: shapes.append(scores.shape) or top(self, ids, scores)  # noqa: E731
+    monkeypatch.setattr(TopKLogitsWarper, "__call__", recorded)
+    rows = make_rows([TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)])
     grow(rows, lengths=[5, 9, 6])
     logits = torch.randn(2, VOCAB)
     processed = rows.process(torch.tensor([0, 2]), torch.zeros(2, 1, dtype=torch.long), logits)
-    assert counted.shapes == [(2, VOCAB)]
-    assert torch.equal(processed, TopKLogitsWarper(3)(None, logits / 0.5))
+    assert shapes == [(2, VOCAB)]
+    assert torch.equal(processed, top(TopKLogitsWarper(3), None, logits / 0.5))
 
 
 def test_processors_that_read_the_text_are_called_once_for_each_length_with_all_rows():
-    counted = CountedReader(2)
-    rows = make_rows([counted])
+    reader = Reader()
+    rows = make_rows([reader])
     grow(rows, lengths=[6, 9, 6])
-    rows.process(torch.arange(BATCH), torch.zeros(BATCH, 2, dtype=torch.long), torch.randn(BATCH, VOCAB))
-    assert sorted(counted.shapes) == [(BATCH, 8), (BATCH, 11)]
+    logits, words = torch.randn(BATCH, VOCAB), torch.full((BATCH, 2), 1)
+    processed = rows.process(torch.arange(BATCH), words, logits)
+    assert sorted(tuple(seen.shape) for seen in reader.seen) == [(BATCH, 8), (BATCH, 11)]
+    for row, text in enumerate(rows.texts(torch.arange(BATCH))):
+        alone = Reader()(torch.cat([text, words[row : row + 1]], dim=1), logits[row : row + 1])
+        assert torch.equal(processed[row : row + 1], alone)
+
+
+def test_processors_see_nothing_but_texts():
+    reader = Reader()
+    rows = make_rows([reader])
+    grow(rows, lengths=[5, 9, 7])
+    before = [text[0].tolist() for text in rows.texts(torch.arange(BATCH))]
+    rows.process(torch.tensor([2]), torch.full((1, 1), 1), torch.zeros(1, VOCAB))
+    (seen,) = reader.seen
+    asked = [*before[2], 1]
+    assert seen.tolist() == [asked, before[1][:8], asked]
 
 
 def test_without_processors_logits_are_returned_as_they_are():

@@ -161,8 +161,8 @@ def chain_of(draft_model, exists):
     """A chain of two words for each row, drawn from a model of its own, and the logits that it was drawn from."""
     tokens = draft_model.draw(torch.zeros(NUM_ROWS, 0, dtype=torch.long))[:, :2]
     logits = torch.stack([draft_model.logits(tokens[:, :n]) for n in range(2)], dim=1)
-    places = torch.arange(2).expand(NUM_ROWS, 2)
-    return Draft(tokens, places, [1, 2], exists, logits)
+    tokens, logits = tokens.where(exists, 0), logits.where(exists[..., None], 0.0)  # what is not there says nothing
+    return Draft(tokens, torch.arange(2).expand(NUM_ROWS, 2), [1, 2], exists, logits)
 
 
 def verified_texts(draft, model):

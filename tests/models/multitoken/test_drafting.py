@@ -4,7 +4,14 @@ import logging
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
@@ -13,8 +20,10 @@ from tests.tiny_models import (
     TARGETS,
     VOCAB,
     left_padded,
+    make_backbone,
     make_drafting_model,
     make_model,
+    teach_heads,
     token_ids,
 )
 
@@ -247,21 +256,106 @@ def test_stop_strings_end_a_drafted_text_where_they_end_a_plain_one():
     from hf_targets import train_bpe_tokenizer
 
     tokenizer = train_bpe_tokenizer(["the cat sat on the mat and the dog sat on the log"] * 4, VOCAB + 250, 64)
-    model = make_drafting_model("gpt2")
     model = make_model("gpt2")
     model.resize_token_embeddings(len(tokenizer))
     ids = tokenizer("the cat", return_tensors="pt")["input_ids"]
     plain = model.generate(ids, **GREEDY)
-    stop = tokenizer.decode(plain[0, ids.shape[1] + 3])
-    wanted = {**GREEDY, "stop_strings": [stop], "tokenizer": tokenizer}
+    teach_heads(model, plain, torch.ones_like(plain))
+    assert model.generate(ids, draft_tokens=3, return_dict_in_generate=True, **GREEDY).num_accepted_tokens > 0
+    for place in range(1, 6):
+        stop = tokenizer.decode(plain[0, ids.shape[1] + place])
+        wanted = {**GREEDY, "stop_strings": [stop], "tokenizer": tokenizer}
+        expected = model.generate(ids, **wanted)
+        assert expected.shape[1] < plain.shape[1]
+        assert torch.equal(model.generate(ids, draft_tokens=3, **wanted), expected)
+
+
+@branches
+@pytest.mark.parametrize("weight", [0.0, 0.4])
+def test_a_filled_cache_is_gone_on_from(num_branches, weight):
+    model, ids = make_drafting_model("llama"), token_ids(1, 9)
+    texts = []
+    for drafts in ({}, {"draft_tokens": 3, "draft_branches": num_branches}):
+        cache = DynamicCache(config=model.backbone.config)
+        model(ids[:, :4], past_key_values=cache, ensemble_weight=weight)
+        texts.append(model.generate(ids, past_key_values=cache, ensemble_weight=weight, **drafts, **GREEDY))
+    assert torch.equal(*texts)
+
+
+def test_a_tree_goes_on_from_a_cache_that_an_ensemble_has_filled():
+    model, ids = make_drafting_model("llama"), token_ids(1, 9)
+    caches = [DynamicCache(config=model.backbone.config) for _ in range(2)]
+    for cache in caches:
+        model(ids[:, :4], past_key_values=cache, ensemble_weight=0.4)
+    drafted = model.generate(ids, past_key_values=caches[0], draft_tokens=3, draft_branches=3, **GREEDY)
+    assert torch.equal(drafted, model.generate(ids, past_key_values=caches[1], **GREEDY))
+
+
+def test_a_cache_that_would_be_lost_or_read_wrongly_is_refused():
+    model, ids = make_drafting_model("llama"), token_ids(3, 9)
+    filled = model(ids[:, :4], use_cache=True).past_key_values
+    bad(model, "leaves nothing to go on from", inputs=ids, past_key_values=filled, draft_tokens=2)
+    for num_branches in (1, 3):
+        filled = model(ids[:1, :4], use_cache=True).past_key_values
+        wanted = {"draft_tokens": 2, "draft_branches": num_branches, "attention_mask": torch.ones(1, 9)}
+        bad(model, r"4 positions.*give the whole text.*got 5", inputs=ids[:1, 4:], past_key_values=filled, **wanted)
+
+
+class EndsByRow(StoppingCriteria):
+    """Stops each row at a length of its own."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids.shape[1] >= torch.tensor([10, 14, 12, 22])
+
+
+@branches
+def test_a_criterion_may_hold_a_value_for_each_row(num_branches):
+    model = make_drafting_model("gpt2")
+    ids, mask = left_padded()
+    wanted = {"attention_mask": mask, "stopping_criteria": StoppingCriteriaList([EndsByRow()]), **GREEDY}
     expected = model.generate(ids, **wanted)
-    assert expected.shape[1] < plain.shape[1]
+    assert torch.equal(model.generate(ids, draft_tokens=3, draft_branches=num_branches, **wanted), expected)
+
+
+class SeesText(TemperatureLogitsWarper):
+    """Forbids the last word, which its base class does not look at."""
+
+    def __call__(self, input_ids, scores):
+        return scores.scatter(1, input_ids[:, -1:], -torch.inf)
+
+
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_processor_of_ones_own_sees_the_text_whatever_it_inherits(num_branches, alone):
+    model = make_drafting_model("gpt2")
+    ids, mask = rows_or_one(alone)
+    wanted = {"attention_mask": mask, "logits_processor": LogitsProcessorList([SeesText(1.0)]), **GREEDY}
+    expected = model.generate(ids, **wanted)
+    assert torch.equal(model.generate(ids, draft_tokens=3, draft_branches=num_branches, **wanted), expected)
+
+
+def test_rows_may_be_restricted_by_their_texts_alone():
+    model = make_drafting_model("gpt2")
+    ids, mask = left_padded()
+
+    def allowed(row, text):
+        return [word for word in range(1, VOCAB) if word % 3 != int(text[-1]) % 3]
+
+    wanted = {"attention_mask": mask, "prefix_allowed_tokens_fn": allowed, **GREEDY}
+    expected = model.generate(ids, **wanted)
     assert torch.equal(model.generate(ids, draft_tokens=3, **wanted), expected)
+
+
+def test_an_ensemble_takes_an_ordinary_assistant():
+    model, ids = make_model("gpt2"), token_ids(1, 6)
+    wanted = {"ensemble_weight": 0.4, **GREEDY}
+    assisted = model.generate(ids, assistant_model=make_backbone("gpt2"), **wanted)
+    assert torch.equal(assisted, model.generate(ids, **wanted))
 
 
 def bad(model, match, **wanted):
     with pytest.raises(ValueError, match=match):
-        model.generate(token_ids(1, 5), max_new_tokens=4, **wanted)
+        model.generate(**{"inputs": token_ids(1, 5), "max_new_tokens": 4, **wanted})
 
 
 def test_what_cannot_be_drafted_is_refused_with_a_way_out():
@@ -269,10 +363,12 @@ def test_what_cannot_be_drafted_is_refused_with_a_way_out():
     bad(model, r"draft_tokens must be in \[1, 3\].* got 4", draft_tokens=4)
     bad(model, r"draft_tokens must be in \[1, 3\].* got 0", draft_tokens=0)
     bad(model, r"got 1\.5", draft_tokens=1.5)
+    bad(model, "got True", draft_tokens=True)
+    bad(model, "assistant_early_exit cannot be combined", draft_tokens=2, assistant_early_exit=1)
     bad(model, "draft_branches must be an integer, 1 or more, got 0", draft_tokens=1, draft_branches=0)
     bad(model, "give draft_tokens", draft_branches=2)
-    bad(model, "takes a DynamicCache, got StaticCache", draft_tokens=2, cache_implementation="static")
-    bad(model, "takes a DynamicCache, got none", draft_tokens=2, use_cache=False)
+    bad(model, "takes a DynamicCache in memory, got StaticCache", draft_tokens=2, cache_implementation="static")
+    bad(model, "takes a DynamicCache in memory, got none", draft_tokens=2, use_cache=False)
     bad(model, "leave out num_beams", draft_tokens=2, num_beams=2)
     bad(model, "guidance_scale cannot be combined", draft_tokens=2, guidance_scale=1.5)
     bad(model, "assistant_model both decide", draft_tokens=2, assistant_model=AutoModelForCausalLM)
