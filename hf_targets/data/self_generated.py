@@ -1,5 +1,6 @@
 """Text that a model writes itself: what its draft heads will have to guess, where its training text is not at hand."""
 
+import copy
 from typing import Any
 
 import torch
@@ -42,15 +43,11 @@ def sample_blocks(
     known: Any = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
     ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
     padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
-    sampling = GenerationConfig(  # all of it, as what is left out comes from the model's own configuration
+    sampler = copy.copy(model)  # with the same weights; `generate` fills what it is not given from the configuration
+    sampler.generation_config = GenerationConfig(
         do_sample=True,
         temperature=temperature,
         top_k=0,
-        top_p=1.0,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        num_beams=1,
-        min_length=0,
         max_length=block_size,
         eos_token_id=ends or None,
         pad_token_id=padding,
@@ -60,11 +57,7 @@ def sample_blocks(
         torch.manual_seed(seed)
         for start in range(0, num_blocks, batch_size):
             prompt = torch.full((min(batch_size, num_blocks - start), 1), first, device=model.device)
-            sampled = model.generate(  # pyright: ignore[reportCallIssue]
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                generation_config=sampling,
-            )
+            sampled = sampler.generate(prompt, attention_mask=torch.ones_like(prompt))  # pyright: ignore
             blocks.append(torch.nn.functional.pad(sampled, (0, block_size - sampled.shape[1]), value=padding))
     ids = torch.cat(blocks).cpu()
     text = torch.ones_like(ids)

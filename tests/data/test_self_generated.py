@@ -80,9 +80,6 @@ def test_blocks_depend_on_the_seed_alone_and_leave_the_global_random_state_as_it
     assert len({tuple(row) for row in one[0].tolist()}) == 7  # batches go on with the seed
 
 
-leaks = pytest.mark.xfail(strict=True, reason="what is not overridden comes from the model's own configuration")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -93,14 +90,14 @@ leaks = pytest.mark.xfail(strict=True, reason="what is not overridden comes from
         ("no_repeat_ngram_size", 1),
         ("min_length", 9),
         ("num_beams", 2),
-        pytest.param("min_p", 0.9, marks=leaks),
-        pytest.param("typical_p", 0.1, marks=leaks),
-        pytest.param("epsilon_cutoff", 0.5, marks=leaks),
-        pytest.param("suppress_tokens", [1, 2, 3], marks=leaks),
-        pytest.param("min_new_tokens", 9, marks=leaks),
-        pytest.param("max_new_tokens", 3, marks=leaks),
-        pytest.param("num_return_sequences", 2, marks=leaks),
-        pytest.param("return_dict_in_generate", True, marks=leaks),
+        pytest.param("min_p", 0.9),
+        pytest.param("typical_p", 0.1),
+        pytest.param("epsilon_cutoff", 0.5),
+        pytest.param("suppress_tokens", [1, 2, 3]),
+        pytest.param("min_new_tokens", 9),
+        pytest.param("max_new_tokens", 3),
+        pytest.param("num_return_sequences", 2),
+        pytest.param("return_dict_in_generate", True),
     ],
 )
 def test_how_the_model_would_otherwise_generate_changes_nothing(name, value):

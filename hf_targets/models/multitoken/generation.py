@@ -255,5 +255,6 @@ def _check_config(config: GenerationConfig, cache: Any) -> None:
             f"memory, got {offloaded}; leave out cache_implementation, and pass use_cache=True"
         )
     for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
-        if getattr(config, name, None) not in (None, False, 1.0):
+        neutral = (None, 1.0) if name == "guidance_scale" else (None, False)
+        if getattr(config, name, None) not in neutral:
             raise ValueError(f"{name} cannot be combined with draft_tokens; leave out one of them")

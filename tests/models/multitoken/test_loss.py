@@ -20,11 +20,13 @@ def brute_force_parts(model, ids, labels, ensemble_weight=None):
 
     def predict(row, source, n):
         """Head n at position `source`, made into the embedding of the word at source + 1 + n."""
-        vector = heads[n - 1](hidden[row, source])
-        if model.config.target == "difference":
-            for i in range(1, n + 1):
-                vector = vector - math.comb(n, i) * (-1) ** i * matrix[ids[row, source + 1 + n - i]]
-        return vector
+        if model.config.target == "embedding":
+            return heads[n - 1](hidden[row, source])
+        conjugate = torch.zeros_like(hidden[row, source])
+        for i in range(1, n + 1):
+            conjugate = conjugate - math.comb(n, i) * (-1) ** i * matrix[ids[row, source + 1 + n - i]]
+        inputs = (hidden[row, source], conjugate) if model.config.head == "conditional" else (hidden[row, source],)
+        return heads[n - 1](*inputs) + conjugate
 
     for row in range(batch):
         for i in range(time):
@@ -97,7 +99,7 @@ def test_a_head_reaches_zero_loss_on_a_periodic_text_only_with_its_own_shift(tar
     parts = model(ids, labels=ids).loss_parts
     assert all(part < 0.02 for part in parts.values()), parts
     hidden = model.backbone.base_model(ids)[0]
-    future = model._predict_future(hidden, ids)
+    future = model._predict_future(hidden, ids, None, None, None)[0]
     output = model.get_output_embeddings()
     for n, vectors in enumerate(future, start=1):
         said = output(vectors).argmax(-1)[0]
@@ -110,7 +112,7 @@ def test_no_gradient_passes_through_the_conjugate(tied):
     model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="difference")
     ids = token_ids(1, 8)
     hidden = torch.randn(1, 8, 32)
-    vectors = model._predict_future(hidden, ids)
+    vectors = model._predict_future(hidden, ids, None, None, None)[0]
     gradients = torch.autograd.grad(sum(v.sum() for v in vectors), list(base.parameters()), allow_unused=True)
     assert all(gradient is None for gradient in gradients)
     # and the output matrix learns from the heads as if their vectors were given from outside
