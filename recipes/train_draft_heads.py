@@ -1,11 +1,11 @@
 """Train draft heads on any frozen causal language model in minutes, and print how much faster it decodes with them.
 
-Offline, on a new and hardly trained model, in a minute (that it runs, not what it can reach):
+On the model that `make run` leaves, offline (that it runs, not what it can reach):
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/smoke.yaml
 
 On a model of the Hub or of your own, with the text it was trained on, or with text it writes itself (the default):
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/paper.yaml --dataset my_text.txt.gz
-On stories260K, in four minutes on two CPU cores, from the files that llama2.c publishes:
+On stories260K, from the files that llama2.c publishes; 2.5 to 5 minutes for each of four kinds on one busy core:
     python -m hf_targets.models.llama2c stories260K.bin tok512.bin stories260K
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/stories.yaml
 

@@ -112,9 +112,8 @@ def compare_speeds(
     first, speeds = next(iter(texts.values())), []
     for name, rows in texts.items():
         num_tokens = sum(map(len, rows))
-        per_pass = (
-            (num_tokens - len(rows)) / passes[name] if passes[name] else 1.0
-        )  # the prompt's pass brings one a row
+        later = num_tokens - len(rows)  # the prompt's pass brings each row its first
+        per_pass = later / passes[name] if passes[name] else 1.0
         same = sum(ours == theirs for ours, theirs in zip(rows, first, strict=True)) / len(rows)
         speeds.append(Speed(name, median(seconds[name]), num_tokens, per_pass, same))
     return speeds

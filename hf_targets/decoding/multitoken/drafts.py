@@ -26,7 +26,7 @@ class FuturePredictor(Protocol):
     """A model whose head n predicts, from the hidden state that gave the next word, the word n steps after that."""
 
     @property
-    def conditional(self) -> bool:
+    def sequential(self) -> bool:
         """Whether a head's guess depends on the words between: drafts are then made one after another."""
         ...
 
@@ -100,7 +100,7 @@ def draft_chain(
     if count < 1:
         return empty_draft(rows, next_words.device)
     states = model.future_states(hidden, count)
-    at_once = None if model.conditional else model.parallel_logits(states)
+    at_once = None if model.sequential else model.parallel_logits(states)
     words, drawn_from = next_words[:, None], []
     for n in range(1, count + 1):
         logits = model.future_logits(states[:, n - 1], words) if at_once is None else at_once[:, n - 1]
@@ -134,7 +134,7 @@ def draft_tree(
     if count < 1:
         return empty_draft(rows, next_words.device)
     states = model.future_states(hidden, count)
-    at_once = None if model.conditional else model.parallel_logits(states)
+    at_once = None if model.sequential else model.parallel_logits(states)
     words = next_words[:, None, None]  # (rows, paths, n): the words on each path, the next word first
     scores = torch.zeros(rows, 1, device=hidden.device)
     parents, tokens, depths = [], [], []

@@ -51,18 +51,10 @@ def verify(draft: Draft, logits: Float[Tensor, "rows places vocab"], process: Pr
         raw.append(here)
         counts = counts + alive.long()
         children = draft.exists & (draft.parents == place[:, None]) if draft.depths else draft.exists
-        if not sample:
-            word = given.argmax(dim=-1)
-        elif draft.logits is None or step == draft.tokens.shape[1]:
-            word = torch.multinomial(given.softmax(dim=-1), num_samples=1)[:, 0]
-        else:
-            # where a row has no draft here, nothing is taken from its distribution
-            nothing = ~children.any(dim=1, keepdim=True)
-            drawn_from = draft.logits[:, step]
-            drafted = draft.tokens[:, step]
-            word, accepted = accept_or_resample(drafted, drawn_from, given)
-            plain = torch.multinomial(given.softmax(dim=-1), num_samples=1)[:, 0]
-            word = torch.where(nothing[:, 0], plain, word)
+        word = torch.multinomial(given.softmax(dim=-1), num_samples=1)[:, 0] if sample else given.argmax(dim=-1)
+        if sample and draft.logits is not None and step < draft.tokens.shape[1]:
+            kept, accepted = accept_or_resample(draft.tokens[:, step], draft.logits[:, step], given)
+            word = torch.where(children.any(dim=1), kept, word)  # where a row has no draft here, nothing was drawn
             children = children & accepted[:, None]
         words = torch.cat([words, word[:, None]], dim=1)
         if not draft.depths:

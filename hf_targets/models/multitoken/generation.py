@@ -222,7 +222,7 @@ class HeadsGenerationMixin(GenerationMixin):
         return DraftSettings(drafting.num_tokens)
 
     @property
-    def conditional(self) -> bool:
+    def sequential(self) -> bool:
         """Whether a head's guess depends on the words between: with word differences it does."""
         return self.config.target == "difference"
 
@@ -233,7 +233,7 @@ class HeadsGenerationMixin(GenerationMixin):
     def future_logits(self, states: Tensor, words: Tensor) -> Tensor:
         """Return head n's logits (rows, vocab), given its states (rows, d) and the n words (rows, n) since then."""
         output, n = self.get_output_embeddings(), words.shape[1]
-        rows = F.embedding(words, output.weight.detach()) if self.conditional else None
+        rows = F.embedding(words, output.weight.detach()) if self.sequential else None
         return self.heads.output(n, output)(self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:
@@ -247,12 +247,14 @@ class HeadsGenerationMixin(GenerationMixin):
 
 def _check_config(config: GenerationConfig, cache: Any) -> None:
     """Raise an error for what `generate` was asked beside drafts that they do not go with."""
-    if not config.use_cache or not isinstance(cache, DynamicCache) or cache.offloading:
-        kind = "none" if not config.use_cache or cache is None else type(cache).__name__
-        offloaded = "an offloaded one" if isinstance(cache, DynamicCache) and cache.offloading else kind
+    dynamic = isinstance(cache, DynamicCache)
+    if not config.use_cache or not dynamic or cache.offloading:
+        kind = (
+            "none" if not config.use_cache or cache is None else "an offloaded one" if dynamic else type(cache).__name__
+        )
         raise ValueError(
             "drafts that are not accepted are taken out of the key-value cache again, which takes a DynamicCache in "
-            f"memory, got {offloaded}; leave out cache_implementation, and pass use_cache=True"
+            f"memory, got {kind}; leave out cache_implementation, and pass use_cache=True"
         )
     for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
         neutral = (None, 1.0) if name == "guidance_scale" else (None, False)

@@ -71,6 +71,8 @@ _KINDS = {"mlp": MlpHead, "medusa": MedusaHead, "conditional": ConditionalHead}
 class FutureHeads(nn.Module):
     """Heads 1 to N - 1; `heads[n - 1]` is head n, and calling it gives the vector before the conjugate is added.
 
+    A conditional head is called with the conjugate too.
+
     A module of its own rather than a ModuleList, so that peft can train it through `modules_to_save=["heads"]`.
 
     Args:

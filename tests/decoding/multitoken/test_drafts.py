@@ -14,9 +14,9 @@ seeds = st.integers(0, 10_000)
 class Tables:
     """Heads that look the words up which they are given: fixed random logits for every path."""
 
-    def __init__(self, seed: int, *, conditional: bool, reads_words: bool = True):
+    def __init__(self, seed: int, *, sequential: bool, reads_words: bool = True):
         generator = torch.Generator().manual_seed(seed)
-        self.conditional = conditional
+        self.sequential = sequential
         self._maps = torch.randn(HEADS, DIM, DIM, generator=generator)
         self._output = torch.randn(DIM, VOCAB, generator=generator)
         self._by_path = [torch.randn(VOCAB**n, VOCAB, generator=generator) for n in range(1, HEADS + 1)]
@@ -27,19 +27,19 @@ class Tables:
         return torch.stack([hidden @ self._maps[n] for n in range(count)], dim=1)
 
     def future_logits(self, states, words):
-        assert self.conditional, "guesses that need no other are made at once"
+        assert self.sequential, "guesses that need no other are made at once"
         n = words.shape[1]
         path = (words * VOCAB ** torch.arange(n)).sum(dim=1)
         return states @ self._output + self._by_path[n - 1][path]
 
     def parallel_logits(self, states):
-        assert not self.conditional, "guesses that depend on each other are made one after another"
+        assert not self.sequential, "guesses that depend on each other are made one after another"
         return states @ self._output
 
     def log_probabilities(self, hidden, words):
         """The distribution after words (n,) of one row with hidden state (dim,), by the definition."""
         logits = self.future_states(hidden[None], len(words))[:, -1] @ self._output
-        if self.conditional:
+        if self.sequential:
             logits = self.future_logits(self.future_states(hidden[None], len(words))[:, -1], torch.tensor([words]))
         return logits[0].log_softmax(dim=0).tolist()
 
@@ -79,11 +79,11 @@ def grow(model, hidden, word, count, branches):
     return levels
 
 
-@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("sequential", [True, False])
 @given(seed=seeds, count=st.integers(1, HEADS))
 @settings(max_examples=20, deadline=None, derandomize=True)
-def test_a_chain_takes_the_most_probable_word_after_those_before_it(conditional, seed, count):
-    model, (hidden, next_words) = Tables(seed, conditional=conditional), start(seed)
+def test_a_chain_takes_the_most_probable_word_after_those_before_it(sequential, seed, count):
+    model, (hidden, next_words) = Tables(seed, sequential=sequential), start(seed)
     draft = draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True)
     assert draft.depths == list(range(1, count + 1))
     assert draft.exists.all()
@@ -101,7 +101,7 @@ def test_a_chain_takes_the_most_probable_word_after_those_before_it(conditional,
 @settings(max_examples=20, deadline=None, derandomize=True)
 def test_guesses_that_do_not_depend_on_words_are_the_same_at_once_and_one_after_another(seed, count, branches):
     hidden, next_words = start(seed)
-    both = [Tables(seed, conditional=conditional, reads_words=False) for conditional in (True, False)]
+    both = [Tables(seed, sequential=sequential, reads_words=False) for sequential in (True, False)]
     chains = [draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True) for model in both]
     trees = [draft_tree(model, hidden, next_words, count, branches) for model in both]
     for one, other in (chains, trees):
@@ -112,7 +112,7 @@ def test_guesses_that_do_not_depend_on_words_are_the_same_at_once_and_one_after_
 
 
 def test_what_chooses_sees_the_words_drafted_before_and_its_logits_are_kept():
-    model, (hidden, next_words) = Tables(0, conditional=True), start(0)
+    model, (hidden, next_words) = Tables(0, sequential=True), start(0)
     seen = []
 
     def choose(logits, drafted):
@@ -126,11 +126,11 @@ def test_what_chooses_sees_the_words_drafted_before_and_its_logits_are_kept():
     assert draft_chain(model, hidden, next_words, 3, choose, keep_logits=False).logits is None
 
 
-@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("sequential", [True, False])
 @given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
 @settings(max_examples=30, deadline=None, derandomize=True)
-def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(conditional, seed, count, branches):
-    model, (hidden, next_words) = Tables(seed, conditional=conditional), start(seed)
+def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequential, seed, count, branches):
+    model, (hidden, next_words) = Tables(seed, sequential=sequential), start(seed)
     draft = draft_tree(model, hidden, next_words, count, branches)
     assert draft.exists.all()
     assert draft.logits is None
@@ -143,7 +143,7 @@ def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(cond
 @given(seed=seeds, count=st.integers(1, HEADS), wanted=st.integers(1, 10))
 @settings(max_examples=15, deadline=None, derandomize=True)
 def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_best_of_all(seed, count, wanted):
-    model, (hidden, next_words) = Tables(seed, conditional=True), start(seed)
+    model, (hidden, next_words) = Tables(seed, sequential=True), start(seed)
     branches = VOCAB ** (count - 1) + wanted
     draft = draft_tree(model, hidden, next_words, count, branches)
     for row in range(ROWS):
@@ -156,7 +156,7 @@ def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_b
 
 
 def test_a_tree_of_one_branch_is_the_chain():
-    model, (hidden, next_words) = Tables(1, conditional=True), start(1)
+    model, (hidden, next_words) = Tables(1, sequential=True), start(1)
     tree = draft_tree(model, hidden, next_words, HEADS, 1)
     chain = draft_chain(model, hidden, next_words, HEADS, most_probable, keep_logits=False)
     assert torch.equal(tree.tokens, chain.tokens)
@@ -166,7 +166,7 @@ def test_a_tree_of_one_branch_is_the_chain():
 
 @pytest.mark.parametrize("branches", [VOCAB, VOCAB + 3, VOCAB**2, VOCAB**4])
 def test_a_tree_never_has_more_branches_than_there_are_paths(branches):
-    draft = draft_tree(Tables(2, conditional=True), *start(2), HEADS, branches)
+    draft = draft_tree(Tables(2, sequential=True), *start(2), HEADS, branches)
     sizes = [draft.depths.count(n) for n in (1, 2, 3)]
     assert sizes == [min(branches, VOCAB**n) for n in (1, 2, 3)]
     assert all(len(set(paths_of(draft, row))) == sum(sizes) for row in range(ROWS))  # no path twice
@@ -175,7 +175,7 @@ def test_a_tree_never_has_more_branches_than_there_are_paths(branches):
 @given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
 @settings(max_examples=15, deadline=None, derandomize=True)
 def test_parents_stand_one_level_above_and_before_their_children(seed, count, branches):
-    draft = draft_tree(Tables(seed, conditional=True), *start(seed), count, branches)
+    draft = draft_tree(Tables(seed, sequential=True), *start(seed), count, branches)
     places, depths = torch.arange(1, len(draft.depths) + 1), torch.tensor([0, *draft.depths])
     assert (draft.parents < places).all()
     assert (depths[draft.parents] == depths[1:] - 1).all()
@@ -196,10 +196,10 @@ def test_ancestors_are_those_met_on_the_way_to_the_last_known_word(data, nodes, 
             assert visible[row, place].nonzero()[:, 0].tolist() == sorted(path)
 
 
-@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("sequential", [True, False])
 @pytest.mark.parametrize("count", [0, -1])
-def test_a_draft_of_no_words_is_empty(conditional, count):
-    model, (hidden, next_words) = Tables(0, conditional=conditional), start(0)
+def test_a_draft_of_no_words_is_empty(sequential, count):
+    model, (hidden, next_words) = Tables(0, sequential=sequential), start(0)
     chain = draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True)
     for draft in (chain, draft_tree(model, hidden, next_words, count, 3)):
         assert draft.tokens.shape == draft.parents.shape == draft.exists.shape == (ROWS, 0)

@@ -140,7 +140,7 @@ def test_each_row_is_extended_as_if_it_were_alone(texts, data, num_tokens, count
 class Certain:
     """Heads whose guesses have fixed distributions."""
 
-    conditional = False
+    sequential = False
 
     def __init__(self, probabilities):
         self._logits = torch.tensor(probabilities).log()

@@ -59,6 +59,7 @@ def test_greedy_words_are_those_without_drafts_and_the_counts_add_up(family, tar
     assert isinstance(output, DraftedGenerationOutput)
     assert output.num_accepted_tokens > 0
     assert output.num_forward_passes <= 20
+    assert not alone or output.num_forward_passes == 1 + output.num_verifications
     assert len(ids) + output.num_verifications + output.num_accepted_tokens == num_generated(plain, ids)
     assert output.num_drafted_tokens <= output.num_verifications * 3 * num_branches
     assert output.tokens_per_pass == output.accepted_per_pass + 1 > 1
