@@ -14,7 +14,7 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, default_data_
 
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.maths.losses import IGNORED
-from hf_targets.models.multitoken.alignment import mask_first_tokens
+from hf_targets.models.alignment import mask_first_tokens
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.training.arguments import MultiTokenTrainingArguments
 

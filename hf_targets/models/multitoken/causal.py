@@ -16,12 +16,13 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from hf_targets.decoding.multitoken.past import PastPredictions
 from hf_targets.maths.losses import IGNORED, ngram_loss, token_cross_entropy
 from hf_targets.maths.mixing import mix_predictions
-from hf_targets.models.multitoken.alignment import mask_first_tokens, steps_into_sequence
-from hf_targets.models.multitoken.backbone import check_backbone, output_embedding
+from hf_targets.models.alignment import mask_first_tokens, steps_into_sequence
+from hf_targets.models.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
 from hf_targets.models.multitoken.heads import FutureHeads, ZeroLinear
+from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_shapes, keep_weights, load_base
 
 
 @dataclass
@@ -41,7 +42,7 @@ class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
     last_hidden_state: Tensor | None = None
 
 
-class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMixin):
+class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, HeadsGenerationMixin):
     """Any causal language model with heads that predict the second next word, the third next, up to the N-th.
 
     With `target="difference"` head n predicts a word difference, which its conjugate turns into the word n steps after
@@ -57,13 +58,6 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
     """
 
     config_class = MultiTokenConfig
-    base_model_prefix = "backbone"
-    accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True  # the heads have no attention: the backbone answers for its own
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
@@ -73,8 +67,7 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
         vocab_size, width = self.get_output_embeddings().weight.shape
         self.heads = FutureHeads(config, width=width, vocab_size=vocab_size)
         if backbone is not None:
-            for module in backbone.modules():
-                module._is_hf_initialized = True  # pyright: ignore[reportArgumentType], all of it keeps its weights
+            keep_weights(backbone)
         self.post_init()
 
     @classmethod
@@ -95,14 +88,8 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
             ValueError: If a field is unknown or out of range, or the model has no output embedding, has heads already,
                 or cannot share its output matrix.
         """
-        if unknown := config.keys() - BASE_FIELDS:
-            raise ValueError(
-                f"no such field of MultiTokenConfig: {', '.join(sorted(unknown))}; there are {', '.join(BASE_FIELDS)}"
-            )
-        if isinstance(base, str | PathLike):
-            base = AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
-        if not isinstance(base, PreTrainedModel):
-            raise ValueError(f"base must be a Transformers model, its name or its path, got {type(base).__name__}")
+        check_fields(MultiTokenConfig, config, BASE_FIELDS)
+        base = load_base(base, backbone_kwargs)
         if isinstance(base, MultiTokenForCausalLM):
             raise ValueError("the base model has future-word heads already; give its `.backbone` to put new ones on it")
         output = output_embedding(base)
@@ -114,35 +101,12 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
 
-    def train(self, mode: bool = True) -> Self:
-        """Set training mode; a backbone with nothing to train stays in evaluation mode, in which it will decode."""
-        super().train(mode)
-        if mode and not any(parameter.requires_grad for parameter in self.backbone.parameters()):
-            self.backbone.eval()
-        return self
-
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, ZeroLinear):
             for parameter in module.parameters():
                 init.zeros_(parameter)
         else:
             super()._init_weights(module)
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the backbone's input embedding."""
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the backbone's input embedding."""
-        self.backbone.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """Return the backbone's output embedding, which the heads share unless they have `own_outputs`."""
-        return output_embedding(self.backbone)
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the backbone's output embedding."""
-        self.backbone.set_output_embeddings(new_embeddings)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the backbone's vocabulary, on which heads that share its output embedding do not depend.
@@ -252,19 +216,9 @@ class MultiTokenForCausalLM(CheckpointMixin, PreTrainedModel, HeadsGenerationMix
         )
 
     def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
-        given = inputs_embeds if input_ids is None else input_ids
-        if given is None or given.shape[0] == 0 or given.shape[1] == 0:
-            shape = None if given is None else tuple(given.shape)
-            raise ValueError(f"input_ids or inputs_embeds must hold at least one token, got shape {shape}")
-        if labels is not None and labels.shape != given.shape[:2]:
-            raise ValueError(
-                f"labels must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(labels.shape)}; "
-                "they are unshifted: the model shifts them"
-            )
+        check_shapes(input_ids, inputs_embeds, labels)
         vocab_size = self.get_output_embeddings().weight.shape[0]
         for name, ids in (("input_ids", input_ids), ("labels", labels)):
-            if ids is not None and ids.dtype not in (torch.int64, torch.int32):
-                raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
             if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
                 continue  # elsewhere the look would wait for the device, which reports the error itself
             lowest, highest = ids.aminmax()

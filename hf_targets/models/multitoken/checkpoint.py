@@ -11,20 +11,11 @@ from transformers import AutoModelForCausalLM
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
+from hf_targets.models.checkpoint import check_complete
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 
 HEADS_NAME = "heads.safetensors"
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
-
-
-def _check_complete(where: str | PathLike, missing: set[str], extra: set[str], mismatched: list[str]) -> None:
-    wrong = {"missing": sorted(missing), "not in the model": sorted(extra), "of another shape": sorted(mismatched)}
-    told = [f"{what}: {', '.join(names)}" for what, names in wrong.items() if names]
-    if told:
-        raise ValueError(
-            f"the checkpoint at {where} does not fit its configuration; {'; '.join(told)}. It is cut short, or its "
-            "config.json is of another model"
-        )
 
 
 class CheckpointMixin:
@@ -89,7 +80,7 @@ class CheckpointMixin:
                 name, *args, config=config, output_loading_info=True, **kwargs
             )
             mismatched = [str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]]
-            _check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]), mismatched)
+            check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]), mismatched)
         return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
 
     @classmethod
@@ -126,6 +117,6 @@ class CheckpointMixin:
         expected = model.heads.state_dict()
         both = expected.keys() & state.keys()
         mismatched = [key for key in both if expected[key].shape != state[key].shape]
-        _check_complete(name, expected.keys() - state.keys(), state.keys() - expected.keys(), mismatched)
+        check_complete(name, expected.keys() - state.keys(), state.keys() - expected.keys(), mismatched)
         model.heads.load_state_dict(state)
         return model.eval()

@@ -25,7 +25,7 @@ from hf_targets.decoding.multitoken.drafts import DraftSettings
 from hf_targets.decoding.multitoken.loop import decode_rows
 from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
 from hf_targets.maths.mixing import check_ensemble_weight
-from hf_targets.models.multitoken.backbone import takes_tree_mask
+from hf_targets.models.multitoken.tree_mask import takes_tree_mask
 
 logger = logging.getLogger(__name__)
 
@@ -123,9 +123,6 @@ class HeadsGenerationMixin(GenerationMixin):
             kwargs = {k: v for k, v in kwargs.items() if k not in _NOT_FOR_REFORMER}
         inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
         return {**inputs, "ensemble_weight": ensemble_weight}
-
-    def _supports_default_dynamic_cache(self) -> bool:
-        return self.backbone._supports_default_dynamic_cache()
 
     def _sample(self, input_ids: Tensor, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
         if drafting is None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from hf_targets.models.multitoken.backbone import output_embedding
+from hf_targets.models.backbone import output_embedding
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.models.multitoken.checkpoint import HUB_ARGUMENTS
 

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_targets.models.multitoken.alignment import steps_into_sequence
+from hf_targets.models.alignment import steps_into_sequence
 
 
 @given(
