@@ -1,0 +1,70 @@
+"""A set of phrases on disk: numbers in a safetensors file, the rest in a JSON file that has the checksums of both."""
+
+import json
+import os
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+ARRAYS_FILE = "phrase_vocabulary.safetensors"
+SETTINGS_FILE = "phrase_vocabulary.json"
+FORMAT_VERSION = 1
+
+
+def write_phrases(folder: str | os.PathLike, settings: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write both files to `folder`, made if need be; what an interrupted write leaves is as before, or refused."""
+    content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    settings = {"format_version": FORMAT_VERSION, "arrays_sha256": sha256(content).hexdigest(), **settings}
+    text = json.dumps({**settings, "settings_sha256": _checksum(settings)}, indent=1)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".phrases-") as unfinished:
+        for name, data in ((ARRAYS_FILE, content), (SETTINGS_FILE, text.encode())):
+            Path(unfinished, name).write_bytes(data)
+        for name in (ARRAYS_FILE, SETTINGS_FILE):
+            os.replace(Path(unfinished, name), Path(folder, name))
+
+
+def read_phrases(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the settings and arrays that `write_phrases` wrote to `folder`.
+
+    Raises:
+        ValueError: If a file is missing, truncated or altered, or of another format; it is named.
+    """
+    settings_file, arrays_file = Path(folder, SETTINGS_FILE), Path(folder, ARRAYS_FILE)
+    try:
+        settings = json.loads(_read(settings_file))
+        as_written = settings.pop("settings_sha256") == _checksum(settings)
+    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError):
+        settings, as_written = {}, False
+    if not as_written:
+        raise ValueError(f"{settings_file} is not as it was written; save the phrases again")
+    if settings["format_version"] != FORMAT_VERSION:
+        raise ValueError(
+            f"{settings_file} must have format_version {FORMAT_VERSION}, got {settings['format_version']}; "
+            f"load it with the release of hf_targets that saved it, or build the phrases again"
+        )
+    content = _read(arrays_file)
+    if sha256(content).hexdigest() != settings["arrays_sha256"]:
+        raise ValueError(
+            f"{arrays_file} ({len(content)} bytes) is truncated, altered or of another save than {SETTINGS_FILE}; "
+            f"copy both again, or save the phrases again"
+        )
+    return settings, load(content)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"a saved phrase vocabulary has {SETTINGS_FILE} and {ARRAYS_FILE}, and {file} cannot be read "
+            f"({error.strerror}); give the folder that was saved to"
+        ) from error
+
+
+def _checksum(settings: dict[str, Any]) -> str:
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,260 @@
+"""Phrases by their ids: an id is given once and for all, and ids with phrases go to those of tokens and back."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+_Item = TypeVar("_Item")
+TokenIds = Sequence[int] | np.ndarray | Tensor
+
+
+class PhraseSource(NamedTuple):
+    """Where a phrase comes from: the characters [start, end) of a document, without white space in front."""
+
+    document: str
+    start: int
+    end: int
+
+
+class PhraseStore:
+    """A set of phrases that grows and shrinks, each two or more tokens with an id of `vocab_size` or more.
+
+    The id of a removed phrase is never given again, and the same phrase, if it is added again, has a new one.
+
+    >>> table = PhraseStore(vocab_size=100)
+    >>> table.add_token_ids([[5, 6], [5, 6, 7]])
+    [100, 101]
+    >>> table.contract([4, 5, 6, 7, 5, 6])
+    [4, 101, 100]
+    >>> table.expand([4, 101, 100])
+    [4, 5, 6, 7, 5, 6]
+    """
+
+    def __init__(self, vocab_size: int, special_ids: Iterable[int] = ()) -> None:
+        """Make an empty table.
+
+        Args:
+            vocab_size: The first phrase id, and the number of ids that are a token's.
+            special_ids: Tokens that no phrase may hold.
+        """
+        self.vocab_size = vocab_size
+        self._special_ids = frozenset(special_ids)
+        self._flat, self._offsets, self._alive = array("q"), array("q", [0]), bytearray()
+        self._ids: dict[tuple[int, ...], int] = {}  # of the living
+        self._sources: dict[int, tuple[PhraseSource, ...]] = {}
+        self._forget()
+
+    def add_token_ids(
+        self, phrases: Iterable[TokenIds], *, sources: Iterable[Iterable[PhraseSource]] | None = None
+    ) -> list[int]:
+        """Add phrases, and return their ids in order; one that is there keeps its id, and gets the new sources.
+
+        Args:
+            phrases: The tokens of each.
+            sources: Those of each phrase.
+
+        Raises:
+            ValueError: If a phrase has fewer than two tokens, a special one, or one that is not in [0, vocab_size);
+                nothing is added then.
+        """
+        checked = [self._checked(phrase, place) for place, phrase in enumerate(several(phrases, "phrases"))]
+        origins = one_for_each(sources, len(checked))
+        ids = []
+        for phrase, added in zip(checked, origins, strict=True):
+            id_ = self._ids.get(phrase)
+            if id_ is None:
+                id_ = self._append(phrase, is_alive=True)
+            if added:
+                self._sources[id_] = tuple(dict.fromkeys((*self._sources.get(id_, ()), *added)))
+            ids.append(id_)
+        self._forget()
+        return ids
+
+    def remove(self, ids: TokenIds) -> None:
+        """Remove phrases by their ids, which are never given again.
+
+        Raises:
+            ValueError: If an id is not one of a phrase, or of one that was removed already; nothing is removed then.
+        """
+        phrases = {id_: self.token_ids(id_) for id_ in integers(ids)}
+        for id_, phrase in phrases.items():
+            self._alive[id_ - self.vocab_size] = False
+            self._sources.pop(id_, None)
+            del self._ids[phrase]
+        self._forget()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return (slot + self.vocab_size for slot, is_alive in enumerate(self._alive) if is_alive)
+
+    def __contains__(self, phrase_id: int) -> bool:
+        slot = index(phrase_id) - self.vocab_size
+        return 0 <= slot < self.num_ids and bool(self._alive[slot])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} phrases, vocab_size={self.vocab_size}, num_ids={self.num_ids})"
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids were given so far, those of removed phrases included: the rows of a table of embeddings."""
+        return len(self._alive)
+
+    def token_ids(self, phrase_id: int) -> tuple[int, ...]:
+        """Return the tokens of a phrase.
+
+        Raises:
+            ValueError: If no phrase has this id, or the one that had it was removed.
+        """
+        slot = index(phrase_id) - self.vocab_size
+        if not 0 <= slot < self.num_ids:
+            raise ValueError(
+                f"ids here are tokens in [0, {self.vocab_size}) and phrases in "
+                f"[{self.vocab_size}, {self.vocab_size + self.num_ids}), got {phrase_id}; "
+                f"use the vocabulary that gave the id, and drop padding such as -100"
+            )
+        if not self._alive[slot]:
+            raise ValueError(f"phrase {phrase_id} was removed; use ids of the phrases that are left, or add it again")
+        return tuple(self._flat[self._offsets[slot] : self._offsets[slot + 1]])
+
+    def sources(self, phrase_id: int) -> tuple[PhraseSource, ...]:
+        """Return where a phrase comes from, as far as it was said.
+
+        Raises:
+            ValueError: As for `token_ids`.
+        """
+        self.token_ids(phrase_id)
+        return self._sources.get(index(phrase_id), ())
+
+    def find(self, token_ids: TokenIds) -> int | None:
+        """Return the id of the phrase with these tokens, or None."""
+        return self._ids.get(tuple(integers(token_ids)))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return all phrases that ever were, not to be written to; made once for each state of the table.
+
+        Returns: Their tokens in a row (int64), the `num_ids + 1` places where each begins and the last one ends
+            (int64), and for each whether it still is one (bool).
+        """
+        if self._arrays is None:
+            self._arrays = (
+                np.array(self._flat, np.int64),
+                np.array(self._offsets, np.int64),
+                np.array(self._alive, np.bool_),
+            )
+            for values in self._arrays:
+                values.setflags(write=False)
+        return self._arrays
+
+    def expand(self, ids: TokenIds) -> list[int]:
+        """Return `ids` with the tokens of each phrase in its place.
+
+        Raises:
+            ValueError: If an id is neither a token nor a phrase, or of a phrase that was removed.
+        """
+        expanded = []
+        for id_ in integers(ids):
+            if 0 <= id_ < self.vocab_size:
+                expanded.append(id_)
+            else:
+                expanded.extend(self.token_ids(id_))
+        return expanded
+
+    def contract(self, token_ids: TokenIds) -> list[int]:
+        """Return `token_ids` with phrases in place of their tokens: from left to right, the longest one each time."""
+        if self._lengths is None:
+            lengths: dict[tuple[int, ...], set[int]] = {}
+            for phrase in self._ids:
+                lengths.setdefault(phrase[:2], set()).add(len(phrase))
+            self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
+        tokens = tuple(integers(token_ids))
+        contracted, place = [], 0
+        while place < len(tokens):
+            for length in self._lengths.get(tokens[place : place + 2], ()):
+                phrase_id = self._ids.get(tokens[place : place + length])
+                if phrase_id is not None:
+                    contracted.append(phrase_id)
+                    place += length
+                    break
+            else:
+                contracted.append(tokens[place])
+                place += 1
+        return contracted
+
+    def _append(self, phrase: tuple[int, ...], *, is_alive: bool) -> int:
+        self._flat.extend(phrase)
+        self._offsets.append(len(self._flat))
+        self._alive.append(is_alive)
+        id_ = self.vocab_size + self.num_ids - 1
+        if is_alive:
+            self._ids[phrase] = id_
+        return id_
+
+    def _forget(self) -> None:
+        """Drop what was derived from the phrases, since they changed."""
+        self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._lengths: dict[tuple[int, ...], list[int]] | None = None  # of the phrases that begin with two tokens
+
+    def _checked(self, phrase: TokenIds, place: int) -> tuple[int, ...]:
+        tokens = tuple(integers(phrase))
+        if len(tokens) < 2:
+            raise ValueError(
+                f"a phrase must be two tokens or more, got {list(tokens)} at place {place}; leave it out, "
+                f"the model has its tokens already"
+            )
+        if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
+            raise ValueError(
+                f"the tokens of a phrase must be in [0, {self.vocab_size}), got {list(tokens)} at place {place}; "
+                f"expand phrases within it, or use the tokenizer of this vocabulary"
+            )
+        if not self._special_ids.isdisjoint(tokens):
+            special = next(id_ for id_ in tokens if id_ in self._special_ids)
+            raise ValueError(
+                f"a phrase must have no special token, got {special} in {list(tokens)} at place {place}; "
+                f"leave the phrase out, or cut it there"
+            )
+        return tokens
+
+
+def integers(ids: TokenIds) -> list[int]:
+    """Return ids in one dimension as a list.
+
+    Raises:
+        ValueError: If they are not that.
+    """
+    plain = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
+    try:
+        return list(map(index, plain))
+    except TypeError as error:
+        raise ValueError(
+            f"ids must be integers in one list or a tensor of one dimension, got {ids!r:.80}; "
+            f"put a single id in a list, pass the rows of a batch one by one, and add strings with `add`"
+        ) from error
+
+
+def several(items: Iterable[_Item], name: str) -> list[_Item]:
+    """Return items in a list.
+
+    Raises:
+        ValueError: If they are one string.
+    """
+    if isinstance(items, str):
+        raise ValueError(f"{name} must be several, got the string {items!r:.80}; put it in a list")
+    return list(items)
+
+
+def one_for_each(sources: Iterable[Iterable[PhraseSource]] | None, num_phrases: int) -> list[tuple[PhraseSource, ...]]:
+    """Return the sources of each phrase, none where `sources` is None.
+
+    Raises:
+        ValueError: If there are not as many as phrases.
+    """
+    found = [()] * num_phrases if sources is None else [tuple(PhraseSource(*one) for one in each) for each in sources]
+    if len(found) != num_phrases:
+        raise ValueError(f"sources must be as many as the {num_phrases} phrases, got {len(found)}; give () for none")
+    return found

@@ -1,0 +1,61 @@
+"""Windows to encode: phrases that are prefixes of each other share one, as a causal encoder embeds all prefixes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """Windows of one length, and the phrases that they embed.
+
+    Attributes:
+        windows: (windows, length), token ids.
+        phrase_windows: (phrases, 2): phrase k is the first `phrase_windows[k, 1]` tokens of window
+            `phrase_windows[k, 0]`.
+        phrases: (phrases,), the numbers of these phrases among those asked for.
+    """
+
+    windows: np.ndarray
+    phrase_windows: np.ndarray
+    phrases: np.ndarray
+
+
+def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = 2**14) -> Iterator[WindowBatch]:
+    """Yield batches of windows that embed every phrase once, windows of one length together, without padding.
+
+    In lexicographic order a phrase stands before all that it is a prefix of; so a phrase is a prefix of any other if it
+    is one of the next, and needs no window of its own.
+
+    Args:
+        ids: The phrases' token ids, one after the other.
+        offsets: (phrases + 1), where each begins.
+        max_tokens: Tokens of a batch, at most, but for a longer window alone.
+
+    >>> batches = list(plan_windows(np.array([5, 6, 5, 6, 7, 8, 9]), np.array([0, 2, 5, 7])))
+    >>> [(batch.windows.tolist(), batch.phrase_windows.tolist(), batch.phrases.tolist()) for batch in batches]
+    [([[8, 9]], [[0, 2]], [2]), ([[5, 6, 7]], [[0, 2], [0, 3]], [0, 1])]
+    """
+    big_endian = np.ascontiguousarray(ids, dtype=">i4")  # so that bytes compare as token ids do
+    data, ends = big_endian.tobytes(), (np.asarray(offsets) * 4).tolist()
+    keys = [data[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    window_of = np.empty(len(keys), np.int64)  # the phrase whose tokens are the window
+    for place in range(len(order) - 1, -1, -1):
+        phrase = order[place]
+        after = order[place + 1] if place + 1 < len(order) else None
+        shares = after is not None and keys[after].startswith(keys[phrase])
+        window_of[phrase] = window_of[after] if shares else phrase
+    lengths = np.diff(offsets)
+    by_window = np.argsort(window_of, kind="stable")
+    longest, firsts = np.unique(window_of[by_window], return_index=True)
+    members = np.split(by_window, firsts[1:])
+    for length in np.unique(lengths[longest]):
+        chosen = np.flatnonzero(lengths[longest] == length)
+        for start in range(0, len(chosen), max(1, max_tokens // int(length))):
+            group = chosen[start : start + max(1, max_tokens // int(length))]
+            windows = np.asarray(ids)[np.asarray(offsets)[longest[group]][:, None] + np.arange(length)]
+            phrases = np.concatenate([members[number] for number in group])
+            rows = np.repeat(np.arange(len(group)), [len(members[number]) for number in group])
+            yield WindowBatch(windows.astype(np.int64), np.stack([rows, lengths[phrases]], axis=1), phrases)
