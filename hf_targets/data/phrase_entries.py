@@ -1,0 +1,126 @@
+"""The phrases of one training batch: distinct entries, each the first tokens of a window that is encoded once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+Phrase = tuple[int, ...]
+MIN_PHRASE_TOKENS = 2  # a single token is in the static vocabulary already
+
+
+class PhraseWindow(NamedTuple):
+    """Phrases that are prefixes of one another, of `shortest` tokens and more, up to the whole of `tokens`."""
+
+    tokens: Phrase
+    shortest: int
+    row: int | None
+    """The row whose table they stand in, where rows do not share them; None: every row's."""
+
+
+class PhraseMatcher:
+    """Finds every appearance of a set of phrases, overlapping or not, in time linear in the text.
+
+    >>> list(PhraseMatcher([(1, 2), (1, 2, 3), (2, 3)]).matches((1, 2, 1, 2, 3)))
+    [(0, (1, 2)), (2, (1, 2)), (2, (1, 2, 3)), (3, (2, 3))]
+    """
+
+    def __init__(self, phrases: Iterable[Phrase]) -> None:
+        self._phrases = frozenset(phrases)
+        lengths: dict[Phrase, set[int]] = {}
+        for phrase in self._phrases:
+            lengths.setdefault(phrase[:MIN_PHRASE_TOKENS], set()).add(len(phrase))
+        self._lengths = {start: sorted(found) for start, found in lengths.items()}
+
+    def matches(self, tokens: Phrase) -> Iterator[tuple[int, Phrase]]:
+        """Yield (position, phrase) from left to right, and the shorter phrase first."""
+        find, phrases, num_tokens = self._lengths.get, self._phrases, len(tokens)
+        for position, start in enumerate(pairwise(tokens)):
+            for length in find(start, ()):
+                phrase = tokens[position : position + length]
+                if position + length <= num_tokens and phrase in phrases:
+                    yield position, phrase
+
+
+class PhraseEntries:
+    """The distinct phrases of a batch, numbered as they come in, and the fewest windows that hold them all.
+
+    Args:
+        windows: Where the phrases come from; one may come from several.
+        num_rows: Rows of the batch.
+        stop_ids: A window is cut before the first of them.
+
+    >>> entries = PhraseEntries([PhraseWindow((7, 8, 9), 2, 0), PhraseWindow((7, 8), 2, 1)], num_rows=2)
+    >>> entries.numbers, entries.windows
+    ({(7, 8): 0, (7, 8, 9): 1}, [(7, 8, 9)])
+    >>> entries.places.tolist(), entries.row_mask.tolist()
+    ([[0, 2], [0, 3]], [[True, True], [True, False]])
+    """
+
+    numbers: dict[Phrase, int]
+    """The number of each phrase."""
+    windows: list[Phrase]
+    """No window is a prefix of another."""
+    places: np.ndarray
+    """(entries, 2): the window that begins with the entry, and the entry's length."""
+    row_mask: np.ndarray
+    """(rows, entries): whether the entry is in the row's table."""
+
+    def __init__(
+        self, windows: Iterable[PhraseWindow], num_rows: int, *, stop_ids: frozenset[int] = frozenset()
+    ) -> None:
+        self.numbers = {}
+        owners: list[set[int | None]] = []
+        longest: set[Phrase] = set()
+        for window, shortest, row in windows:
+            tokens = _cut(window, stop_ids)
+            for length in range(max(shortest, MIN_PHRASE_TOKENS), len(tokens) + 1):
+                number = self.numbers.setdefault(tokens[:length], len(self.numbers))
+                if number == len(owners):
+                    owners.append(set())
+                owners[number].add(row)
+                if length == len(tokens):
+                    longest.add(tokens)
+        self.windows = _without_prefixes(longest)
+        self.places = np.zeros((len(self.numbers), 2), np.int64)
+        for index, window in enumerate(self.windows):
+            for length in range(MIN_PHRASE_TOKENS, len(window) + 1):
+                number = self.numbers.get(window[:length])
+                if number is not None:
+                    self.places[number] = index, length
+        self.row_mask = np.zeros((num_rows, len(self.numbers)), bool)
+        for number, rows in enumerate(owners):
+            for row in rows:
+                self.row_mask[slice(None) if row is None else row, number] = True
+
+
+def _cut(tokens: Phrase, stop_ids: frozenset[int]) -> Phrase:
+    if stop_ids.isdisjoint(tokens):
+        return tokens
+    return tokens[: next(place for place, token in enumerate(tokens) if token in stop_ids)]
+
+
+def _without_prefixes(phrases: Iterable[Phrase]) -> list[Phrase]:
+    """Return the phrases that begin no other; in lexicographic order a prefix stands right before what it begins."""
+    ordered = pairwise([*sorted(phrases), ()])
+    return [phrase for phrase, following in ordered if following[: len(phrase)] != phrase]
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:
+    """Return rows of different lengths as one array, filled on the right."""
+    array = np.full((len(rows), max(map(len, rows), default=0)), fill, np.int64)
+    for row, values in zip(array, rows, strict=True):
+        row[: len(values)] = values
+    return array
+
+
+def checked_num_successors(num_successors: int) -> int:
+    """Return how many tokens may follow a phrase in its negatives.
+
+    Raises:
+        ValueError: If it is below 1.
+    """
+    if num_successors < 1:
+        raise ValueError(f"num_successors must be at least 1, got {num_successors}; leave the negatives out for none")
+    return num_successors
