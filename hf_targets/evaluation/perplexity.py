@@ -1,0 +1,250 @@
+"""Two perplexities that must not be confused: of held-out text, and of text that a model has generated.
+
+`perplexity_of_blocks` is the honest one: a model's perplexity on a test text. `perplexity_of_generated_texts` is the
+column "PPL" of papers on generation: how probable what one model wrote is under another. It is lowest for a text that
+repeats itself, so it never comes without a measure of variety.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.evaluation.dropout import without_dropout
+from hf_targets.evaluation.repetition import distinct_ngrams
+from hf_targets.maths.losses import IGNORED
+
+_DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
+
+
+@dataclass(frozen=True)
+class BlockPerplexity:
+    """What a causal language model makes of a test text.
+
+    Attributes:
+        nll: Summed negative log-likelihood of all targets, in nats.
+        num_tokens: Targets.
+        num_words: Words they make, where the blocks say so; None else.
+    """
+
+    nll: float
+    num_tokens: int
+    num_words: int | None
+
+    @property
+    def per_token(self) -> float:
+        """Return exp(nll / tokens): to compare models with the same tokenizer."""
+        return _exp(self.nll / self.num_tokens)
+
+    @property
+    def per_word(self) -> float | None:
+        """Return exp(nll / words), whatever the tokenizer; None where words are not counted."""
+        return _exp(self.nll / self.num_words) if self.num_words else None
+
+
+@dataclass(frozen=True)
+class GeneratedTextPerplexity:
+    """How probable generated texts are under a model, with how varied they are: low values go with repetition.
+
+    Attributes:
+        nll: Summed negative log-likelihood of the generated tokens, in nats.
+        num_tokens: Of them.
+        per_text: Each text's own perplexity.
+        entropy: Of the frequencies of the generated tokens in all texts together, in nats: low where they are few.
+        distinct_order: n of the n-grams that `distinct` counts, 4 unless no text has as many tokens.
+        distinct: Distinct n-grams over n-grams of all generated tokens.
+    """
+
+    nll: float
+    num_tokens: int
+    per_text: tuple[float, ...]
+    entropy: float
+    distinct_order: int
+    distinct: float
+
+    @property
+    def perplexity(self) -> float:
+        """Return exp(nll / tokens) over the tokens of all texts."""
+        return _exp(self.nll / self.num_tokens)
+
+    @property
+    def mean_over_texts(self) -> float:
+        """Return the mean of the texts' own perplexities, which a few improbable texts dominate."""
+        return fmean(self.per_text)
+
+
+def perplexity_of_blocks(
+    model: PreTrainedModel, blocks: Iterable[Mapping[str, Any]], *, batch_size: int = 8
+) -> BlockPerplexity:
+    """Return the perplexity of a causal language model on a test text: honest, as training does not see the text.
+
+    Each label but those of -100 and the first of a block is a target once, predicted from the block's tokens before it.
+    Padding, at either end, changes nothing.
+
+    Args:
+        model: Any causal language model, whose dropout is off meanwhile.
+        blocks: Rows with `input_ids`, and maybe `attention_mask`, `labels` and `num_words`, as from
+            `data.blocks.pack_blocks`, whose blocks make every token of a text but the first a target exactly once.
+        batch_size: Blocks in one forward pass.
+    Raises:
+        ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more tokens
+            than the model has positions.
+    """
+    rows, words = [], []
+    for place, block in enumerate(blocks):
+        rows.append(_row_of_block(block, place))
+        words.append(block.get("num_words"))
+    nlls = torch.cat([torch.zeros(0), *_negative_log_likelihoods(model, rows, batch_size)])
+    if not len(nlls):
+        raise ValueError(f"a perplexity needs a target, and {len(rows)} blocks have none but -100 or a first token")
+    num_words = None if None in words else int(sum(words))
+    return BlockPerplexity(nlls.sum().item(), len(nlls), num_words)
+
+
+def perplexity_of_generated_texts(
+    model: PreTrainedModel,
+    texts: Sequence[Sequence[int]] | Sequence[str],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    prefix_lengths: int | Sequence[int] = 0,
+    batch_size: int = 8,
+) -> GeneratedTextPerplexity:
+    """Return how probable generated texts are under a model: no measure of a model's quality, low for repetition.
+
+    The tokens after the prefix are the targets, once each, given all before them; a text's very first token never is.
+
+    Args:
+        model: The judge: any causal language model, the same for all texts that are compared.
+        texts: Prefix and continuation together, as the judge's token ids without padding, or as strings.
+        tokenizer: The judge's, for strings. It may add its special tokens, which then count as tokens.
+        prefix_lengths: Tokens of the judge in the prefix, of all texts or of each; `num_prefix_tokens` counts them.
+        batch_size: Texts in one forward pass.
+    Raises:
+        ValueError: If a text has nothing after its prefix, more tokens than the model has positions, or there is none;
+            if strings come without a tokenizer, or lengths do not go with texts.
+    Source: Lan et al. 2023, whose judge is GPT-2 large.  Departs: their program scores prefixes as well, and all texts
+        joined by two line ends and cut into blocks of 1024 tokens, so that a text is read after its neighbours; here
+        each is read alone, and only what was generated counts.
+    """
+    rows_of_ids = _token_ids(texts, tokenizer)
+    lengths = [prefix_lengths] * len(rows_of_ids) if isinstance(prefix_lengths, int) else list(prefix_lengths)
+    if len(lengths) != len(rows_of_ids) or not rows_of_ids:
+        raise ValueError(f"each text has one prefix, got {len(rows_of_ids)} texts and {len(lengths)} prefix lengths")
+    rows = []
+    for place, (ids, length) in enumerate(zip(rows_of_ids, lengths, strict=True)):
+        if not 0 <= length < len(ids) or len(ids) < 2:
+            raise ValueError(
+                f"a text must have a token after its prefix and one before that, text {place} has {len(ids)} tokens "
+                f"and a prefix of {length}; leave texts that end at once out"
+            )
+        rows.append((torch.tensor(ids), torch.tensor([IGNORED] * length + ids[length:])))
+    nlls = _negative_log_likelihoods(model, rows, batch_size)
+    generated = [ids[length:] for ids, length in zip(rows_of_ids, lengths, strict=True)]
+    longest = max(map(len, generated))
+    order = next(order for order in _DISTINCT_ORDERS if order <= longest)
+    counts = torch.tensor([id_ for ids in generated for id_ in ids]).unique(return_counts=True)[1]
+    shares = counts.double() / counts.sum()
+    return GeneratedTextPerplexity(
+        nll=sum(row.sum().item() for row in nlls),
+        num_tokens=sum(map(len, nlls)),
+        per_text=tuple(_exp(row.mean().item()) for row in nlls),
+        entropy=-(shares * shares.log()).sum().item(),
+        distinct_order=order,
+        distinct=distinct_ngrams(generated, order),
+    )
+
+
+def num_prefix_tokens(texts: Sequence[str], prefixes: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return how many tokens of each text end within its prefix; one that crosses its end counts as generated.
+
+    Args:
+        texts: Prefix and continuation together.
+        tokenizer: A fast one, called with its special tokens as `perplexity_of_generated_texts` does.
+    Raises:
+        ValueError: If a text does not begin with its prefix, counts differ, or the tokenizer is a slow one.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"the characters of tokens are known to fast tokenizers, and {type(tokenizer).__name__} is a slow one; "
+            f"load it with AutoTokenizer, or convert it"
+        )
+    if len(texts) != len(prefixes):
+        raise ValueError(f"each text has one prefix, got {len(texts)} texts and {len(prefixes)} prefixes")
+    lengths = []
+    for place, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
+        if not text.startswith(prefix):
+            raise ValueError(f"text {place} must begin with its prefix {prefix[:40]!r}, got {text[:40]!r}")
+        offsets = tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+        lengths.append(next((at for at, (_, end) in enumerate(offsets) if end > len(prefix)), len(offsets)))
+    return lengths
+
+
+def _token_ids(
+    texts: Sequence[Sequence[int]] | Sequence[str], tokenizer: PreTrainedTokenizerBase | None
+) -> list[list[int]]:
+    if isinstance(texts, str):
+        raise ValueError("texts must be a list, got one string; put it into a list")
+    strings = [text for text in texts if isinstance(text, str)]
+    if not strings:
+        return [list(map(int, text)) for text in texts]
+    if tokenizer is None or len(strings) != len(texts):
+        raise ValueError("texts must all be lists of token ids, or all strings with the model's tokenizer beside them")
+    return list(tokenizer(strings, verbose=False)["input_ids"])
+
+
+def _row_of_block(block: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens and labels of a block without its padding, so that no model needs to know of any."""
+    ids = torch.as_tensor(block["input_ids"])
+    keep = torch.as_tensor(block.get("attention_mask", torch.ones_like(ids))).bool()
+    labels = torch.as_tensor(block.get("labels", ids))
+    if not ids.shape == keep.shape == labels.shape or ids.dim() != 1:
+        raise ValueError(
+            f"input_ids, attention_mask and labels must be lists of one length, block {place} has "
+            f"{[list(column.shape) for column in (ids, keep, labels)]}"
+        )
+    real = keep.nonzero().flatten()
+    if len(real) and int(real[-1] - real[0]) + 1 != len(real):
+        raise ValueError(f"attention_mask must be 0 at the ends alone, block {place} has a hole in it")
+    return ids[keep], labels[keep]
+
+
+@torch.no_grad()
+def _negative_log_likelihoods(
+    model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
+) -> list[Tensor]:
+    """Return for each row the negative log-likelihoods of its targets, in float64, reading long rows first."""
+    positions = getattr(model.config, "max_position_embeddings", None)  # not every model has a last position
+    for place, (ids, _) in enumerate(rows):
+        if positions is not None and len(ids) > positions:
+            raise ValueError(
+                f"row {place} has {len(ids)} tokens, and the model {positions} positions; cut it into blocks"
+            )
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    order = sorted(
+        (place for place, (ids, _) in enumerate(rows) if len(ids) > 1), key=lambda place: -len(rows[place][0])
+    )
+    found = {}
+    with without_dropout(model):
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            ids = pad_sequence([rows[place][0] for place in places], batch_first=True)
+            lengths = torch.tensor([len(rows[place][0]) for place in places])
+            mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+            logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits
+            for place, row in zip(places, logits, strict=True):
+                targets = rows[place][1][1:].to(row.device)
+                losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")
+                found[place] = losses[targets != IGNORED].double().cpu()
+    return [found.get(place, torch.zeros(0, dtype=torch.float64)) for place in range(len(rows))]
+
+
+def _exp(mean_nll: float) -> float:
+    return math.exp(mean_nll) if mean_nll < 700 else math.inf  # a text may be as good as impossible

@@ -1,0 +1,207 @@
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import ByT5Tokenizer
+
+from hf_targets.data.blocks import pack_blocks
+from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.evaluation.perplexity import (
+    BlockPerplexity,
+    num_prefix_tokens,
+    perplexity_of_blocks,
+    perplexity_of_generated_texts,
+)
+from tests.tiny_models import FAMILIES, VOCAB, make_backbone, make_model, token_ids
+
+MODEL = make_backbone("gpt2")
+ROWS = [token_ids(length, seed=length).tolist() for length in (3, 9, 2, 6, 12)]
+SENTENCES = ["the cat sat on the mat\n", "a dog\n", "the dog sat\n"]
+varied = settings(derandomize=True, deadline=None, max_examples=25)
+
+
+@torch.no_grad()
+def brute_force(model, ids):
+    """The negative log-likelihood of each token but the first, from a pass of its own."""
+    return [-model(torch.tensor([ids[:at]])).logits[0, -1].log_softmax(-1)[ids[at]].item() for at in range(1, len(ids))]
+
+
+def padded(ids, left, right):
+    return {
+        "input_ids": [0] * left + ids + [0] * right,
+        "attention_mask": [0] * left + [1] * len(ids) + [0] * right,
+        "labels": [-100] * left + ids + [-100] * right,
+    }
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "reformer"])
+def test_a_perplexity_is_that_of_one_pass_a_token(family):
+    model = make_backbone(family)
+    nlls = [brute_force(model, ids) for ids in ROWS]
+    blocks = perplexity_of_blocks(model, [{"input_ids": ids} for ids in ROWS], batch_size=2)
+    texts = perplexity_of_generated_texts(model, ROWS, batch_size=2)
+    assert blocks.num_tokens == texts.num_tokens == sum(map(len, nlls))
+    assert blocks.nll == pytest.approx(sum(map(sum, nlls)), rel=1e-4)
+    assert texts.nll == pytest.approx(blocks.nll)
+    assert texts.perplexity == blocks.per_token == pytest.approx(math.exp(blocks.nll / blocks.num_tokens))
+    assert texts.per_text == pytest.approx([math.exp(sum(nll) / len(nll)) for nll in nlls], rel=1e-4)
+    assert texts.mean_over_texts == pytest.approx(sum(texts.per_text) / len(ROWS))
+
+
+@varied
+@given(
+    paddings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=5, max_size=5), size=st.integers(1, 6)
+)
+def test_padding_on_either_side_and_the_size_of_a_batch_change_nothing(paddings, size):
+    plain = perplexity_of_blocks(MODEL, [padded(ids, 0, 0) for ids in ROWS])
+    blocks = [padded(ids, *padding) for ids, padding in zip(ROWS, paddings, strict=True)]
+    found = perplexity_of_blocks(MODEL, blocks, batch_size=size)
+    assert (found.num_tokens, found.num_words) == (plain.num_tokens, None)
+    assert found.nll == pytest.approx(plain.nll, rel=1e-5)
+
+
+@varied
+@given(lengths=st.lists(st.integers(0, 1), min_size=5, max_size=5))
+def test_the_tokens_of_a_prefix_are_read_and_not_counted(lengths):
+    lengths = [length * (len(ids) - 1) for length, ids in zip(lengths, ROWS, strict=True)]
+    nlls = [brute_force(MODEL, ids)[max(length - 1, 0) :] for ids, length in zip(ROWS, lengths, strict=True)]
+    found = perplexity_of_generated_texts(MODEL, ROWS, prefix_lengths=lengths)
+    assert found.num_tokens == sum(map(len, nlls))
+    assert found.nll == pytest.approx(sum(map(sum, nlls)), rel=1e-4)
+
+
+@pytest.mark.parametrize("block_size", [2, 5, 9])
+def test_blocks_of_a_text_make_each_token_but_the_first_a_target_once(block_size):
+    texts = Dataset.from_dict({"text": SENTENCES})
+    tokenizer = word_level_tokenizer(SENTENCES)
+    found = perplexity_of_blocks(MODEL, pack_blocks(texts, tokenizer, block_size))
+    stream = [id_ for text in SENTENCES for id_ in tokenizer(text)["input_ids"]]
+    assert found.num_tokens == found.num_words == len(stream) - 1
+    assert found.per_word == found.per_token
+    heads = range(0, len(stream) - 1, block_size - 1)
+    nll = sum(sum(brute_force(MODEL, stream[at : at + block_size])) for at in heads)
+    assert found.nll == pytest.approx(nll, rel=1e-4)
+
+
+def test_a_label_that_is_ignored_is_no_target():
+    ids = ROWS[4]
+    labels = [id_ if at % 3 else -100 for at, id_ in enumerate(ids)]
+    found = perplexity_of_blocks(MODEL, [{"input_ids": ids, "labels": labels}])
+    nlls = [nll for at, nll in enumerate(brute_force(MODEL, ids), start=1) if at % 3]
+    assert (found.num_tokens, found.nll) == (len(nlls), pytest.approx(sum(nlls), rel=1e-4))
+
+
+def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary():
+    model = make_backbone("gpt2")
+    torch.nn.init.zeros_(model.lm_head.weight)
+    assert perplexity_of_blocks(model, [{"input_ids": ROWS[1]}]).per_token == pytest.approx(VOCAB)
+    assert perplexity_of_generated_texts(model, ROWS).mean_over_texts == pytest.approx(VOCAB)
+
+
+def test_an_impossible_text_has_an_infinite_perplexity():
+    assert BlockPerplexity(nll=1e6, num_tokens=1, num_words=1).per_word == math.inf
+
+
+def test_dropout_is_off_for_the_measure_and_on_again_after_it():
+    model = make_backbone("gpt2")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    model.train()
+    found = [perplexity_of_generated_texts(model, ROWS).nll for _ in range(2)]
+    assert found[0] == found[1] == pytest.approx(perplexity_of_generated_texts(MODEL, ROWS).nll)
+    assert all(module.training for module in model.modules())
+
+
+def test_a_model_with_heads_is_judged_by_its_next_words():
+    model = make_model("gpt2")
+    found = perplexity_of_blocks(model, [{"input_ids": ROWS[1]}])
+    assert found.nll == pytest.approx(perplexity_of_blocks(model.backbone, [{"input_ids": ROWS[1]}]).nll)
+
+
+def test_variety_is_that_of_what_was_generated_by_hand():
+    texts = [[9, 9, 9, 1, 2, 1, 2, 1], [9, 1, 2]]
+    found = perplexity_of_generated_texts(MODEL, texts, prefix_lengths=[3, 1])
+    assert (found.distinct_order, found.distinct) == (4, 1.0)
+    assert found.entropy == pytest.approx(-(4 / 7 * math.log(4 / 7) + 3 / 7 * math.log(3 / 7)))
+    short = perplexity_of_generated_texts(MODEL, [[9, 1], [8, 1]], prefix_lengths=1)
+    assert (short.distinct_order, short.distinct, short.entropy) == (1, 0.5, 0)
+
+
+def test_a_text_in_a_loop_is_probable_under_a_model_that_copies_and_says_that_it_is_not_varied():
+    loop, other = [1, 2] * 12, token_ids(24).tolist()
+    model = make_backbone("gpt2")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(torch.tensor([loop]), labels=torch.tensor([loop])).loss.backward()
+        optimizer.step()
+    looped, free = (perplexity_of_generated_texts(model, [text]) for text in (loop, other))
+    assert looped.perplexity < free.perplexity
+    assert looped.distinct < 0.2 < free.distinct
+    assert looped.entropy < free.entropy
+
+
+def test_strings_are_judged_by_their_tokens_and_prefixes_by_their_characters():
+    tokenizer = train_bpe_tokenizer(SENTENCES, vocab_size=280)
+    model = make_backbone("gpt2", vocab_size=280)
+    texts = [text.strip() for text in SENTENCES]
+    prefixes = ["the cat", "a", "the do"]
+    lengths = num_prefix_tokens(texts, prefixes, tokenizer)
+    for text, prefix, length in zip(texts, prefixes, lengths, strict=True):
+        ids = tokenizer(text)["input_ids"]
+        assert prefix.startswith(tokenizer.decode(ids[:length]))
+        assert not prefix.startswith(tokenizer.decode(ids[: length + 1]))
+    found = perplexity_of_generated_texts(model, texts, tokenizer, prefix_lengths=lengths)
+    assert found == perplexity_of_generated_texts(model, tokenizer(texts)["input_ids"], prefix_lengths=lengths)
+    assert num_prefix_tokens(texts, texts, tokenizer) == [len(ids) for ids in tokenizer(texts)["input_ids"]]
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ({"input_ids": [1]}, "1 blocks have none"),
+        ({"input_ids": [1, 2], "labels": [1, -100]}, "1 blocks have none"),
+        ({"input_ids": [1, 2], "attention_mask": [0, 0]}, "1 blocks have none"),
+        ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "block 0 has a hole"),
+        ({"input_ids": [1, 2], "labels": [1]}, r"block 0 has \[\[2\], \[2\], \[1\]\]"),
+        ({"input_ids": [1] * 65}, "row 0 has 65 tokens, and the model 64 positions"),
+    ],
+)
+def test_blocks_that_cannot_be_judged_are_refused(block, says):
+    with pytest.raises(ValueError, match=says):
+        perplexity_of_blocks(MODEL, [block])
+
+
+@pytest.mark.parametrize(
+    ("texts", "lengths", "says"),
+    [
+        ([[1, 2]], 2, "text 0 has 2 tokens and a prefix of 2; leave"),
+        ([[1]], 0, "text 0 has 1 tokens"),
+        ([[1, 2]], -1, "prefix of -1"),
+        ([[1, 2]], [1, 1], "1 texts and 2 prefix lengths"),
+        ([], 0, "0 texts"),
+        (["the cat"], 0, "strings with the model's tokenizer"),
+        ("the cat", 0, "got one string"),
+    ],
+)
+def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths, says):
+    with pytest.raises(ValueError, match=says):
+        perplexity_of_generated_texts(MODEL, texts, prefix_lengths=lengths)
+
+
+def test_no_block_no_batch_and_prefixes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="0 blocks have none"):
+        perplexity_of_blocks(MODEL, [])
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        perplexity_of_blocks(MODEL, [{"input_ids": [1, 2]}], batch_size=0)
+    tokenizer = train_bpe_tokenizer(SENTENCES, vocab_size=280)
+    with pytest.raises(ValueError, match="text 0 must begin with its prefix 'dog', got 'the cat'"):
+        num_prefix_tokens(["the cat"], ["dog"], tokenizer)
+    with pytest.raises(ValueError, match="1 texts and 0 prefixes"):
+        num_prefix_tokens(["the cat"], [], tokenizer)
+    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow one"):
+        num_prefix_tokens(["the cat"], ["the"], ByT5Tokenizer())

@@ -1,0 +1,111 @@
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hf_targets.evaluation.repetition import (
+    Repetition,
+    distinct_ngrams,
+    measure_repetition,
+    repeated_ngrams,
+    shorten_to_equal,
+)
+
+TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=4)
+varied = settings(derandomize=True, deadline=None)
+
+
+def brute_force(text, order):
+    windows = [tuple(text[at : at + order]) for at in range(len(text) - order + 1)]
+    repeats = sum(window in windows[:at] for at, window in enumerate(windows))
+    return repeats, len(windows)
+
+
+@varied
+@given(texts=TEXTS, order=st.integers(1, 4))
+def test_repeated_ngrams_are_those_that_came_before_in_the_same_text(texts, order):
+    assume(any(len(text) >= order for text in texts))
+    counts = [brute_force(text, order) for text in texts if len(text) >= order]
+    mean = 100 * sum(repeats / total for repeats, total in counts) / len(counts)
+    pooled = 100 * sum(repeats for repeats, _ in counts) / sum(total for _, total in counts)
+    assert repeated_ngrams(texts, order) == pytest.approx(mean)
+    assert repeated_ngrams(texts, order, average="corpus") == pytest.approx(pooled)
+
+
+@varied
+@given(texts=TEXTS)
+def test_the_averages_agree_on_texts_of_one_length_and_names_of_tokens_do_not_matter(texts):
+    texts = [(text * 12)[:12] for text in texts if text]
+    assume(texts)
+    by_text = measure_repetition(texts)
+    by_corpus = measure_repetition([[f"w{id_}" for id_ in text] for text in texts], average="corpus")
+    assert (by_text.rep_2, by_text.rep_3, by_text.rep_4) == pytest.approx(
+        (by_corpus.rep_2, by_corpus.rep_3, by_corpus.rep_4)
+    )
+    assert by_text.diversity == pytest.approx(by_corpus.diversity)
+
+
+@varied
+@given(text=st.lists(st.integers(0, 3), min_size=5, max_size=12))
+def test_a_text_that_goes_on_with_itself_repeats_more_and_longer_ngrams_repeat_less(text):
+    once, twice = measure_repetition([text]), measure_repetition([text + text])
+    assert twice.rep_2 > once.rep_2
+    assert twice.diversity < once.diversity
+    assert brute_force(text, 2)[0] >= brute_force(text, 3)[0] >= brute_force(text, 4)[0]
+
+
+def test_a_loop_and_a_text_without_repetition_by_hand():
+    assert measure_repetition([[1, 2, 1, 2, 1, 2]]) == Repetition(60.0, 50.0, pytest.approx(100 / 3))
+    assert measure_repetition([[1, 2, 1, 2, 1, 2]]).diversity == pytest.approx(0.4 * 0.5 * 2 / 3)
+    assert measure_repetition([["every", "word", "is", "another", "one"]]) == Repetition(0.0, 0.0, 0.0)
+    assert measure_repetition([[7] * 5]).diversity == pytest.approx(1 / 4 * 1 / 3 * 1 / 2)
+
+
+@pytest.mark.parametrize(
+    ("reps", "diversity"),
+    [((41.96, 36.82, 33.74), 24.30), ((34.77, 30.67, 28.35), 32.41), ((27.77, 20.80, 17.08), 47.44)],
+)
+def test_the_diversity_of_the_paper_s_table_1_follows_from_its_repetitions(reps, diversity):
+    assert 100 * Repetition(*reps).diversity == pytest.approx(diversity, abs=0.01)
+
+
+def test_a_long_text_weighs_more_in_the_corpus_average_alone():
+    texts = [[1] * 11, [1, 2]]
+    assert repeated_ngrams(texts, 2) == pytest.approx((90 + 0) / 2)
+    assert repeated_ngrams(texts, 2, average="corpus") == pytest.approx(100 * (1 - 2 / 11))
+
+
+def test_a_text_too_short_for_an_ngram_counts_for_nothing():
+    assert repeated_ngrams([[1, 1, 1], [], [1]], 2) == repeated_ngrams([[1, 1, 1]], 2) == 50
+
+
+def test_distinct_ngrams_fall_with_likeness_between_texts_and_repetition_does_not():
+    alike, unlike = [[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [4, 5, 6]]
+    assert (distinct_ngrams(alike, 2), distinct_ngrams(unlike, 2)) == (0.5, 1)
+    assert repeated_ngrams(alike, 2) == repeated_ngrams(unlike, 2) == 0
+
+
+def test_pairs_are_cut_to_the_shorter_one():
+    assert shorten_to_equal([[1, 2, 3], [4]], [[5, 6], [7, 8]]) == ([[1, 2], [4]], [[5, 6], [7]])
+    with pytest.raises(ValueError, match="1 texts and 2 partners"):
+        shorten_to_equal([[1]], [[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("texts", "order", "says"),
+    [
+        ([[1]], 2, "2 tokens for a 2-gram, got 1 texts, the longest of 1 tokens"),
+        ([], 2, "got 0 texts, the longest of 0"),
+        (["a text"], 2, "got a string; split or tokenize"),
+        ("a text", 2, "got a string"),
+        ([[1, 2]], 0, "order=0"),
+    ],
+)
+def test_texts_that_say_nothing_are_refused(texts, order, says):
+    for measure in (repeated_ngrams, distinct_ngrams):
+        with pytest.raises(ValueError, match=says):
+            measure(texts, order)
+
+
+def test_an_unknown_average_is_refused():
+    with pytest.raises(ValueError, match="got 'micro'"):
+        repeated_ngrams([[1, 2]], 2, average="micro")
