@@ -1,0 +1,1 @@
+"""Nearest-neighbour search: phrases by their embeddings, documents by their text."""

@@ -1,0 +1,184 @@
+"""Documents that a text is about: the ones whose phrases are worth offering to a model that goes on with the text."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.extras import require
+from hf_targets.retrieval.text_vectors import Pooling, text_encoder
+
+_QUERIES_AT_ONCE = 64
+
+
+class _Scorer(Protocol):
+    def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the highest scores and their documents' places, both (queries, k), highest first."""
+        ...
+
+
+class DocumentRetriever:
+    """The documents nearest to a query: by inner product of dense vectors (FAISS), or by shared words (`lexical`).
+
+    Safe to read from several threads at once where `encode` is.
+
+    >>> shelf = DocumentRetriever.lexical({"pets": "The cat sat on the mat.", "sky": "Stars and planets shine."})
+    >>> [name for name, score in shelf.retrieve(["a planet and its stars"], k=1)[0]]
+    ['sky']
+
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2, with DPR as encoder.
+
+    Args:
+        documents: Texts by id.
+        encode: Gives texts their vectors, (texts, dim) of any float type, each independent of the others.
+        encode_queries: The same for queries, if they have an encoder of their own, as in DPR; None: `encode`.
+
+    Raises:
+        ValueError: If there is no document, one has no text, or the vectors are not finite rows, one a text.
+    """
+
+    def __init__(
+        self,
+        documents: Mapping[str, str],
+        encode: Callable[[list[str]], Tensor],
+        *,
+        encode_queries: Callable[[list[str]], Tensor] | None = None,
+    ) -> None:
+        texts = _texts_of(documents)
+        self._ids = list(documents)
+        self._scorer: _Scorer = _Dense(texts, encode, encode_queries or encode)
+
+    @classmethod
+    def from_model(
+        cls,
+        documents: Mapping[str, str],
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        query_model: PreTrainedModel | None = None,
+        query_tokenizer: PreTrainedTokenizerBase | None = None,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        batch_size: int = 32,
+        max_length: int | None = None,
+    ) -> "DocumentRetriever":
+        """Return a retriever by the states of any encoder or causal model; the defaults suit sentence encoders.
+
+        For DPR give the context encoder and, as `query_model`, the question encoder, with `pooling="pooler"` and
+        `normalize=False`.
+
+        Args:
+            query_model: Reads the queries; None: `model` does.
+            query_tokenizer: Of `query_model`; None: the tokenizer of `model`.
+            pooling: As in `text_encoder`, like what follows.
+        Raises:
+            ValueError: As the class and `text_encoder`.
+        """
+        settings: Any = {
+            "pooling": pooling, "normalize": normalize, "batch_size": batch_size, "max_length": max_length
+        }  # fmt: skip
+        encode = text_encoder(model, tokenizer, **settings)
+        if query_model is None and query_tokenizer is None:
+            return cls(documents, encode)
+        queries = text_encoder(query_model or model, query_tokenizer or tokenizer, **settings)
+        return cls(documents, encode, encode_queries=queries)
+
+    @classmethod
+    def lexical(cls, documents: Mapping[str, str]) -> "DocumentRetriever":
+        """Return a retriever by the cosine of TF-IDF word weights, which takes no model.
+
+        A word is a run of letters and digits of any script, as it is: not stemmed, and not cut where none are written.
+
+        Raises:
+            ValueError: If there is no document, one has no text, or none has a word.
+        """
+        texts = _texts_of(documents)
+        retriever = cls.__new__(cls)
+        retriever._ids = list(documents)
+        retriever._scorer = _Lexical(texts)
+        return retriever
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def retrieve(self, queries: list[str], k: int) -> list[list[tuple[str, float]]]:
+        """Return for each query the ids and scores of its `k` nearest documents, nearest first; all if there are fewer.
+
+        Raises:
+            ValueError: If `queries` is a single text or holds one without text, or `k` is below 1.
+        """
+        if isinstance(queries, str):
+            raise ValueError(f"queries must be a list of texts, got the text {queries[:40]!r}; put it in a list")
+        for place, query in enumerate(queries):
+            if not query.strip():
+                raise ValueError(f"a query must have text, and query {place} is {query!r}; leave it out")
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        found = []
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            scores, places = self._scorer.search(queries[start : start + _QUERIES_AT_ONCE], min(k, len(self)))
+            for row_scores, row_places in zip(scores.tolist(), places.tolist(), strict=True):
+                names = [self._ids[place] for place in row_places]
+                found.append(list(zip(names, row_scores, strict=True)))
+        return found
+
+
+class _Dense:
+    def __init__(
+        self, texts: list[str], encode: Callable[[list[str]], Tensor], encode_queries: Callable[[list[str]], Tensor]
+    ) -> None:
+        vectors = _vectors(encode, texts)
+        self._encode_queries = encode_queries
+        self._index = require("faiss", extra="phrases").IndexFlatIP(vectors.shape[1])
+        self._index.add(vectors)
+
+    def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what FAISS finds for the queries' vectors."""
+        vectors = _vectors(self._encode_queries, queries)
+        if vectors.shape[1] != self._index.d:
+            raise ValueError(
+                f"queries must have vectors as wide as the documents', {self._index.d}, got {vectors.shape[1]}; use "
+                f"encoders that were trained together"
+            )
+        return self._index.search(vectors, k)
+
+
+class _Lexical:
+    def __init__(self, texts: list[str]) -> None:
+        if not any(re.search(r"\w", text) for text in texts):
+            raise ValueError(f"documents need a word to be found by, and none of {len(texts)} has one")
+        text_features = require("sklearn.feature_extraction.text", extra="phrases")
+        self._words = text_features.TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", sublinear_tf=True, dtype=np.float32)
+        self._weights = self._words.fit_transform(texts).T.tocsr()
+
+    def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the highest products of TF-IDF weights."""
+        scores = (self._words.transform(queries) @ self._weights).toarray()
+        places = np.argsort(-scores, axis=1, kind="stable")[:, :k]  # of equals the first, so that runs repeat
+        return np.take_along_axis(scores, places, axis=1), places
+
+
+def _texts_of(documents: Mapping[str, str]) -> list[str]:
+    if not isinstance(documents, Mapping):
+        raise ValueError(f"documents must be a mapping of ids to texts, got {type(documents).__name__}; name the texts")
+    if not documents:
+        raise ValueError("there must be a document to retrieve, got none")
+    for name, text in documents.items():
+        if not text.strip():
+            raise ValueError(f"a document must have text, and document {name!r} is {text!r}; leave it out")
+    return list(documents.values())
+
+
+def _vectors(encode: Callable[[list[str]], Tensor], texts: list[str]) -> np.ndarray:
+    vectors = encode(texts).detach().to("cpu", torch.float32)
+    if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.isfinite().all():
+        finite = "finite" if vectors.isfinite().all() else "not finite"
+        raise ValueError(
+            f"encode must return finite vectors (texts, dim) for {len(texts)} texts, got shape "
+            f"{tuple(vectors.shape)}, {finite}"
+        )
+    return vectors.contiguous().numpy()

@@ -1,0 +1,83 @@
+"""A FAISS index on disk, with a JSON file that tells what it was built with and the hash of its file."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hf_targets.extras import require
+
+_VERSION = 1
+_INDEX, _SETTINGS = "phrase_index.faiss", "phrase_index.json"
+_KEYS = {"mode", "dim", "count", "num_probes", "fingerprint", "sha256"}
+
+
+def write_index(folder: str | os.PathLike[str], index: Any, settings: Mapping[str, Any]) -> None:
+    """Write `index` and its `settings` to `folder`, made if missing; a failure leaves what was there."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".phrase_index-", dir=folder) as unfinished:
+        new_index, new_settings = Path(unfinished, _INDEX), Path(unfinished, _SETTINGS)
+        require("faiss", extra="phrases").write_index(index, str(new_index))
+        told = {"version": _VERSION, **settings, "sha256": _sha256(new_index)}
+        new_settings.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        new_index.replace(folder / _INDEX)
+        new_settings.replace(folder / _SETTINGS)
+
+
+def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+    """Return the index in `folder` and its settings, if they are whole and have this `fingerprint`.
+
+    Raises:
+        ValueError: If a file is missing, truncated, altered or of another version, or the fingerprint differs.
+    """
+    faiss = require("faiss", extra="phrases")
+    path, settings_path = Path(folder, _INDEX), Path(folder, _SETTINGS)
+    settings = _read_settings(settings_path)
+    wanted, built_with = dict(fingerprint), settings["fingerprint"]
+    if wanted != built_with:
+        names = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))
+        told = "; ".join(f"{name} {built_with.get(name)!r}, and not {wanted.get(name)!r}" for name in names)
+        raise ValueError(
+            f"{settings_path} is of an index built with {told}; load it with what it was built with, or build it again"
+        )
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; build the index again and save it")
+    if _sha256(path) != settings["sha256"]:
+        raise ValueError(
+            f"{path} is truncated or altered: it is not the file that {settings_path} tells of; build the index again"
+        )
+    index = faiss.read_index(str(path))
+    lists = index.nlist if isinstance(index, faiss.IndexIVF) else None
+    found = {"mode": "exact" if lists is None else "ivf", "dim": index.d, "count": index.ntotal}
+    told = {name: settings[name] for name in found}
+    if told != found or settings["num_probes"] not in ([None] if lists is None else range(1, lists + 1)):
+        told["num_probes"] = settings["num_probes"]
+        raise ValueError(f"{settings_path} is altered: it tells {told} of an index with {found}; build the index again")
+    return index, settings
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; give the folder that PhraseIndex.save wrote")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is truncated or altered ({error}); build the index again") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} is altered: it must hold settings by name; build the index again")
+    if settings.get("version") != _VERSION:
+        raise ValueError(
+            f"{path} must be of version {_VERSION}, got {settings.get('version')!r}; build the index again"
+        )
+    if not settings.keys() >= _KEYS or not isinstance(settings["fingerprint"], dict):
+        raise ValueError(f"{path} is altered: it must tell {', '.join(sorted(_KEYS))}; build the index again")
+    return settings
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,63 @@
+"""Phrase embeddings in lists by direction, so that a search looks through a few lists instead of the whole table."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hf_targets.extras import require
+
+_ROWS = 16384  # of a block
+_POINTS_PER_LIST, _ROUNDS = 64, 10  # of k-means
+
+
+def default_num_lists(count: int) -> int:
+    """Return twice the square root of the number of phrases, at most as many lists as phrases."""
+    return min(count, round(2 * count**0.5))
+
+
+def build_lists(vectors: Tensor, num_lists: int, seed: int) -> Any:
+    """Return a FAISS inverted file of float32 `vectors` (phrases, dim), lists by direction from the mean of all.
+
+    A vector that all embeddings share adds the same to all scores of a query: without it the order is the same, and the
+    directions spread. Lists are by direction alone, as distances put all the short vectors together and scatter the
+    long ones, those that a query finds. A list's centroid is the mean of what it holds, lengths included, so that the
+    lists with the highest mean inner product are probed.
+    """
+    faiss = require("faiss", extra="phrases")
+    count, dim = vectors.shape
+    total = torch.stack([block.sum(dim=0, dtype=torch.float64) for block in vectors.split(_ROWS)]).sum(dim=0)
+    mean = (total / count).float()
+    generator = torch.Generator().manual_seed(seed)
+    sample = torch.randperm(count, generator=generator)[: _POINTS_PER_LIST * num_lists]
+    directions = _directions(torch.nn.functional.normalize(vectors[sample] - mean, dim=1), num_lists, generator)
+    lists = _nearest(vectors, directions, directions @ mean)
+    totals = torch.zeros(num_lists, dim).index_add_(0, lists, vectors)
+    sizes = torch.bincount(lists, minlength=num_lists)[:, None]
+    quantizer = faiss.IndexFlatIP(dim)
+    quantizer.add(torch.where(sizes > 0, totals / sizes.clamp(min=1) - mean, 0.0).numpy())
+    index = faiss.IndexIVFFlat(quantizer, dim, num_lists, faiss.METRIC_INNER_PRODUCT)
+    index.is_trained = True
+    arrays = (vectors.numpy(), np.arange(count), lists.numpy())
+    index.add_core(count, *map(faiss.swig_ptr, arrays))
+    return index
+
+
+def _directions(points: Tensor, num_lists: int, generator: torch.Generator) -> Tensor:
+    """Return the centroids of a spherical k-means of unit vectors; one that loses its points moves to a random one."""
+    # in torch rather than by `faiss.Kmeans`, which takes four times as long: its wheels bring a slower matrix product
+    centroids = points[torch.randperm(len(points), generator=generator)[:num_lists]]
+    for _ in range(_ROUNDS):
+        nearest = _nearest(points, centroids, torch.zeros(num_lists))
+        sums = torch.zeros_like(centroids).index_add_(0, nearest, points)
+        empty = torch.bincount(nearest, minlength=num_lists) == 0
+        others = torch.randint(len(points), (int(empty.sum()),), generator=generator)
+        sums[empty] = points[others]
+        centroids = torch.nn.functional.normalize(sums, dim=1)
+    return centroids
+
+
+def _nearest(vectors: Tensor, directions: Tensor, offsets: Tensor) -> Tensor:
+    """Return for each vector the direction of the highest inner product less the direction's offset."""
+    return torch.cat([(block @ directions.T - offsets).max(dim=1).indices for block in vectors.split(_ROWS)])
