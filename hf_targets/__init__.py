@@ -8,35 +8,73 @@ from hf_targets.auto import register
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time a name is imported when it is first asked for
     from hf_targets.data.blocks import pack_blocks
+    from hf_targets.data.constituency import ConstituencyPhrases
     from hf_targets.data.corpora import load_corpus
+    from hf_targets.data.forward_maximum_matching import ForwardMaximumMatching
+    from hf_targets.data.phrase_mining import TokenNgrams, WordNgrams
+    from hf_targets.data.phrase_vocabulary import PhraseVocabulary
+    from hf_targets.data.phrases import PhraseCollator
     from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
     from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
+    from hf_targets.decoding.phrases.schedule import PhraseSchedule
     from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
     from hf_targets.models.multitoken.configuration import MultiTokenConfig
     from hf_targets.models.multitoken.medusa import MedusaReport, load_medusa_heads, save_medusa_for_vllm
-    from hf_targets.training.arguments import MultiTokenTrainingArguments
+    from hf_targets.models.phrases.configuration import DynamicVocabConfig
+    from hf_targets.models.phrases.encoder import PhraseEncoder
+    from hf_targets.models.phrases.model import DynamicVocabForCausalLM
+    from hf_targets.retrieval.documents import DocumentRetriever
+    from hf_targets.retrieval.phrases import PhraseIndex
+    from hf_targets.training.arguments import DynamicVocabTrainingArguments, MultiTokenTrainingArguments
     from hf_targets.training.multitoken import MultiTokenTrainer
+    from hf_targets.training.phrases import DynamicVocabTrainer
 
 __version__ = version("hf-targets")
 
 _HOMES = {
     "data.blocks": ["pack_blocks"],
+    "data.constituency": ["ConstituencyPhrases"],
     "data.corpora": ["load_corpus"],
+    "data.forward_maximum_matching": ["ForwardMaximumMatching"],
+    "data.phrase_mining": ["TokenNgrams", "WordNgrams"],
+    "data.phrase_vocabulary": ["PhraseVocabulary"],
+    "data.phrases": ["PhraseCollator"],
     "data.tokenization": ["train_bpe_tokenizer", "word_level_tokenizer"],
     "decoding.multitoken.output": ["DraftedGenerationOutput"],
+    "decoding.phrases.schedule": ["PhraseSchedule"],
     "models.multitoken.causal": ["MultiTokenForCausalLM"],
     "models.multitoken.configuration": ["MultiTokenConfig"],
     "models.multitoken.medusa": ["MedusaReport", "load_medusa_heads", "save_medusa_for_vllm"],
-    "training.arguments": ["MultiTokenTrainingArguments"],
+    "models.phrases.configuration": ["DynamicVocabConfig"],
+    "models.phrases.encoder": ["PhraseEncoder"],
+    "models.phrases.model": ["DynamicVocabForCausalLM"],
+    "retrieval.documents": ["DocumentRetriever"],
+    "retrieval.phrases": ["PhraseIndex"],
+    "training.arguments": ["DynamicVocabTrainingArguments", "MultiTokenTrainingArguments"],
     "training.multitoken": ["MultiTokenTrainer"],
+    "training.phrases": ["DynamicVocabTrainer"],
 }
 __all__ = [
+    "ConstituencyPhrases",
+    "DocumentRetriever",
     "DraftedGenerationOutput",
+    "DynamicVocabConfig",
+    "DynamicVocabForCausalLM",
+    "DynamicVocabTrainer",
+    "DynamicVocabTrainingArguments",
+    "ForwardMaximumMatching",
     "MedusaReport",
     "MultiTokenConfig",
     "MultiTokenForCausalLM",
     "MultiTokenTrainer",
     "MultiTokenTrainingArguments",
+    "PhraseCollator",
+    "PhraseEncoder",
+    "PhraseIndex",
+    "PhraseSchedule",
+    "PhraseVocabulary",
+    "TokenNgrams",
+    "WordNgrams",
     "load_corpus",
     "load_medusa_heads",
     "pack_blocks",

@@ -4,8 +4,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
+from hf_targets.models.phrases.configuration import DynamicVocabConfig
+from hf_targets.models.phrases.model import DynamicVocabForCausalLM
 
-MODELS = [(AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM)]
+MODELS = [
+    (AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM),
+    (AutoModelForCausalLM, DynamicVocabConfig, DynamicVocabForCausalLM),
+]
 
 
 def register() -> None:

@@ -59,7 +59,7 @@ class WordNgrams:
     words, no window begins or ends between them.
 
     Raises:
-        ValueError: If the sizes are not 1 <= min_words <= max_words.
+        ValueError: If the sizes are not 1 <= min_words <= max_words, or `max_tokens` is below 2.
         ImportError: If nltk is not installed.
     Source: Liu et al. 2024, section 2.4.
 
@@ -68,12 +68,14 @@ class WordNgrams:
     [[0, 3], [1, 4]]
     """
 
-    def __init__(self, min_words: int = 2, max_words: int = 5) -> None:
+    def __init__(self, min_words: int = 2, max_words: int = 5, *, max_tokens: int | None = None) -> None:
         if not 1 <= min_words <= max_words:
             raise ValueError(
                 f"a window has a word or more: 1 <= min_words <= max_words, got {min_words} and {max_words}"
             )
-        self.min_words, self.max_words = min_words, max_words
+        if max_tokens is not None and max_tokens < 2:
+            raise ValueError(f"max_tokens must be 2 or more, as a phrase has two tokens, got {max_tokens}")
+        self.min_words, self.max_words, self.max_tokens = min_words, max_words, max_tokens
         self._tokenizer = require("nltk.tokenize", extra="phrases").NLTKWordTokenizer()
 
     def spans(self, text: TokenizedText) -> np.ndarray:
@@ -85,6 +87,8 @@ class WordNgrams:
         last = first + np.tile(sizes - 1, len(words))
         first, last = first[last < len(words)], last[last < len(words)]
         whole = (starts[first] >= 0) & (lines[first] == lines[last]) & (ends[last] - starts[first] >= 2)
+        if self.max_tokens is not None:
+            whole &= ends[last] - starts[first] <= self.max_tokens
         return text.without_special(np.stack([starts[first], ends[last]], axis=1)[whole])
 
     def _words(self, text: str) -> tuple[np.ndarray, np.ndarray]:

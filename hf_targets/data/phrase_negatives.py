@@ -63,6 +63,10 @@ class PreBatch:
         self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
 
+    def without_batches(self) -> "PreBatch":
+        """Return one like this that has kept no batch yet."""
+        return PreBatch(self._batches.maxlen or 1, prefixes=self.prefixes)
+
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return the phrases kept so far, and keep those of `texts` for the next call."""
         windows = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = 2**1
     """
     big_endian = np.ascontiguousarray(ids, dtype=">i4")  # so that bytes compare as token ids do
     data, ends = big_endian.tobytes(), (np.asarray(offsets) * 4).tolist()
-    keys = [data[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    keys = [data[start:end] for start, end in pairwise(ends)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     window_of = np.empty(len(keys), np.int64)  # the phrase whose tokens are the window
     for place in range(len(order) - 1, -1, -1):

@@ -1,5 +1,6 @@
 """Batches in which phrases and tokens alternate, with the phrases and negatives that the batch's table holds."""
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.data.phrase_entries import Phrase, PhraseEntries, PhraseMatcher, PhraseWindow, padded
 from hf_targets.data.phrase_interleaving import PhrasedText, choose_spans, usable_spans
 from hf_targets.data.phrase_mining import PhraseMiner
-from hf_targets.data.phrase_negatives import InBatch, NegativeStrategy, Prefixes, SelfRetrieval
+from hf_targets.data.phrase_negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
 from hf_targets.data.tokenized_text import TokenizedText
 from hf_targets.maths.losses import IGNORED
 
@@ -101,6 +102,15 @@ class PhraseCollator:
         self.generator = generator
         self._special_ids = frozenset(tokenizer.all_special_ids)
         self._pad_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(i, int)), 0)
+
+    def seeded(self, seed: int) -> "PhraseCollator":
+        """Return a collator like this one that chooses phrases by a seed of its own, and shares no batches before."""
+        twin = copy.copy(self)
+        twin.generator = torch.Generator().manual_seed(seed)
+        twin.negatives = tuple(
+            source.without_batches() if isinstance(source, PreBatch) else source for source in self.negatives
+        )
+        return twin
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Return the batch; shapes and names are in the class's docstring."""

@@ -295,3 +295,16 @@ def test_settings_out_of_range_are_refused(settings, says):
 def test_an_empty_batch_is_refused():
     with pytest.raises(ValueError, match="at least one row"):
         collator()([])
+
+
+def test_a_seeded_twin_repeats_itself_and_leaves_the_batches_before_to_its_original():
+    negatives = (InBatch(), PreBatch())
+    original = PhraseCollator(BPE, TokenNgrams(2, 4), negatives=negatives, phrase_rate=0.5)
+    rows = [{"input_ids": BPE_IDS[:50]}, {"input_ids": BPE_IDS[50:100]}]
+    original(rows)
+    kept = [list(batch) for batch in negatives[1]._batches]
+    first, again = ([twin(rows), twin(rows)] for twin in (original.seeded(3), original.seeded(3)))
+    for one, other in zip(first, again, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [list(batch) for batch in negatives[1]._batches] == kept
+    assert any(strategy is not negatives[1] for strategy in original.seeded(3).negatives)

@@ -11,14 +11,13 @@ from transformers import AutoModelForCausalLM
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
-from hf_targets.models.checkpoint import check_complete
+from hf_targets.models.checkpoint import HUB_ARGUMENTS, StrictLoading, check_complete
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 
 HEADS_NAME = "heads.safetensors"
-HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 
-class CheckpointMixin:
+class CheckpointMixin(StrictLoading):
     """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
 
     def save_pretrained(
@@ -76,11 +75,7 @@ class CheckpointMixin:
             model = cls._load_heads(name, config, hub, {k: v for k, v in kwargs.items() if k not in hub})
             info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         else:
-            model, info = super().from_pretrained(  # pyright: ignore[reportAttributeAccessIssue]
-                name, *args, config=config, output_loading_info=True, **kwargs
-            )
-            mismatched = [str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]]
-            check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]), mismatched)
+            model, info = super().from_pretrained(name, *args, config=config, output_loading_info=True, **kwargs)  # pyright: ignore[reportGeneralTypeIssues]
         return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
 
     @classmethod
@@ -91,11 +86,7 @@ class CheckpointMixin:
             values, _ = PreTrainedConfig.get_config_dict(name, **hub)
         else:
             values = config.to_dict()
-        if values.get("model_type") != MultiTokenConfig.model_type:
-            raise ValueError(
-                f"{name} is a checkpoint of kind {values.get('model_type')!r}, not {MultiTokenConfig.model_type!r}; "
-                f"put heads on it with {cls.__name__}.from_base({str(name)!r})"
-            )
+        cls.check_kind(name, values)
         if isinstance(config, MultiTokenConfig) and not own:
             return config
         return MultiTokenConfig.from_dict({**values, **own})

@@ -1,0 +1,139 @@
+"""Losses over a vocabulary of tokens and phrases together, never holding the logits of all rows."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from hf_targets.maths.losses import IGNORED, LOGITS_PER_CHUNK
+
+Direction = Literal["forward", "reverse"]
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    logits = F.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _normalizer_and_chosen(hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    logits = _logits(hidden, weight, bias)
+    return torch.stack([logits.logsumexp(dim=-1), logits.gather(1, tokens[:, None])[:, 0]], dim=1)
+
+
+def _in_chunks(function, width: int, rows: tuple[Tensor | None, ...], *shared) -> Tensor:
+    """Return `function` of as many rows at a time as make `LOGITS_PER_CHUNK` logits, recomputed for the gradient.
+
+    Rows that make no more than that in all are taken at once, and what they need for the gradient is kept.
+    """
+    size = max(1, LOGITS_PER_CHUNK // width)
+    count = next(len(part) for part in rows if part is not None)
+    if count <= size:
+        return function(*rows, *shared)
+    results = []
+    for start in range(0, count, size):
+        chunk = [None if part is None else part[start : start + size] for part in rows]
+        results.append(checkpoint(function, *chunk, *shared, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(results)  # pyright: ignore[reportArgumentType]
+
+
+def dynamic_cross_entropy(
+    hidden: Float[Tensor, "rows dim"],
+    weight: Float[Tensor, "vocab dim"],
+    phrases: Float[Tensor, "phrases dim"],
+    targets: Int[Tensor, "rows"],
+    bias: Float[Tensor, "vocab"] | None = None,
+    *,
+    excluded: Bool[Tensor, "rows phrases"] | None = None,
+) -> Float[Tensor, "rows"]:
+    """Return -log P(target | hidden) of equation (1), whose sum runs over tokens and phrases; 0 where it is -100.
+
+    P(k) = exp(hidden . e_k) / (sum over V + sum over P): the two sums are taken apart, so that the output matrix and
+    the phrases' embeddings are never copied into one, and that an excluded phrase is left out exactly.
+
+    Args:
+        targets: In [0, vocab) for a token, vocab + p for phrase p, or -100.
+        bias: Of the tokens; phrases have none.
+        excluded: Phrases that are not in the sum of a row, such as other right continuations. Never its target.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", equation (1).
+    """
+    vocab_size, kept = weight.shape[0], targets != IGNORED
+    hidden, targets = hidden[kept], targets[kept]
+    losses = hidden.new_zeros(kept.shape, dtype=torch.promote_types(hidden.dtype, torch.float32))
+    if not len(targets):
+        return losses + hidden.sum() * 0 + phrases.sum() * 0
+    is_phrase = targets >= vocab_size
+    tokens = targets.masked_fill(is_phrase, 0)
+    normalizer, chosen = _in_chunks(_normalizer_and_chosen, vocab_size, (hidden, tokens), weight, bias).unbind(dim=1)
+    if len(phrases):
+        logits = _logits(hidden, phrases, None)
+        slots = (targets - vocab_size).clamp(min=0)
+        chosen = torch.where(is_phrase, logits.gather(1, slots[:, None])[:, 0], chosen)
+        if excluded is not None:
+            logits = logits.masked_fill(excluded[kept], -torch.inf)
+        # a row all of whose phrases are excluded: its gradient through -inf would not be a number
+        some = logits.isfinite().any(dim=1)
+        of_phrases = logits.masked_fill(~some[:, None], 0.0).logsumexp(dim=1)
+        normalizer = torch.where(some, torch.logaddexp(normalizer, of_phrases), normalizer)
+    return losses.masked_scatter(kept, normalizer - chosen)
+
+
+def _chunk_kl(
+    hidden: Tensor,
+    teacher: Tensor,
+    excluded: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    phrases: Tensor | None,
+    first_tokens: Tensor | None,
+    direction: Direction,
+    detach_teacher: bool,
+) -> Tensor:
+    log_q = _logits(teacher, weight, bias).log_softmax(dim=-1)
+    if detach_teacher:  # from the output matrix too, which is the student's as well
+        log_q = log_q.detach()
+    logits = _logits(hidden, weight, bias)
+    if phrases is None or first_tokens is None or not len(phrases):
+        log_p = logits.log_softmax(dim=-1)
+    else:
+        of_phrases = _logits(hidden, phrases, None)
+        if excluded is not None:
+            of_phrases = of_phrases.masked_fill(excluded, -torch.inf)
+        shares = torch.cat([logits, of_phrases], dim=-1).softmax(dim=-1)
+        folded = shares[:, : len(weight)].index_add(1, first_tokens, shares[:, len(weight) :])
+        log_p = folded.clamp(min=torch.finfo(folded.dtype).tiny).log()
+    if direction == "forward":
+        return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+    return (log_q.exp() * (log_q - log_p)).sum(dim=-1)
+
+
+def token_kl_divergence(
+    hidden: Float[Tensor, "rows dim"],
+    teacher: Float[Tensor, "rows dim"],
+    weight: Float[Tensor, "vocab dim"],
+    bias: Float[Tensor, "vocab"] | None = None,
+    *,
+    direction: Direction = "forward",
+    detach_teacher: bool = False,
+    phrases: Float[Tensor, "phrases dim"] | None = None,
+    first_tokens: Int[Tensor, "phrases"] | None = None,
+    excluded: Bool[Tensor, "rows phrases"] | None = None,
+) -> Float[Tensor, "rows"]:
+    """Return KL(p || q) of each row: p the next-token distribution after `hidden`, q that after `teacher`.
+
+    Without phrases p is over the tokens alone, renormalised; with them, each phrase's share goes to its first token.
+
+    Args:
+        direction: "forward" is KL(p || q) as in the paper's L_kl, "reverse" KL(q || p).
+        detach_teacher: Whether q has no gradient.
+        first_tokens: The id of each phrase's first token.
+        excluded: Phrases that are not there in a row.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
+    """
+    if not len(hidden):
+        return (hidden.sum(dim=-1) + teacher.sum(dim=-1)).float()
+    width = len(weight) + (0 if phrases is None else len(phrases))
+    rows = (hidden, teacher, excluded)
+    return _in_chunks(_chunk_kl, width, rows, weight, bias, phrases, first_tokens, direction, detach_teacher)

@@ -1,0 +1,358 @@
+"""A causal language model that reads and generates phrases as single steps, around any backbone."""
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+
+from hf_targets.data.phrase_vocabulary import PhraseVocabulary
+from hf_targets.decoding.phrases.table import PhraseTable, vocabularies_of
+from hf_targets.maths.losses import IGNORED
+from hf_targets.models.backbone import check_backbone
+from hf_targets.models.checkpoint import StrictLoading
+from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
+from hf_targets.models.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
+from hf_targets.models.phrases.encoder import PhraseEncoder, check_causal
+from hf_targets.models.phrases.generation import PhraseGenerationMixin
+from hf_targets.models.phrases.loss import excluded_phrases, kl_loss, phrase_loss, shifted_targets, token_loss
+from hf_targets.models.phrases.transplant import transplant_embeddings
+from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_shapes, keep_weights, load_base
+from hf_targets.retrieval.phrases import PhraseIndex
+
+Phrases = PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable
+
+
+@dataclass
+class DynamicVocabCausalLMOutput(CausalLMOutputWithPast):
+    """What `DynamicVocabForCausalLM` returns, always.
+
+    Attributes:
+        loss: L = L_p + L_t + L_kl, weighted, if there are labels.
+        loss_parts: Its terms, unweighted and detached: of `phrase`, `token` and `kl`, those that were computed.
+        row_losses: The same terms, summed over each row and divided by nothing, (batch,) each.
+        logits: (batch, time, V + P): tokens, then the P phrases of the call; None where they were skipped.
+    """
+
+    loss_parts: dict[str, Tensor] | None = None
+    row_losses: dict[str, Tensor] | None = None
+
+
+class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, PhraseGenerationMixin):
+    """Any causal language model, over its own tokens and any phrases that a call brings along.
+
+    A phrase is one position: of the input, of the key-value cache and of the output. Its embedding is made by a phrase
+    encoder from its tokens, and takes part as the rows of the backbone's own embeddings do: equation (1). The phrases
+    are an argument of the call and never change the model; without them its output is the backbone's, bit for bit.
+
+    Args:
+        config: The configuration, with the backbone's and the phrase encoder's inside.
+        backbone: A model to wrap as it is; one with random weights is made without it.
+        encoder: A causal Transformer for the phrase encoder, used as it is; a new one without it.
+    Raises:
+        ValueError: If the backbone's logits are not its output embedding applied to its last hidden states, or the
+            encoder is not causal.
+    Source: Liu et al., "Generation with Dynamic Vocabulary".
+    """
+
+    config_class = DynamicVocabConfig
+
+    def __init__(
+        self,
+        config: DynamicVocabConfig,
+        backbone: PreTrainedModel | None = None,
+        encoder: PreTrainedModel | None = None,
+    ) -> None:
+        super().__init__(config)
+        self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
+        check_backbone(self.backbone)
+        config.backbone = self.backbone.config
+        if encoder is not None:
+            config.phrase_encoder_width = check_causal(encoder)
+        tokens, output = self._matrices()
+        self.phrase_encoder = PhraseEncoder(config, tokens.shape[1], output.shape[1], transformer=encoder)
+        config.phrase_encoder = self.phrase_encoder.transformer.config
+        self._embeddings = PhraseEmbeddings()
+        keep_weights(*(model for model in (backbone, encoder) if model is not None))
+        self.post_init()
+
+    @classmethod
+    def from_base(
+        cls,
+        base: PreTrainedModel | str | PathLike,
+        phrase_encoder: PreTrainedModel | str | PathLike | None = None,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        encoder_tokenizer: PreTrainedTokenizerBase | None = None,
+        backbone_kwargs: dict[str, Any] | None = None,
+        **config: Any,
+    ) -> Self:
+        """Give a causal language model a phrase encoder.
+
+        Args:
+            base: A model, used as it is and not copied, or the name or path of one.
+            phrase_encoder: What the encoder begins as: any causal language model, whose Transformer is used as it is,
+                or its name or path; None: a copy of the base model's, as in the paper.
+            tokenizer: The base model's, where the encoder begins as a model with another: the encoder reads the base
+                model's tokens, and its embedding of each is made of those of its own tokens that spell it.
+            encoder_tokenizer: The encoder's own. Both are loaded from the models' names if they are not given.
+            backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where a model is a name or a path.
+            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ...
+        Raises:
+            ValueError: If a field is unknown or out of range, a model has no output embedding or is not causal, or the
+                two models have different vocabularies and a tokenizer is not known.
+        """
+        check_fields(DynamicVocabConfig, config, BASE_FIELDS)
+        base = load_base(base, backbone_kwargs)
+        if isinstance(base, DynamicVocabForCausalLM):
+            raise ValueError("the base model has a phrase encoder already; give its `.backbone` for a new one")
+        if phrase_encoder is None:
+            encoder = cast(PreTrainedModel, copy.deepcopy(base.base_model))
+        else:
+            model = load_base(phrase_encoder, backbone_kwargs, "phrase_encoder")
+            encoder = transplant_embeddings(model, base, encoder_tokenizer, tokenizer)
+            if encoder is base.base_model:
+                encoder = copy.deepcopy(encoder)  # a model of its own: shared weights are saved once
+        # Copies: a composite configuration resets the attention implementation of the ones it is given.
+        configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": copy.deepcopy(encoder.config)}
+        model = cls(DynamicVocabConfig(**configs, dtype=base.dtype, **config), backbone=base, encoder=encoder)
+        tokens, output = model._matrices()
+        model.phrase_encoder.to(device=output.device, dtype=output.dtype)
+        if output.device.type != "meta":
+            model.phrase_encoder.fit_scale(tokens, output)
+        model.generation_config = copy.deepcopy(base.generation_config)
+        return model.train(base.training)
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        return cast(nn.Embedding, self.get_input_embeddings()).weight, self.get_output_embeddings().weight
+
+    def phrase_table(self, phrases: Phrases, counts: Sequence[int] | None = None) -> PhraseTable:
+        """Return the table of phrases, to give in place of them to several calls.
+
+        Embeddings are kept between calls by the phrases' tokens, until the encoder changes.
+
+        Args:
+            phrases: One vocabulary for all rows of a batch, or one for each; a table is returned as it is.
+            counts: How many slots of each vocabulary are there, the others to come later; None: all.
+        Raises:
+            ValueError: If a vocabulary is of another size than the model's, there is none, or memory is too small.
+        """
+        if isinstance(phrases, PhraseTable):
+            return phrases
+        vocabularies = vocabularies_of(phrases)
+        vocab_size = self.get_output_embeddings().weight.shape[0]
+        for vocabulary in vocabularies:
+            if vocabulary.vocab_size != vocab_size:
+                raise ValueError(
+                    f"phrase ids begin where the model's {vocab_size} tokens end, and the vocabulary's begin at "
+                    f"{vocabulary.vocab_size}; make it with the model's tokenizer and vocab_size={vocab_size}"
+                )
+        return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
+
+    def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> PhraseIndex:
+        """Return an index of a vocabulary's phrases, for `phrase_index` of `generate`.
+
+        Args:
+            settings: Of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
+        Raises:
+            ValueError: As `phrase_table` and `PhraseIndex.build` do.
+        """
+        with torch.no_grad():
+            rows = self.phrase_table(vocabulary).output_rows
+        return PhraseIndex.build(rows, fingerprint=self.phrase_fingerprint(vocabulary), **settings)
+
+    def phrase_fingerprint(self, vocabulary: PhraseVocabulary) -> dict[str, str]:
+        """Return what an index on disk is of, to give to `PhraseIndex.load`: this encoder, and these phrases."""
+        ids, offsets, alive = vocabulary.arrays()
+        phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
+        return {"phrase encoder": encoder_fingerprint(self.phrase_encoder), "phrases": phrases}
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        phrases: Phrases | None = None,
+        phrase_input_ids: Tensor | None = None,
+        phrase_attention_mask: Tensor | None = None,
+        phrase_labels: Tensor | None = None,
+        token_positions: Tensor | None = None,
+        windows: Tensor | None = None,
+        phrase_windows: Tensor | None = None,
+        phrase_mask: Tensor | None = None,
+        masked_phrases: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> DynamicVocabCausalLMOutput:
+        """Predict.
+
+        With the fields from `phrase_input_ids` on, which `PhraseCollator` makes, the loss is L_p + L_t + L_kl. With
+        labels alone it is that of the sequence given: over tokens, or over tokens and `phrases`.
+
+        Args:
+            input_ids: (batch, time), tokens, and phrases from V on.
+            attention_mask: (batch, time), 0 at padding on either side.
+            position_ids: (batch, time); in packed rows they start again at 0 with each document.
+            labels: (batch, time), unshifted, -100 is not a target; phrases from V on.
+            phrases: One vocabulary for all rows, one for each, or a table of `phrase_table`.
+            phrase_input_ids: (batch, places), the same text with phrases V + p of the batch's own table.
+            phrase_labels: (batch, places), unshifted.
+            token_positions: (batch, places), where in `input_ids` the last token of each place stands.
+            windows: (windows, length), token ids to encode.
+            phrase_windows: (phrases, 2), window and number of tokens of each phrase p.
+            phrase_mask: (batch, phrases), which of them are in a row's vocabulary.
+            masked_phrases: (k, 3), row, place and phrase of those that are a right continuation there, too.
+            num_items_in_batch: What every part of the loss is divided by; None counts the targets of `labels`.
+            logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
+            skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
+            kwargs: Passed to the backbone.
+        Raises:
+            ValueError: If labels have another shape, an id is neither a token nor a phrase of its row, or only a part
+                of the fields of `PhraseCollator` is there.
+        """
+        if return_dict is False:
+            raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
+        check_shapes(input_ids, inputs_embeds, labels)
+        table = None if phrases is None else self.phrase_table(phrases)
+        if table is not None and not table.num_slots:
+            table = None
+        self._check_ids(input_ids, labels, table)
+        if labels is not None:
+            kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
+        if table is not None and input_ids is not None:
+            inputs_embeds, input_ids = self._embed(input_ids, table), None
+        outputs = self.backbone.base_model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **({} if past_key_values is None else {"past_key_values": past_key_values}),
+            **kwargs,
+        )
+        hidden: Tensor = outputs[0]
+        output = self.get_output_embeddings()
+
+        loss = loss_parts = row_losses = logits = None
+        if labels is not None:
+            targets = shifted_targets(labels, attention_mask, position_ids)
+            count = (targets != IGNORED).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+            if isinstance(count, Tensor):
+                count = count.to(hidden.device)
+            if table is None:
+                parts = {"token": token_loss(hidden, targets, output)}
+            else:
+                rows, excluded = table.rows_of_batch(*targets.shape)
+                parts = {"phrase": phrase_loss(hidden, targets, output, rows, excluded)}
+            if phrase_input_ids is not None:
+                training = (phrase_input_ids, phrase_attention_mask, phrase_labels, token_positions)
+                parts |= self._phrase_parts(
+                    hidden, training, (windows, phrase_windows), phrase_mask, masked_phrases, kwargs
+                )
+            weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
+            if phrase_input_ids is None:
+                weights = dict.fromkeys(parts, 1.0)
+            # Departs: the paper leaves open what each part is divided by; all by the number of tokens, so that L_p, a
+            # sum over fewer and longer steps, stays comparable with L_t: nats for each token of the text.
+            loss = torch.stack([weights[name] * part.sum() / count for name, part in parts.items()]).sum()
+            loss_parts = {name: (part.sum() / count).detach() for name, part in parts.items()}
+            row_losses = {name: part.detach() for name, part in parts.items()}
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None
+        if not skip_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = output(hidden[:, kept])
+            if table is not None:
+                logits = torch.cat([logits, table.logits(hidden[:, kept]).to(logits.dtype)], dim=-1)
+        return DynamicVocabCausalLMOutput(
+            loss=loss,
+            loss_parts=loss_parts,
+            row_losses=row_losses,
+            logits=logits,
+            past_key_values=outputs.get("past_key_values"),
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+
+    def _check_ids(self, input_ids: Tensor | None, labels: Tensor | None, table: PhraseTable | None) -> None:
+        if table is not None and input_ids is not None:
+            table.check_batch(len(input_ids))
+        vocab_size = self.get_output_embeddings().weight.shape[0]
+        for name, ids, ignored in (("input_ids", input_ids, None), ("labels", labels, IGNORED)):
+            if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
+                continue  # elsewhere the look would wait for the device, which reports the error itself
+            if table is not None:
+                table.check_ids(ids, name, ignored)
+                continue
+            wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != ignored if ignored is not None else True)]
+            if wrong.numel():
+                raise ValueError(
+                    f"{name} must be in [0, {vocab_size - 1}], the backbone's vocabulary, got {wrong[0].item()}; an id "
+                    f"from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
+                )
+
+    def _embed(self, ids: Tensor, table: PhraseTable) -> Tensor:
+        tokens = self.get_input_embeddings()(ids.masked_fill(ids >= table.vocab_size, 0))
+        return table.embed(ids, tokens)
+
+    def _phrase_parts(
+        self,
+        hidden: Tensor,
+        sequence: tuple[Tensor | None, ...],
+        encoded: tuple[Tensor | None, Tensor | None],
+        phrase_mask: Tensor | None,
+        masked_phrases: Tensor | None,
+        kwargs: dict[str, Any],
+    ) -> dict[str, Tensor]:
+        """Return L_p and L_kl, summed over each row, given the hidden states of the text in tokens."""
+        ids, mask, labels, token_positions = sequence
+        windows, phrase_windows = encoded
+        if ids is None or labels is None or token_positions is None or windows is None or phrase_windows is None:
+            raise ValueError(
+                "phrase_input_ids needs phrase_labels, token_positions, windows and phrase_windows beside it; "
+                "PhraseCollator makes them all"
+            )
+        vocab_size, output = self.get_output_embeddings().weight.shape[0], self.get_output_embeddings()
+        tokens = self.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
+        if len(phrase_windows):
+            inputs, outputs = self.phrase_encoder(windows, phrase_windows)
+            slots = (ids - vocab_size).clamp(min=0)
+            embeds = torch.where((ids >= vocab_size)[..., None], inputs[slots].to(tokens.dtype), tokens)
+            first_tokens = windows[phrase_windows[:, 0], 0]
+            unused = hidden.new_zeros(())
+        else:  # every process must use every parameter: gradients of 0
+            pair = torch.tensor([[0, 1]], device=ids.device)
+            inputs, outputs = self.phrase_encoder(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
+            embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0
+            outputs = outputs[:0]
+        states = self.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **kwargs)[0]
+        targets = shifted_targets(labels, mask)
+        excluded = excluded_phrases(ids.shape, len(outputs), phrase_mask, masked_phrases, ids.device)
+        parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
+        if self.config.kl_loss_weight:
+            parts["kl"] = kl_loss(
+                cast(DynamicVocabConfig, self.config),
+                states,
+                targets,
+                hidden,
+                token_positions,
+                output,
+                outputs,
+                first_tokens,
+                excluded,
+            )
+        return parts
