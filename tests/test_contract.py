@@ -10,12 +10,28 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig
 from transformers.pytorch_utils import Conv1D
 
-from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from tests.tiny_models import CACHED_FAMILIES, FAMILIES, TARGETS, VOCAB, make_backbone, make_model, token_ids
+from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
+from tests.tiny_models import (
+    CACHED_FAMILIES,
+    FAMILIES,
+    KINDS,
+    TARGETS,
+    VOCAB,
+    make_any,
+    make_backbone,
+    make_dynamic_model,
+    make_model,
+    make_vocabulary,
+    new_part,
+    phrase_ids,
+    token_ids,
+    training_inputs,
+)
 
 families = pytest.mark.parametrize("family", FAMILIES)
 cached_families = pytest.mark.parametrize("family", CACHED_FAMILIES)
 targets = pytest.mark.parametrize("target", TARGETS)
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @families
@@ -35,6 +51,27 @@ def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(family, tar
     config = AutoConfig.from_pretrained(tmp_path)
     assert MultiTokenConfig.from_dict(json.loads(config.to_json_string(use_diff=False))).to_dict() == config.to_dict()
     expected, got = model(ids, labels=ids), again(ids, labels=ids)
+    assert torch.equal(got.logits, expected.logits)
+    assert torch.equal(got.loss, expected.loss)
+    tensors = model.state_dict()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.state_dict().items())
+
+
+@families
+def test_a_saved_dynamic_vocabulary_comes_back_bit_for_bit_through_the_auto_class(family, tmp_path):
+    model, ids, vocabulary = make_dynamic_model(family, kl_direction="reverse"), phrase_ids(), make_vocabulary()
+    model.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.bin"))
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "dynamic_vocab"
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(again, DynamicVocabForCausalLM)
+    assert again.config.kl_direction == "reverse"
+    for part, module in (("backbone", again.backbone), ("phrase_encoder", again.phrase_encoder.transformer)):
+        assert type(getattr(again.config, part)) is type(getattr(model.config, part))
+        assert getattr(again.config, part) is module.config
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert DynamicVocabConfig.from_dict(json.loads(config.to_json_string(use_diff=False))).to_dict() == config.to_dict()
+    expected, got = (one(ids, labels=ids, phrases=vocabulary) for one in (model, again))
     assert torch.equal(got.logits, expected.logits)
     assert torch.equal(got.loss, expected.loss)
     tensors = model.state_dict()
@@ -101,19 +138,21 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(family, target):
 
 
 @families
-@targets
-def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(family, target):
-    model = make_model(family, target=target).train()
+@kinds
+def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(family, kind):
+    if (family, kind) == ("reformer", "phrases"):
+        pytest.skip("in training it takes multiples of its chunks alone, and a text with phrases is of any length")
+    model, batch = make_any(family, kind).train(), training_inputs(kind)
     unused = {"backbone.lm_head.bias"} if family == "reformer" else set()  # Reformer does not add it
-    ids = token_ids(2, 16)
-    model(ids, labels=ids).loss.backward()
+    model(**batch).loss.backward()
     missing = {name for name, parameter in model.named_parameters() if parameter.grad is None}
     assert missing == unused
     model.zero_grad()
     model.backbone.requires_grad_(False)
-    model(ids, labels=ids).loss.backward()
+    model(**batch).loss.backward()
     assert all(p.grad is None for p in model.backbone.parameters())
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.heads.parameters())
+    assert all(p.grad is not None for p in new_part(model).parameters())
+    assert all(p.grad.abs().sum() > 0 for name, p in new_part(model).named_parameters() if ".k_proj.bias" not in name)
 
 
 @families
@@ -135,15 +174,15 @@ def test_lora_trains_the_adapter_and_the_heads_alone(family):
 
 
 @cached_families
-def test_gradient_checkpointing_gives_the_same_gradients(family):
-    model = make_model(family).train()
-    ids = token_ids(2, 12)
-    model(ids, labels=ids).loss.backward()
+@pytest.mark.parametrize("kind", ["difference", "phrases"])
+def test_gradient_checkpointing_gives_the_same_gradients(family, kind):
+    model, batch = make_any(family, kind).train(), training_inputs(kind)
+    model(**batch).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     model.gradient_checkpointing_enable()
     assert model.is_gradient_checkpointing
-    model(ids, labels=ids).loss.backward()
+    model(**batch).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-5, atol=1e-6)
 
@@ -160,18 +199,36 @@ def test_bfloat16_is_near_full_precision_with_a_float32_loss(family, target):
     assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
 
 
+@cached_families
+def test_phrases_in_bfloat16_are_near_those_in_full_precision(family):
+    model, batch, ids, vocabulary = (
+        make_any(family, "phrases"),
+        training_inputs("phrases"),
+        phrase_ids(),
+        make_vocabulary(),
+    )
+    full, logits = model(**batch), model(ids, phrases=vocabulary).logits
+    half = model.bfloat16()(**batch)
+    assert half.loss.dtype == torch.float32
+    for name in ("phrase", "token"):
+        assert abs(half.loss_parts[name] / full.loss_parts[name] - 1) < 0.05
+    halved = model(ids, phrases=vocabulary).logits
+    assert halved.dtype == torch.bfloat16
+    assert (halved.float() - logits).std() < 0.1 * logits.std()
+
+
 _COMPILED = """
 import torch
-from tests.tiny_models import make_model, token_ids
+from tests.tiny_models import make_any, new_part, training_inputs
 
-for family in ("gpt_neo", "llama"):
-    for target in ("difference", "embedding"):
-        model, ids = make_model(family, target=target).train(), token_ids(2, 12)
+for family, kinds in (("gpt_neo", ("difference", "embedding")), ("llama", ("difference", "embedding", "phrases"))):
+    for kind in kinds:
+        model, batch = make_any(family, kind).train(), training_inputs(kind)
         results = []
         for run in (model, torch.compile(model, backend="aot_eager")):
-            loss = run(ids, labels=ids).loss
+            loss = run(**batch).loss
             loss.backward()
-            results.append((loss.detach(), model.heads[0].outer.weight.grad.clone()))
+            results.append((loss.detach(), *(p.grad.clone() for p in new_part(model).parameters())))
             model.zero_grad()
         for one, other in zip(*results):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -198,6 +255,15 @@ def test_no_position_sees_what_comes_after_it(family, target):
         torch.manual_seed(0)
         after = model(changed, ensemble_weight=weight).logits[0, :9]
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+@families
+def test_no_position_sees_the_phrases_after_it(family):
+    model, vocabulary, ids = make_dynamic_model(family), make_vocabulary(), phrase_ids(2, 16)
+    changed = torch.cat([ids[:, :9], ids[:, 9:].flip(0, 1)], dim=1)
+    assert not torch.equal(changed, ids)
+    before, after = (model(given, phrases=vocabulary).logits[:, :9] for given in (ids, changed))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 @cached_families

@@ -1,4 +1,4 @@
-"""Tiny randomly initialised backbones of several families, and heads on them."""
+"""Tiny randomly initialised backbones of several families, with heads, and with phrases."""
 
 from functools import cache
 
@@ -16,7 +16,9 @@ from transformers import (
     ReformerConfig,
 )
 
-from hf_targets import MultiTokenForCausalLM
+from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, PhraseCollator, PhraseVocabulary, TokenNgrams
+from hf_targets.data.phrase_negatives import Prefixes, SelfRetrieval
+from hf_targets.data.tokenization import word_level_tokenizer
 
 VOCAB = 50
 _SMALL = {"vocab_size": VOCAB, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
@@ -96,6 +98,64 @@ def make_model(family: str = "gpt_neo", seed: int = 0, **config) -> MultiTokenFo
     if config.get("target") == "conditional":
         config |= {"target": "difference", "head": "conditional"}
     return MultiTokenForCausalLM.from_base(make_backbone(family, seed), **{"ngram_size": 4, **config}).eval()
+
+
+def make_dynamic_model(family: str = "gpt2", seed: int = 0, **config) -> DynamicVocabForCausalLM:
+    """Return a model with a phrase encoder, other than its backbone, around a tiny backbone."""
+    if family == "reformer":
+        config = {"tie_phrase_embeddings": False, **config}  # its output embedding is wider than the other
+    encoder = make_backbone(family, seed + 1)
+    return DynamicVocabForCausalLM.from_base(make_backbone(family, seed), encoder, **config).eval()
+
+
+PHRASES = ((1, 2), (3, 4, 5), (1, 2, 6), (7, 8, 9, 10))
+WORDS = word_level_tokenizer([" ".join(f"w{number}" for number in range(VOCAB - 3)) + "\n"])  # as many as the models'
+
+
+def make_vocabulary(*phrases: tuple[int, ...]) -> PhraseVocabulary:
+    """Return a vocabulary of phrases, of `PHRASES` if none is given."""
+    return PhraseVocabulary.from_token_ids(phrases or PHRASES, WORDS, vocab_size=VOCAB)
+
+
+def phrase_ids(num_rows: int = 2, time: int = 12, num_phrases: int = len(PHRASES)) -> torch.Tensor:
+    """Return random token ids, with a phrase here and there."""
+    ids, generator = token_ids(num_rows, time), torch.Generator().manual_seed(1)
+    places = torch.rand(num_rows, time, generator=generator) < 0.4
+    return torch.where(places, torch.randint(num_phrases, ids.shape, generator=generator) + VOCAB, ids)
+
+
+def make_collator(seed: int = 0, **settings) -> PhraseCollator:
+    """Return a collator for the tiny models whose rows do not share all of their phrases."""
+    options = {"min_gap": 2, "negatives": [Prefixes(), SelfRetrieval()], "vocab_size": VOCAB, **settings}
+    return PhraseCollator(WORDS, TokenNgrams(2, 4), generator=torch.Generator().manual_seed(seed), **options)
+
+
+def phrase_batch(num_rows: int = 3, time: int = 15, seed: int = 3, **settings) -> dict[str, torch.Tensor]:
+    """Return a training batch of rows of different lengths, of so few words that phrases come again."""
+    rows = (token_ids(num_rows, time, seed=seed) % 5 + 1).tolist()
+    features = [{"input_ids": row[: time - 2 * (number % 3)]} for number, row in enumerate(rows)]
+    return make_collator(seed, **settings)(features)
+
+
+KINDS = (*TARGETS, "phrases")
+
+
+def make_any(family: str, kind: str) -> PreTrainedModel:
+    """Return a model of one of `KINDS` on a tiny backbone."""
+    return make_dynamic_model(family) if kind == "phrases" else make_model(family, target=kind)
+
+
+def new_part(model: PreTrainedModel) -> torch.nn.Module:
+    """Return what a model of ours adds to its backbone."""
+    return model.get_submodule("phrase_encoder" if isinstance(model, DynamicVocabForCausalLM) else "heads")
+
+
+def training_inputs(kind: str, num_rows: int = 2, time: int = 16) -> dict[str, torch.Tensor]:
+    """Return what a model of one of `KINDS` is trained on."""
+    if kind == "phrases":
+        return phrase_batch(num_rows, time)
+    ids = token_ids(num_rows, time)
+    return {"input_ids": ids, "labels": ids}
 
 
 def token_ids(*shape: int, seed: int = 0) -> torch.Tensor:

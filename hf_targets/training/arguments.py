@@ -9,7 +9,17 @@ from hf_targets.maths.mixing import check_ensemble_weight
 
 
 @dataclass
-class MultiTokenTrainingArguments(TrainingArguments):
+class TargetTrainingArguments(TrainingArguments):
+    """Arguments that all of ours share."""
+
+    def __post_init__(self) -> None:
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
+        super().__post_init__()
+
+
+@dataclass
+class MultiTokenTrainingArguments(TargetTrainingArguments):
     """Arguments of `MultiTokenTrainer`."""
 
     ensemble_weights: list[float] = field(
@@ -32,6 +42,24 @@ class MultiTokenTrainingArguments(TrainingArguments):
             raise ValueError(f"head_warmup_steps must be 0 or more, got {self.head_warmup_steps}")
         if self.head_learning_rate is not None and self.head_learning_rate < 0:
             raise ValueError(f"head_learning_rate must be 0 or more, got {self.head_learning_rate}")
-        if not torch.accelerator.is_available():
-            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
+        super().__post_init__()
+
+
+@dataclass
+class DynamicVocabTrainingArguments(TargetTrainingArguments):
+    """Arguments of `DynamicVocabTrainer`."""
+
+    encoder_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the phrase encoder, under the same schedule; None: learning_rate."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.encoder_learning_rate is not None and self.encoder_learning_rate < 0:
+            raise ValueError(f"encoder_learning_rate must be 0 or more, got {self.encoder_learning_rate}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0 for a dynamic vocabulary, got {self.label_smoothing_factor}: the "
+                "uniform distribution over a table that changes with each batch is no target"
+            )
         super().__post_init__()

@@ -1,16 +1,19 @@
-"""LoRA on the backbone, and the heads trained in full beside it."""
+"""LoRA on the backbone, and what a target adds trained in full beside it."""
 
 from transformers import PreTrainedModel
 
 from hf_targets.extras import require
 from hf_targets.training.multitoken import heads_of
+from hf_targets.training.phrases import has_phrases
 
 
-def add_lora(model: PreTrainedModel, rank: int):
-    """Return the model under peft: LoRA on the backbone's linear layers, new heads trained whole.
+def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: float = 0.0):
+    """Return the model under peft: LoRA on the backbone's linear layers, and what a target adds trained whole.
 
     Args:
         rank: Of the adapters, 1 or more.
+        alpha: Their scale is alpha / rank.
+        dropout: Before the adapters, in [0, 1).
     Returns: A `peft.PeftModel`; its `merge_and_unload()` is a plain model again.
     Raises:
         ValueError: If `rank` is below 1.
@@ -19,12 +22,14 @@ def add_lora(model: PreTrainedModel, rank: int):
     if rank < 1:
         raise ValueError(f"the rank of LoRA must be 1 or more, got {rank}; None trains all of the model")
     peft = require("peft", extra="lora")
-    heads = None if heads_of(model) is None else ["heads"]
+    whole = "heads" if heads_of(model) is not None else "phrase_encoder" if has_phrases(model) else None
     config = peft.LoraConfig(
         r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
         target_modules="all-linear",
-        exclude_modules=r".*\bheads\..*",
-        modules_to_save=heads,
+        exclude_modules=None if whole is None else rf".*\b{whole}\..*",
+        modules_to_save=None if whole is None else [whole],
         task_type="CAUSAL_LM",
     )
     return peft.get_peft_model(model, config)

@@ -1,0 +1,109 @@
+"""The settings of a recipe that say which phrases a model is trained on, and against which negatives."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from hf_targets.data.forward_maximum_matching import ForwardMaximumMatching
+from hf_targets.data.phrase_mining import PhraseMiner, TokenNgrams, WordNgrams
+from hf_targets.data.phrase_negatives import CorpusRetrieval, negatives_by_name
+from hf_targets.data.phrases import FalseNegatives, PhraseCollator
+from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
+
+KINDS = ("words", "tokens", "fmm", "none")
+
+
+@dataclass
+class PhraseSettings:
+    """Phrases, negatives and losses; the defaults are the paper's where it gives one."""
+
+    phrases: str = field(
+        default="words",
+        metadata={"help": 'N-words: "words", N-ids: "tokens", forward maximum matching: "fmm", or "none".'},
+    )
+    negatives: list[str] = field(
+        default_factory=lambda: ["in_batch", "prefix", "self_retrieval"],
+        metadata={"help": "Of in_batch, pre_batch, prefix, self_retrieval, corpus_retrieval (fmm) and generation."},
+    )
+    num_successors: int = field(default=2, metadata={"help": "Tokens behind a phrase that make negatives, at most."})
+    negatives_model: str | None = field(default=None, metadata={"help": "Generates negatives; any causal model."})
+    min_gap: int = field(default=5, metadata={"help": "Tokens between two phrases, at least."})
+    phrase_rate: float = field(default=1.0, metadata={"help": "Chance of a phrase wherever one may start."})
+    max_phrase_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
+    false_negatives: FalseNegatives = field(
+        default="at_tokens", metadata={"help": "Where phrases that the text goes on with are no negatives."}
+    )
+    fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the corpus, for fmm."})
+    projection: str = field(default="mlp", metadata={"help": 'From encoder to backbone: "mlp" or "linear".'})
+    tie_phrase_embeddings: bool = field(default=True, metadata={"help": "One embedding for input and output."})
+    phrase_loss_weight: float = field(default=1.0, metadata={"help": "Weight of L_p."})
+    token_loss_weight: float = field(default=1.0, metadata={"help": "Weight of L_t."})
+    kl_loss_weight: float = field(default=1.0, metadata={"help": "Weight of L_kl."})
+    kl_support: str = field(default="tokens", metadata={"help": '"tokens" or "first_token".'})
+    kl_positions: str = field(default="token_targets", metadata={"help": '"token_targets" or "all".'})
+    kl_direction: str = field(default="forward", metadata={"help": '"forward" or "reverse".'})
+    kl_detach_teacher: bool = field(default=True, metadata={"help": "Whether the text in tokens is left as it is."})
+
+    def __post_init__(self) -> None:
+        if self.phrases not in KINDS:
+            raise ValueError(f"phrases must be one of {', '.join(KINDS)}, got {self.phrases!r}")
+        if "corpus_retrieval" in self.negatives and self.phrases != "fmm":
+            raise ValueError(
+                f'corpus_retrieval looks phrases up in a table of frequent ones, which phrases="fmm" has, got '
+                f"phrases={self.phrases!r}"
+            )
+        DynamicVocabConfig(**self.losses())
+
+    def losses(self) -> dict[str, Any]:
+        """Return the fields of `DynamicVocabConfig` that are among these."""
+        return {name: getattr(self, name) for name in BASE_FIELDS}
+
+
+def make_collator(
+    settings: PhraseSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Iterable[Sequence[int]],
+    vocab_size: int,
+) -> PhraseCollator:
+    """Return the collator that these settings ask for.
+
+    Args:
+        corpus: Rows of token ids, which forward maximum matching and corpus retrieval look through.
+        vocab_size: Rows of the model's embedding.
+    Raises:
+        ValueError: If a setting is out of range, or negatives are to be generated without a model.
+    """
+    longest, retrieval, language_model = settings.max_phrase_tokens, None, None
+    miner: PhraseMiner
+    if settings.phrases == "words":
+        miner = WordNgrams(2, 5)
+    elif settings.phrases == "tokens":
+        miner = TokenNgrams(2, min(5, longest))
+    else:
+        rows = [list(chain.from_iterable(corpus))]  # blocks of one text
+        miner = ForwardMaximumMatching.mine(rows, min_count=settings.fmm_min_count, max_tokens=longest)
+        if "corpus_retrieval" in settings.negatives:
+            retrieval = CorpusRetrieval.from_corpus(rows, miner.phrases, num_successors=settings.num_successors)
+    if "generation" in settings.negatives:
+        if settings.negatives_model is None:
+            raise ValueError("negatives by generation take a causal language model; give negatives_model")
+        language_model = AutoModelForCausalLM.from_pretrained(settings.negatives_model).eval()
+    negatives = negatives_by_name(
+        settings.negatives,
+        num_successors=settings.num_successors,
+        corpus_retrieval=retrieval,
+        language_model=language_model,
+    )
+    return PhraseCollator(
+        tokenizer,
+        miner,
+        vocab_size=vocab_size,
+        negatives=negatives,
+        min_gap=settings.min_gap,
+        phrase_rate=settings.phrase_rate,
+        max_tokens=longest,
+        false_negatives=settings.false_negatives,
+    )

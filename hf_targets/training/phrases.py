@@ -1,0 +1,114 @@
+"""Training and evaluation of a language model with a dynamic vocabulary, or of a plain one beside it."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+
+from hf_targets.data.phrases import PhraseCollator
+from hf_targets.maths.losses import IGNORED
+from hf_targets.models.phrases.model import DynamicVocabForCausalLM
+from hf_targets.training.arguments import DynamicVocabTrainingArguments
+from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
+
+
+def has_phrases(model: nn.Module) -> bool:
+    """Return whether this is a model with a dynamic vocabulary, plain or under peft."""
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
+    return isinstance(core, DynamicVocabForCausalLM)
+
+
+class DynamicVocabTrainer(TargetTrainer):
+    """Trainer of `DynamicVocabForCausalLM`, plain or under peft; a plain causal model is the baseline beside it.
+
+    What it adds: every part of the loss is logged by name, the phrase encoder may have a learning rate of its own, and
+    an evaluation reports two perplexities, both for each token of the text:
+
+    - `perplexity`: of the text in tokens, without phrases. It compares with any language model's.
+    - `best_path_perplexity`: of the text with the phrases that the collator chose, over tokens and the phrases and
+      negatives of its batch. It is of one way to write the text among many, and falls with the number of negatives.
+
+    The data sets have `input_ids`, `labels`, `attention_mask`, as `hf_targets.pack_blocks` makes them.
+
+    Args:
+        data_collator: A `PhraseCollator`; a plain model takes Transformers' own.
+    Raises:
+        ValueError: Before training starts, if the collator does not fit the model, a data set has token ids beyond its
+            vocabulary, or an encoder's learning rate is asked for of a model that has none.
+    """
+
+    args: DynamicVocabTrainingArguments
+    new_parts = "phrase_encoder."
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module,
+        args: DynamicVocabTrainingArguments,
+        data_collator: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self.has_phrases = has_phrases(model)
+        if self.has_phrases != isinstance(data_collator, PhraseCollator):
+            wanted = "a PhraseCollator, which makes its phrases" if self.has_phrases else "no PhraseCollator"
+            raise ValueError(f"{type(model).__name__} takes {wanted}, got {type(data_collator).__name__}")
+        if not self.has_phrases and args.encoder_learning_rate is not None:
+            raise ValueError(f"{type(model).__name__} has no phrase encoder: leave out encoder_learning_rate")
+        if self.has_phrases:
+            vocab_size: int = model.get_output_embeddings().weight.shape[0]  # pyright: ignore
+            if data_collator.vocab_size != vocab_size:
+                raise ValueError(
+                    f"phrase ids begin where the model's {vocab_size} tokens end, and the collator's begin at "
+                    f"{data_collator.vocab_size}; make it with vocab_size={vocab_size}"
+                )
+        kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
+        super().__init__(model=model, args=args, data_collator=data_collator or default_data_collator, **kwargs)
+
+    @property
+    def new_parts_learning_rate(self) -> float | None:
+        """The phrase encoder's learning rate, if it is another than the backbone's."""
+        return self.args.encoder_learning_rate
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Load evaluation batches, whose phrases are the same each time and leave those of training as they are."""
+        training = self.data_collator
+        if isinstance(training, PhraseCollator):
+            self.data_collator = training.seeded(self.args.seed)
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.data_collator = training
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the loss, each row's summed losses (in tokens, with phrases), and each row's number of targets."""
+        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
+        inputs.pop(WORDS_COLUMN, None)
+        targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            if self.has_phrases:
+                outputs = model(**inputs, skip_logits=True)
+                rows = [outputs.row_losses["token"], outputs.row_losses["phrase"]]
+            else:
+                outputs = model(**inputs)
+                logits = outputs.logits.float().transpose(1, 2)
+                rows = [F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none").sum(dim=1)]
+        losses = torch.stack(rows, dim=1).double()
+        return outputs.loss.detach().mean(), losses, (targets != IGNORED).sum(dim=1)[:, None]
+
+    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
+        sums = torch.as_tensor(predictions.predictions).sum(dim=0).tolist()
+        count = int(torch.as_tensor(predictions.label_ids).sum())
+        if not count:
+            raise ValueError(
+                "a perplexity needs at least one target, and all labels are -100, padding or a first token"
+            )
+        names = ("perplexity", "best_path_perplexity")
+        return {name: math.exp(min(700.0, total / count)) for name, total in zip(names, sums, strict=False)}

@@ -1,0 +1,123 @@
+"""The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from transformers import Trainer
+
+from hf_targets.data.blocks import check_token_ids
+from hf_targets.models.alignment import mask_first_tokens
+
+WORDS_COLUMN = "num_words"
+
+
+class TargetTrainer(Trainer):
+    """Trainer of a model whose output has `loss_parts`, plain or under peft; or of any other, as a baseline.
+
+    Raises:
+        ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary.
+    """
+
+    new_parts = ""
+    """Names of parameters that this is a part of belong to what a target adds to the backbone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
+        self._parts_since = 0
+        super().__init__(*args, **kwargs)
+        named = {"train": self.train_dataset}
+        named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
+        for name, dataset in named.items():
+            self._check_dataset(dataset, name)
+
+    @property
+    def new_parts_learning_rate(self) -> float | None:
+        """The learning rate of the new parts, if it is another than the backbone's."""
+        return None
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        if not isinstance(dataset, Dataset):
+            return  # none, or one whose rows are not known before they are asked for
+        if missing := {"input_ids", "labels"} - set(dataset.column_names):
+            raise ValueError(
+                f"the {name} data needs the columns input_ids and labels, and lacks {', '.join(sorted(missing))} among "
+                f"{dataset.column_names}; hf_targets.pack_blocks makes them"
+            )
+        if not len(dataset):
+            raise ValueError(f"the {name} data must have rows, got none")
+        vocab_size: int = self.model.get_input_embeddings().weight.shape[0]  # pyright: ignore
+        check_token_ids(dataset, vocab_size)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as Trainer does; a data set that is given is looked at first."""
+        self._check_dataset(eval_dataset, "evaluation")
+        return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
+        """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""
+        return super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
+
+    def _mask_first_tokens(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if "labels" not in batch:
+            raise ValueError(f"a batch needs labels, got {', '.join(batch)}; hf_targets.pack_blocks makes them")
+        masks = batch.get("attention_mask"), batch.get("position_ids")
+        return {**batch, "labels": mask_first_tokens(batch["labels"], *masks)}
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if WORDS_COLUMN not in self._signature_columns:
+            self._signature_columns = [*self._signature_columns, WORDS_COLUMN]
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """Create the optimizer, with the new parts in groups of their own where they have a rate of their own."""
+        if self.optimizer is None and self.new_parts_learning_rate is not None:
+            optimizer = super().create_optimizer(model)
+            assert self.model is not None
+            ours = {id(p) for name, p in self.model.named_parameters() if self.new_parts in name}
+            for group in list(optimizer.param_groups):
+                new = [p for p in group["params"] if id(p) in ours]
+                group["params"] = [p for p in group["params"] if id(p) not in ours]
+                rest = {key: value for key, value in group.items() if key != "params"}
+                optimizer.add_param_group({**rest, "params": new, "lr": self.new_parts_learning_rate})
+            return optimizer
+        return super().create_optimizer(model)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Compute the loss as Trainer does, and keep its parts for the log."""
+        inputs = {name: value for name, value in inputs.items() if name != WORDS_COLUMN}
+        loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
+        parts = outputs.get("loss_parts") if model.training else None
+        if parts is not None:
+            summed = self.args.average_tokens_across_devices and num_items_in_batch is not None
+            scale = self.accelerator.num_processes if summed else 1  # as Trainer scales the loss, averaged when logged
+            if not self._parts:
+                self._parts_since = self.state.global_step
+            for name, part in parts.items():
+                self._parts[name] += part * scale
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the parts of the loss beside the loss."""
+        if "loss" in logs and self._parts:
+            steps = max(1, self.state.global_step - self._parts_since)
+            for name, total in self._parts.items():
+                gathered = self.accelerator.gather(torch.as_tensor(total, device=self.args.device).reshape(1))
+                logs[f"loss_{name}"] = torch.as_tensor(gathered).mean().item() / steps
+            self._parts.clear()
+        super().log(logs, start_time)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        tied = getattr(self.model, "all_tied_weights_keys", {})  # saved once, under their other name
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)

@@ -1,0 +1,224 @@
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from hf_targets.maths.losses import IGNORED
+from tests.tiny_models import (
+    FAMILIES,
+    VOCAB,
+    make_dynamic_model,
+    make_vocabulary,
+    phrase_batch,
+    phrase_ids,
+    token_ids,
+)
+
+near = {"rtol": 1e-4, "atol": 1e-4}
+COLLATED = ("in_batch", "own_rows", "masked_everywhere", "kept", "few", "none")
+
+
+def batch_of(kind: str) -> dict[str, torch.Tensor]:
+    """A training batch of one kind."""
+    settings = {
+        "in_batch": {"negatives": None},
+        "own_rows": {},
+        "masked_everywhere": {"false_negatives": "everywhere"},
+        "kept": {"false_negatives": "keep"},
+        "few": {"phrase_rate": 0.2},
+        "none": {"phrase_rate": 0.0},
+    }[kind]
+    batch = phrase_batch(**settings)
+    assert len(batch["phrase_windows"]) == 0 or kind != "none"
+    return batch
+
+
+def by_hand(model, batch):
+    """L_p, L_t and L_kl of each row in float64, one place after the other, from whole distributions."""
+    config = model.config
+    layer = model.get_output_embeddings()
+    weight = layer.weight.double()
+    bias = 0.0 if layer.bias is None else layer.bias.double()
+    matrix = model.get_input_embeddings()(torch.arange(VOCAB))
+    phrases = [tuple(batch["windows"][w, :n].tolist()) for w, n in batch["phrase_windows"].tolist()]
+    embedded = [model.phrase_encoder(torch.tensor([p]), torch.tensor([[0, len(p)]])) for p in phrases]
+    masked = {tuple(triple) for triple in batch["masked_phrases"].tolist()}
+    rows = []
+    for row in range(len(batch["input_ids"])):
+        ids = batch["input_ids"][row][batch["attention_mask"][row] == 1]
+        hidden = model.backbone.base_model(input_ids=ids[None])[0][0].double()
+        teacher = (hidden @ weight.T + bias).log_softmax(-1)
+        token = -sum(teacher[t, ids[t + 1]] for t in range(len(ids) - 1))
+
+        places = batch["phrase_input_ids"][row][batch["phrase_attention_mask"][row] == 1].tolist()
+        inputs = [matrix[id_] if id_ < VOCAB else embedded[id_ - VOCAB][0][0] for id_ in places]
+        hidden = model.backbone.base_model(inputs_embeds=torch.stack(inputs)[None])[0][0].double()
+        phrase = kl = 0.0
+        read = 0  # tokens of the text that the place and those before it hold
+        for place, target in enumerate(places[1:]):
+            read += 1 if places[place] < VOCAB else len(phrases[places[place] - VOCAB])
+            there = [
+                entry
+                for entry in range(len(phrases))
+                if batch["phrase_mask"][row, entry] and (row, place, entry) not in masked
+            ]
+            logits = torch.cat(
+                [hidden[place] @ weight.T + bias, *(embedded[e][1].double() @ hidden[place] for e in there)]
+            )
+            shares = logits.softmax(-1)
+            chosen = target if target < VOCAB else VOCAB + there.index(target - VOCAB)
+            phrase = phrase - shares[chosen].log()
+            if target >= VOCAB and config.kl_positions == "token_targets":
+                continue
+            last = read + (1 if target < VOCAB else len(phrases[target - VOCAB])) - 1  # its place among the tokens
+            if config.kl_support == "tokens":
+                p = shares[:VOCAB] / shares[:VOCAB].sum()
+            else:
+                p = shares[:VOCAB] + sum(
+                    torch.eye(VOCAB)[phrases[e][0]] * shares[VOCAB + n] for n, e in enumerate(there)
+                )
+            log_q = teacher[last - 1]
+            if config.kl_detach_teacher:
+                log_q = log_q.detach()
+            one, other = (p.log(), log_q) if config.kl_direction == "forward" else (log_q, p.log())
+            kl = kl + (one.exp() * (one - other)).sum()
+        rows.append([torch.as_tensor(part) for part in (phrase, token, kl)])
+    return [torch.stack(parts) for parts in zip(*rows, strict=True)]
+
+
+def assert_as_by_hand(model, batch):
+    output = model(**batch)
+    parts = by_hand(model, batch)
+    count = (batch["labels"][:, 1:] != IGNORED).sum()
+    assert set(output.loss_parts) == {"phrase", "token", "kl"}
+    for name, part in zip(("phrase", "token", "kl"), parts, strict=True):
+        torch.testing.assert_close(output.row_losses[name].double(), part.detach().double(), **near)
+        torch.testing.assert_close(output.loss_parts[name].double(), part.detach().double().sum() / count, **near)
+    expected = sum(part.sum() for part in parts) / count
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = torch.autograd.grad(output.loss, parameters, allow_unused=True)
+    wanted = torch.autograd.grad(expected, parameters, allow_unused=True)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(
+            torch.zeros(()) if one is None else one, torch.zeros_like(one) if other is None else other, **near
+        )
+
+
+@pytest.mark.parametrize("kind", COLLATED)
+def test_the_three_losses_are_those_taken_by_hand(kind):
+    batch = batch_of(kind)
+    if kind in ("own_rows", "in_batch"):
+        assert len(batch["masked_phrases"])
+        assert bool(batch["phrase_mask"].all()) == (kind == "in_batch")
+    assert_as_by_hand(make_dynamic_model("gpt2"), batch)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "reformer"])
+def test_they_are_for_every_family_and_with_a_matrix_for_each_way(family):
+    assert_as_by_hand(make_dynamic_model(family, tie_phrase_embeddings=False), batch_of("own_rows"))
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("positions", ["token_targets", "all"])
+@pytest.mark.parametrize("support", ["tokens", "first_token"])
+def test_l_kl_is_what_its_settings_say(support, positions, direction, detach):
+    model = make_dynamic_model(
+        "llama", kl_support=support, kl_positions=positions, kl_direction=direction, kl_detach_teacher=detach
+    )
+    assert_as_by_hand(model, batch_of("own_rows"))
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts():
+    weights = {"phrase_loss_weight": 0.5, "token_loss_weight": 0.25, "kl_loss_weight": 2.0}
+    output = make_dynamic_model(**weights)(**phrase_batch())
+    expected = sum(weights[f"{name}_loss_weight"] * part for name, part in output.loss_parts.items())
+    torch.testing.assert_close(output.loss.detach(), expected)
+    without = make_dynamic_model(kl_loss_weight=0.0)(**phrase_batch())
+    assert set(without.loss_parts) == {"phrase", "token"}
+    torch.testing.assert_close(without.loss.detach(), sum(without.loss_parts.values()))
+
+
+def test_without_phrases_l_p_is_l_t_and_l_kl_is_zero():
+    output = make_dynamic_model()(**batch_of("none"))
+    torch.testing.assert_close(output.row_losses["phrase"], output.row_losses["token"])
+    assert output.row_losses["kl"].abs().max() < 1e-5
+    model = make_dynamic_model().train()
+    model(**batch_of("none")).loss.backward()
+    assert all(p.grad is not None for p in model.parameters())  # processes must agree on what has a gradient
+
+
+@pytest.mark.parametrize("count", [7, torch.tensor(7)])
+def test_every_part_is_divided_by_the_number_of_items_given(count):
+    model, batch = make_dynamic_model(), phrase_batch()
+    own = (batch["labels"][:, 1:] != IGNORED).sum().item()
+    default, given = model(**batch), model(**batch, num_items_in_batch=count)
+    torch.testing.assert_close(given.loss, default.loss * own / 7)
+    for name, part in given.loss_parts.items():
+        torch.testing.assert_close(part, default.loss_parts[name] * own / 7)
+        torch.testing.assert_close(given.row_losses[name], default.row_losses[name])
+
+
+def test_rows_one_by_one_add_up_to_the_batch():
+    model = make_dynamic_model()
+    batch = phrase_batch(num_rows=8)
+    count = (batch["labels"][:, 1:] != IGNORED).sum()
+    model(**batch, num_items_in_batch=count).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for row in range(8):
+        one = {name: tensor[row : row + 1] for name, tensor in batch.items() if "windows" not in name}
+        mine = batch["masked_phrases"][batch["masked_phrases"][:, 0] == row]
+        one["masked_phrases"] = mine * torch.tensor([0, 1, 1])
+        model(
+            **one, windows=batch["windows"], phrase_windows=batch["phrase_windows"], num_items_in_batch=count
+        ).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optional", ["phrase_mask", "masked_phrases", "phrase_attention_mask"])
+def test_what_says_nothing_may_be_left_out(optional):
+    model = make_dynamic_model()
+    batch = phrase_batch(num_rows=1, negatives=None, false_negatives="keep")
+    expected = model(**batch).loss
+    del batch[optional]
+    torch.testing.assert_close(model(**batch).loss, expected)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi"])
+def test_labels_alone_give_the_loss_of_the_sequence_as_it_stands(family, tmp_path):
+    model, ids = make_dynamic_model(family), token_ids(2, 10)
+    model.backbone.save_pretrained(tmp_path)
+    labels = ids.masked_fill(torch.arange(10) < 3, IGNORED)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)(ids, labels=labels).loss
+    output = model(ids, labels=labels)
+    torch.testing.assert_close(output.loss, plain)
+    assert set(output.loss_parts) == {"token"}
+    mixed, vocabulary = phrase_ids(), make_vocabulary()
+    output = model(mixed, labels=mixed, phrases=vocabulary)
+    logp = output.logits[:, :-1].double().log_softmax(-1)
+    expected = -logp.gather(2, mixed[:, 1:, None]).mean()
+    torch.testing.assert_close(output.loss.double(), expected, **near)
+    assert set(output.loss_parts) == {"phrase"}
+
+
+def test_packed_documents_do_not_predict_each_other():
+    model = make_dynamic_model("llama")
+    documents = [token_ids(1, 4, seed=seed) for seed in (1, 2)]
+    alone = sum(model(ids, labels=ids).row_losses["token"] for ids in documents)
+    packed, positions = torch.cat(documents, dim=1), torch.tensor([[0, 1, 2, 3] * 2])
+    output = model(packed, labels=packed, position_ids=positions)
+    torch.testing.assert_close(output.row_losses["token"], alone, **near)
+    torch.testing.assert_close(output.loss, alone[0] / 6, **near)
+
+
+def test_no_target_gives_a_zero_loss():
+    model, batch = make_dynamic_model(), phrase_batch()
+    for name in ("labels", "phrase_labels"):
+        batch[name] = torch.full_like(batch[name], IGNORED)
+    output = model(**batch)
+    assert output.loss.item() == 0.0
+    output.loss.backward()
+    assert not math.isnan(model.backbone.transformer.wte.weight.grad.sum().item())

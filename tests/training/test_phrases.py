@@ -1,0 +1,345 @@
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from torch.utils.data import SequentialSampler
+from transformers import AutoModelForCausalLM, default_data_collator
+
+from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments, TokenNgrams
+from hf_targets.data.phrase_negatives import InBatch, PreBatch
+from hf_targets.maths.losses import IGNORED
+from hf_targets.training.lora import add_lora
+from hf_targets.training.phrase_settings import PhraseSettings, make_collator
+from hf_targets.training.phrases import has_phrases
+from tests import tiny_models
+from tests.tiny_models import VOCAB, WORDS, make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
+
+PARTS = ("loss_phrase", "loss_token", "loss_kl")
+
+
+def blocks(rows: int, length: int = 14, seed: int = 0) -> Dataset:
+    ids = (token_ids(rows, length, seed=seed) % 5 + 1).tolist()
+    labels = [row[: length - number % 4] + [IGNORED] * (number % 4) for number, row in enumerate(ids)]
+    mask = [[int(label != IGNORED) for label in row] for row in labels]
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels})
+
+
+class InOrder(DynamicVocabTrainer):
+    """Takes the rows as they come, so that batches of any size have the same."""
+
+    def _get_train_sampler(self, *args):
+        return SequentialSampler(self.train_dataset)
+
+
+def make_trainer(
+    folder, model=None, collator="ours", train=None, evaluation=None, kind=DynamicVocabTrainer, **arguments
+):
+    options = {
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **arguments,
+    }
+    model = make_dynamic_model("gpt2") if model is None else model
+    return kind(
+        model=model,
+        args=DynamicVocabTrainingArguments(output_dir=str(folder), **options),
+        data_collator=tiny_models.make_collator() if collator == "ours" else collator,
+        train_dataset=blocks(32) if train is None else train,
+        eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
+    )
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def losses(trainer) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def assert_same(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], **tolerance)
+
+
+def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(tmp_path):
+    trainer = make_trainer(tmp_path, make_dynamic_model(kl_loss_weight=0.5, token_loss_weight=2.0), logging_steps=2)
+    trainer.train()
+    assert len(losses(trainer)) == 2
+    for entry in losses(trainer):
+        phrase, token, kl = (entry[name] for name in PARTS)
+        assert entry["loss"] == pytest.approx(phrase + 2 * token + 0.5 * kl, rel=1e-4)
+        assert min(phrase, token, kl) > 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_eight_small_batches_take_the_step_of_one_large_one(family, tmp_path):
+    states, logs = [], []
+    for batch, accumulated in ((8, 1), (1, 8)):
+        trainer = make_trainer(
+            tmp_path,
+            make_dynamic_model(family),
+            kind=InOrder,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulated,
+            optim="sgd",
+            max_steps=2,
+        )
+        trainer.train()
+        states.append(weights(trainer.model))
+        logs.append(losses(trainer))
+    assert_same(*states, rtol=1e-4, atol=1e-5)
+    for one, other in zip(*logs, strict=True):
+        for name in ("loss", *PARTS):
+            assert one[name] == pytest.approx(other[name], rel=1e-4)
+
+
+def test_the_phrase_encoder_has_its_own_learning_rate_under_the_same_schedule(tmp_path):
+    trainer = make_trainer(
+        tmp_path, learning_rate=1e-3, encoder_learning_rate=1e-1, lr_scheduler_type="linear", weight_decay=0.1
+    )
+    trainer.create_optimizer_and_scheduler(4)
+    encoder = {id(p) for p in trainer.model.phrase_encoder.parameters()}
+    seen = set()
+    for group in trainer.optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["lr"] == (1e-1 if id(parameter) in encoder else 1e-3)
+            assert group["weight_decay"] == (0.1 if parameter.dim() > 1 else 0.0)
+            seen.add(id(parameter))
+    assert seen == {id(p) for p in trainer.model.parameters()}
+    trainer.optimizer.step()
+    trainer.lr_scheduler.step()
+    assert {round(group["lr"], 6) for group in trainer.optimizer.param_groups} == {0.75e-1, 0.75e-3}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi"])
+def test_perplexities_are_those_of_the_losses_of_all_rows(family, tmp_path):
+    model, dataset = make_dynamic_model(family), blocks(7, seed=1)
+    options = {"negatives": None, "phrase_rate": 0.5}
+    metrics = make_trainer(
+        tmp_path,
+        model,
+        tiny_models.make_collator(**options),
+        evaluation=dataset,
+        seed=42,
+        per_device_eval_batch_size=3,
+    ).evaluate()
+    collate, sums = tiny_models.make_collator(**options).seeded(42), [0.0, 0.0]
+    for start in (0, 3, 6):
+        batch = collate([dataset[row] for row in range(start, min(7, start + 3))])
+        output = model(**batch)
+        sums = [total + output.row_losses[name].sum() for total, name in zip(sums, ("token", "phrase"), strict=True)]
+    ids, labels = torch.tensor(dataset["input_ids"]), torch.tensor(dataset["labels"])
+    logp = model(ids, attention_mask=torch.tensor(dataset["attention_mask"])).logits[:, :-1].double().log_softmax(-1)
+    kept = labels[:, 1:] != IGNORED
+    nll = -logp.gather(2, ids[:, 1:, None])[..., 0][kept].sum().item()
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(nll / kept.sum()), rel=1e-4)
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(sums[0] / kept.sum()), rel=1e-4)
+    assert metrics["eval_best_path_perplexity"] == pytest.approx(math.exp(sums[1] / kept.sum()), rel=1e-4)
+
+
+def test_evaluations_choose_the_same_phrases_and_leave_those_of_training_as_they_are(tmp_path):
+    logs = []
+    for evaluations in (0, 2):
+        collator = tiny_models.make_collator(negatives=[InBatch(), PreBatch()], phrase_rate=0.5)
+        trainer = make_trainer(tmp_path, None, collator)
+        assert len({trainer.evaluate()["eval_best_path_perplexity"] for _ in range(evaluations)}) <= 1
+        trainer.train()
+        logs.append([[entry[name] for name in PARTS] for entry in losses(trainer)])
+    assert logs[0] == logs[1]
+
+
+def test_a_plain_model_is_trained_and_scored_as_one_without_phrases(tmp_path):
+    model = make_dynamic_model(phrase_loss_weight=0.0, kl_loss_weight=0.0)
+    ours = make_trainer(tmp_path, model, optim="sgd", kind=InOrder)
+    plain = make_trainer(tmp_path, make_dynamic_model().backbone, None, optim="sgd", kind=InOrder)
+    assert plain.has_phrases is False
+    before = ours.evaluate()["eval_perplexity"]
+    assert plain.evaluate()["eval_perplexity"] == pytest.approx(before, rel=1e-5)
+    for trainer in (ours, plain):
+        trainer.train()
+    assert_same(weights(model.backbone), weights(plain.model), rtol=1e-4, atol=1e-6)
+    metrics = plain.evaluate()
+    assert metrics["eval_perplexity"] == pytest.approx(ours.evaluate()["eval_perplexity"], rel=1e-5)
+    assert metrics["eval_perplexity"] != pytest.approx(before, rel=1e-3)
+    assert "eval_best_path_perplexity" not in metrics
+    assert not set(PARTS) & set(losses(plain)[0])
+
+
+def test_what_was_kept_before_training_is_not_used_after_it(tmp_path):
+    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
+    with torch.no_grad():
+        before = model(ids, phrases=vocabulary).logits
+    trainer = make_trainer(tmp_path, model, learning_rate=1e-3)  # the default optimizer is fused
+    trainer.train()
+    model.save_pretrained(tmp_path / "trained")
+    model.eval()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "trained")
+    with torch.no_grad():
+        after = model(ids, phrases=vocabulary).logits
+        assert torch.equal(after, again(ids, phrases=vocabulary).logits)
+    assert not torch.allclose(after, before)
+
+
+def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
+    base = make_dynamic_model("llama")
+    before, vocabulary, ids = weights(base), make_vocabulary(), phrase_ids()
+    model = add_lora(base, 2, alpha=32, dropout=0.1)
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all("backbone" in name for name in trainable if "lora_" in name)
+    assert any("lora_" in name for name in trainable)
+    assert all("lora_" in name or "phrase_encoder.modules_to_save.default." in name for name in trainable)
+    assert (
+        len(trainable) - sum("lora_" in name for name in trainable) == len(list(base.phrase_encoder.parameters())) / 2
+    )
+    assert has_phrases(model)
+    trainer = make_trainer(tmp_path, model, encoder_learning_rate=0.05, learning_rate=0.05)
+    trainer.train()
+    assert set(PARTS) <= set(losses(trainer)[0])
+    metrics = trainer.evaluate()
+    model.eval()
+    with torch.no_grad():
+        adapted = model(input_ids=ids, phrases=vocabulary).logits
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = PeftModel.from_pretrained(make_dynamic_model("llama"), tmp_path / "adapter").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(input_ids=ids, phrases=vocabulary).logits, adapted)
+    merged = model.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    with torch.no_grad():
+        assert torch.equal(again(ids, phrases=vocabulary).logits, merged(ids, phrases=vocabulary).logits)
+        torch.testing.assert_close(again(ids, phrases=vocabulary).logits, adapted, rtol=1e-3, atol=1e-3)
+    perplexity = make_trainer(tmp_path, again).evaluate()["eval_perplexity"]
+    assert perplexity == pytest.approx(metrics["eval_perplexity"], rel=1e-3)
+    changed = {name for name, tensor in again.state_dict().items() if not torch.equal(tensor, before[name])}
+    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert any(name.startswith("phrase_encoder.") for name in changed)
+    assert all(name.startswith("phrase_encoder.") or name.split(".")[-2] in linear for name in changed)
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
+    def run(folder, resume=None):
+        model = make_dynamic_model()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.2  # random numbers must go on where they stopped
+        collator = tiny_models.make_collator()
+        collator.miner = TokenNgrams(
+            3, 3
+        )  # leaves nothing to chance: a batch is collated before it is known to be next
+        trainer = make_trainer(
+            folder, model, collator, save_strategy="steps", save_steps=stop, max_steps=-1, num_train_epochs=1
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return weights(trainer.model), [[entry[name] for name in PARTS] for entry in losses(trainer)]
+
+    whole, log = run(tmp_path / "run")
+    resumed, resumed_log = run(tmp_path / "run2", resume=str(tmp_path / "run" / f"checkpoint-{stop}"))
+    assert_same(whole, resumed, rtol=0, atol=0)
+    assert log == resumed_log
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])
+def test_training_lowers_the_loss(options, tmp_path):
+    trainer = make_trainer(tmp_path, train=blocks(4), max_steps=15, **options)
+    trainer.train()
+    first, last = losses(trainer)[0], losses(trainer)[-1]
+    for name in ("loss", "loss_token", "loss_phrase"):
+        assert last[name] < 0.8 * first[name]
+
+
+def run_in_order(folder, batch: int, **options):
+    """Train on rows without chance; every second four of them have no phrase, so that two processes differ in that."""
+    rows = blocks(24).to_dict()
+    for number, labels in enumerate(rows["labels"]):
+        if number % 8 >= 4:
+            labels[::2] = [IGNORED] * len(labels[::2])
+    collator = tiny_models.make_collator()
+    collator.miner = TokenNgrams(3, 3)
+    options |= {"per_device_train_batch_size": batch, "optim": "sgd", "max_steps": 3}
+    trainer = make_trainer(folder, make_dynamic_model(), collator, Dataset.from_dict(rows), kind=InOrder, **options)
+    trainer.train()
+    return trainer, (weights(trainer.model), losses(trainer), trainer.evaluate())
+
+
+_TWO = """
+import sys, torch
+from tests.training.test_phrases import run_in_order
+
+trainer, results = run_in_order(sys.argv[1], 4, ddp_backend="gloo")
+if trainer.is_world_process_zero():
+    torch.save(results, sys.argv[1] + "/result.pt")
+"""
+
+
+def test_two_processes_take_the_step_of_one(tmp_path):
+    script, root = tmp_path / "two.py", str(Path(__file__).parents[2])
+    script.write_text(_TWO)
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [*launch, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    two, two_log, two_metrics = torch.load(tmp_path / "result.pt", weights_only=False)
+    one, one_log, one_metrics = run_in_order(tmp_path / "one", 8)[1]
+    assert_same(one, two, rtol=1e-4, atol=1e-6)
+    for name in ("loss", *PARTS, "grad_norm"):
+        assert [entry[name] for entry in one_log] == pytest.approx([entry[name] for entry in two_log], rel=1e-4)
+    for name in ("eval_perplexity", "eval_best_path_perplexity"):
+        assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)
+
+
+def test_settings_make_a_collator_that_trains(tmp_path):
+    corpus = blocks(12)
+    for phrases, negatives in (("tokens", ["prefix"]), ("fmm", ["in_batch", "corpus_retrieval"])):
+        settings = PhraseSettings(phrases=phrases, negatives=negatives, fmm_min_count=2, min_gap=1)
+        trainer = make_trainer(
+            tmp_path,
+            make_dynamic_model(**settings.losses()),
+            make_collator(settings, WORDS, corpus["input_ids"], VOCAB),
+            train=corpus,
+            max_steps=1,
+        )
+        trainer.train()
+        assert losses(trainer)[0]["loss_phrase"] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "collator", "arguments", "says"),
+    [
+        (make_dynamic_model, None, {}, "takes a PhraseCollator, which makes its phrases, got NoneType"),
+        (make_dynamic_model, default_data_collator, {}, "takes a PhraseCollator.*got function"),
+        (make_backbone, "ours", {}, "GPTNeoForCausalLM takes no PhraseCollator, got PhraseCollator"),
+        (make_backbone, None, {"encoder_learning_rate": 0.1}, "has no phrase encoder: leave out encoder_learning_rate"),
+        (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "at 60; make it with vocab_size=50"),
+        (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0.*got 0.1"),
+        (make_dynamic_model, "ours", {"encoder_learning_rate": -1.0}, "must be 0 or more, got -1.0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_training_starts(make, collator, arguments, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        make_trainer(tmp_path, make(), collator, **arguments)
+
+
+def test_data_that_do_not_fit_are_refused_before_training_starts(tmp_path):
+    wrong = Dataset.from_dict({"input_ids": [[1, VOCAB]], "labels": [[1, 2]], "attention_mask": [[1, 1]]})
+    with pytest.raises(ValueError, match=f"got {VOCAB}"):
+        make_trainer(tmp_path, train=wrong)
+    unlabelled = Dataset.from_dict({"input_ids": [[1, 2]], "labels": [[IGNORED] * 2], "attention_mask": [[1, 1]]})
+    with pytest.raises(ValueError, match="needs at least one target"):
+        make_trainer(tmp_path, evaluation=unlabelled).evaluate()
