@@ -1,0 +1,193 @@
+"""Prefixes continued by a model, with phrases or without, and what the continuations are worth: the paper's table 1."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.data.phrase_vocabulary import PhraseVocabulary
+from hf_targets.evaluation.compression import measure_compression
+from hf_targets.evaluation.mauve import mauve_score
+from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
+from hf_targets.evaluation.repetition import measure_repetition
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beginning of a text, and how it goes on: static tokens."""
+
+    tokens: list[int]
+    reference: list[int]
+
+
+def take_prefixes(
+    rows: Iterable[Sequence[int]], num_prefixes: int, *, prefix_tokens: int = 32, new_tokens: int = 128
+) -> list[Prefix]:
+    """Return prefixes and their references from a text, spread evenly over it.
+
+    Args:
+        rows: Token ids whose rows follow each other.
+        num_prefixes: How many, 1 or more.
+        prefix_tokens: Tokens of a prefix.
+        new_tokens: Tokens that follow it.
+    Raises:
+        ValueError: If the text is too short for so many, none overlapping another.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: 32 tokens in, 128 out.
+
+    >>> take_prefixes([[1, 2, 3], [4, 5, 6]], 2, prefix_tokens=1, new_tokens=2)
+    [Prefix(tokens=[1], reference=[2, 3]), Prefix(tokens=[4], reference=[5, 6])]
+    """
+    ids, length = list(chain.from_iterable(rows)), prefix_tokens + new_tokens
+    if num_prefixes < 1 or num_prefixes * length > len(ids):
+        raise ValueError(
+            f"{num_prefixes} prefixes of {prefix_tokens} tokens with {new_tokens} behind them take "
+            f"{num_prefixes * length} tokens, and the text has {len(ids)}; ask for 1 to {len(ids) // length}"
+        )
+    stride = len(ids) // num_prefixes
+    starts = [stride * number for number in range(num_prefixes)]
+    return [Prefix(ids[s : s + prefix_tokens], ids[s + prefix_tokens : s + length]) for s in starts]
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """What a model wrote after the prefixes.
+
+    Attributes:
+        tokens: Static tokens of each, phrases expanded, cut to the number asked for.
+        num_steps: Steps of each; the step that goes beyond the number counts.
+        num_phrases: How many of the steps of each were phrases.
+        seconds: Of `generate` for each text, reading the prefix included; rows of a batch share its time.
+        phrase_seconds: Of making and embedding the vocabulary of each text, which may be done before.
+    """
+
+    tokens: list[list[int]]
+    num_steps: list[int]
+    num_phrases: list[int]
+    seconds: list[float]
+    phrase_seconds: list[float]
+
+
+@torch.no_grad()
+def continue_prefixes(
+    model: PreTrainedModel,
+    prefixes: Sequence[Prefix],
+    *,
+    new_tokens: int = 128,
+    vocabulary_of: Callable[[Sequence[int]], PhraseVocabulary] | None = None,
+    batch_size: int = 8,
+    **arguments: Any,
+) -> Continuations:
+    """Continue prefixes of one length with `new_tokens` static tokens each.
+
+    Args:
+        vocabulary_of: Gives each prefix its phrases; None generates tokens alone, as for any causal model.
+        batch_size: Prefixes in a call of `generate`.
+        arguments: Passed to `generate`. The end token does not end a text: all have one length.
+    """
+    results = Continuations([], [], [], [], [])
+    pad = model.generation_config.pad_token_id
+    arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
+    for start in range(0, len(prefixes), batch_size):
+        group = prefixes[start : start + batch_size]
+        ids = torch.tensor([prefix.tokens for prefix in group], device=model.device)
+        mask, begin = torch.ones_like(ids), time.perf_counter()
+        vocabularies, phrases = None, {}
+        if vocabulary_of is None:
+            phrases = {"max_new_tokens": new_tokens}
+        else:
+            vocabularies = [vocabulary_of(prefix.tokens) for prefix in group]
+            table = model.phrase_table(vocabularies)  # pyright: ignore[reportCallIssue]
+            phrases = {"phrases": table, "max_new_static_tokens": new_tokens}
+        ready = time.perf_counter()
+        output: Any = model.generate(ids, attention_mask=mask, **phrases, **arguments)  # pyright: ignore
+        if output.device.type == "cuda":
+            torch.cuda.synchronize()
+        end = time.perf_counter()
+        for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
+            vocabulary = None if vocabularies is None else vocabularies[number]
+            tokens, steps = _cut(row, vocabulary, new_tokens)
+            results.tokens.append(tokens)
+            results.num_steps.append(steps)
+            results.num_phrases.append(
+                0 if vocabulary is None else sum(i >= vocabulary.vocab_size for i in row[:steps])
+            )
+            results.seconds.append((end - ready) / len(group))
+            results.phrase_seconds.append((ready - begin) / len(group))
+    return results
+
+
+def _cut(row: list[int], vocabulary: PhraseVocabulary | None, new_tokens: int) -> tuple[list[int], int]:
+    """Return the first `new_tokens` static tokens of a row, and how many steps they took."""
+    if vocabulary is None:
+        return row[:new_tokens], min(len(row), new_tokens)
+    tokens: list[int] = []
+    for number, id_ in enumerate(row):
+        if len(tokens) >= new_tokens:
+            return tokens[:new_tokens], number
+        tokens += vocabulary.expand([id_])
+    return tokens[:new_tokens], len(row)
+
+
+def measure_continuations(
+    continuations: Continuations,
+    prefixes: Sequence[Prefix],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    judge: PreTrainedModel | None = None,
+    feature_model: PreTrainedModel | str | None = None,
+    feature_tokenizer: PreTrainedTokenizerBase | None = None,
+) -> dict[str, float]:
+    """Return the columns of tables 1 and 3, by name.
+
+    Repetition and Diversity (in percent) are of the static tokens of the continuations. MAUVE (in percent, scaling 2)
+    compares prefixes with continuations to prefixes with references. `generated_ppl` is of the generated text, low for
+    text that repeats itself. NSL is the steps a text.
+
+    Args:
+        judge: Whose perplexity it is, over the same tokens; None leaves the column out.
+        feature_model: Whose features MAUVE clusters, a model or a name; None leaves the column out.
+        feature_tokenizer: Of a feature model that is given.
+    """
+    texts = [tokenizer.decode(tokens) for tokens in continuations.tokens]
+    repetition = measure_repetition(continuations.tokens)
+    compression = measure_compression(texts, continuations.num_steps)  # pyright: ignore[reportArgumentType]
+    columns: dict[str, float] = {}
+    if feature_model is not None:
+        pairs = zip(prefixes, continuations.tokens, strict=True)
+        ours = [tokenizer.decode(prefix.tokens + tokens) for prefix, tokens in pairs]
+        theirs = [tokenizer.decode(prefix.tokens + prefix.reference) for prefix in prefixes]
+        given: Any = {"feature_model": feature_model, "tokenizer": feature_tokenizer}
+        columns["mauve"] = 100 * mauve_score(ours, theirs, **given).score  # pyright: ignore[reportArgumentType]
+    columns |= {
+        "rep_2": repetition.rep_2,
+        "rep_3": repetition.rep_3,
+        "rep_4": repetition.rep_4,
+        "diversity": 100 * repetition.diversity,
+        "latency": fmean(continuations.seconds),
+        "phrase_latency": fmean(continuations.phrase_seconds),
+    }
+    if judge is not None:
+        rows = [prefix.tokens + tokens for prefix, tokens in zip(prefixes, continuations.tokens, strict=True)]
+        columns["generated_ppl"] = perplexity_of_generated_texts(
+            judge, rows, prefix_lengths=[len(prefix.tokens) for prefix in prefixes]
+        ).perplexity
+    total = sum(continuations.num_steps)
+    return columns | {
+        "nsl": compression.steps_per_text,
+        "bytes_per_step": compression.bytes_per_step,
+        "phrase_share": 100 * sum(continuations.num_phrases) / total,
+    }
+
+
+def format_columns(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return measured columns as a Markdown table, a row a model."""
+    names = list(dict.fromkeys(chain.from_iterable(rows.values())))
+    lines = [["model", *names], ["---", *["---:"] * len(names)]]
+    for model, columns in rows.items():
+        lines.append([model, *(f"{columns[name]:.2f}" if name in columns else "" for name in names)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

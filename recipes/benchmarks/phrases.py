@@ -1,0 +1,141 @@
+"""Phrases side by side: encoding by windows and one by one, a step of decoding, memory, and search among many.
+
+    python recipes/benchmarks/phrases.py
+
+A GPT-2 of the published size with random weights: time does not depend on their values. Measured: recipes/README.md.
+`--parts encode step costs search` chooses among the four; `--search_sizes 65536` leaves the long one out.
+"""
+
+import time
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets.data.phrase_windows import plan_windows
+from hf_targets.decoding.phrases.table import PhraseTable
+from hf_targets.evaluation.phrase_costs import format_phrase_costs, model_size, phrase_costs
+from hf_targets.evaluation.phrase_search import clustered_embeddings, compare_indexes, format_index_speeds
+from hf_targets.training.settings import parse
+
+
+@dataclass
+class Setup:
+    """What is measured."""
+
+    parts: list[str] = field(
+        default_factory=lambda: ["encode", "step", "costs", "search"], metadata={"help": "Which of the four."}
+    )
+    num_layers: int = field(default=12, metadata={"help": "Of the model and the encoder."})
+    hidden_size: int = field(default=768, metadata={"help": "Of the model and the encoder."})
+    vocab_size: int = field(default=50257, metadata={"help": "V."})
+    num_windows: int = field(default=64, metadata={"help": "Windows of 8 tokens, whose 7 prefixes are phrases."})
+    table_sizes: list[int] = field(default_factory=lambda: [0, 1024, 8192, 65536], metadata={"help": "Phrases."})
+    search_sizes: list[int] = field(default_factory=lambda: [65536, 1_000_000], metadata={"help": "Phrases."})
+    num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
+    rounds: int = field(default=5, metadata={"help": "Turns of each."})
+
+
+def make_model(setup: Setup) -> DynamicVocabForCausalLM:
+    """Return a model of GPT-2's shape."""
+    heads = max(1, setup.hidden_size // 64)
+    shape = {"n_layer": setup.num_layers, "n_embd": setup.hidden_size, "n_head": heads}
+    config = GPT2Config(vocab_size=setup.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
+    return DynamicVocabForCausalLM.from_base(AutoModelForCausalLM.from_config(config)).eval()
+
+
+def print_encoding(model: DynamicVocabForCausalLM, setup: Setup) -> None:
+    """Time encoding all prefixes of windows by windows, and phrase by phrase in padded batches."""
+    windows = np.random.default_rng(0).integers(0, setup.vocab_size, (setup.num_windows, 8))
+    phrases = [window[:length] for window in windows for length in range(2, 9)]
+    ids, offsets = np.concatenate(phrases), np.cumsum([0, *map(len, phrases)])
+    padded = np.zeros((len(phrases), 8), np.int64)
+    for row, phrase in zip(padded, phrases, strict=True):
+        row[: len(phrase)] = phrase
+    own = np.stack([np.arange(len(phrases)), [len(phrase) for phrase in phrases]], axis=1)
+
+    def by_windows() -> None:
+        for batch in plan_windows(ids, offsets):
+            model.phrase_encoder(torch.from_numpy(batch.windows), torch.from_numpy(batch.phrase_windows))
+
+    def one_by_one() -> None:
+        for start in range(0, len(phrases), 256):
+            rows = torch.from_numpy(own[start : start + 256]) - torch.tensor([start, 0])
+            model.phrase_encoder(torch.from_numpy(padded[start : start + 256]), rows)
+
+    seconds = {"windows": [], "padded phrases": []}
+    for turn in range(setup.rounds + 1):
+        for name, run in (("windows", by_windows), ("padded phrases", one_by_one)):
+            start = time.perf_counter()
+            run()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    rates = {name: len(phrases) / median(times) for name, times in seconds.items()}
+    print("\n| encoding | phrases a second | x |\n| --- | ---: | ---: |")
+    for name, rate in rates.items():
+        print(f"| {name} | {rate:.0f} | {rate / rates['padded phrases']:.2f} |")
+
+
+def print_steps(model: DynamicVocabForCausalLM, setup: Setup) -> None:
+    """Time steps of decoding with the cache, with tables of several sizes; their embeddings are random."""
+    tokenizer = train_bpe_tokenizer(["a few words to make a tokenizer of"], 300)
+    prompt, generator = torch.arange(32)[None], torch.Generator().manual_seed(0)
+    tables: dict[int, PhraseTable | None] = {}
+    for size in setup.table_sizes:
+        ids = torch.arange(size)
+        pairs = 2 + torch.stack([ids // 250, ids % 250], dim=1)  # none of them a special token
+        vocabulary = PhraseVocabulary.from_token_ids(pairs.tolist(), tokenizer, vocab_size=setup.vocab_size)
+        rows = 0.02 * torch.randn(size, setup.hidden_size, generator=generator)
+        exists = torch.ones(1, size, dtype=torch.bool)
+        tables[size] = PhraseTable([vocabulary], rows, rows, torch.arange(size)[None], exists) if size else None
+    seconds = {size: [] for size in tables}
+    for turn in range(setup.rounds + 1):
+        for size, table in tables.items():
+            times = []
+            for count in (1, 1 + setup.num_steps):  # the difference is that of steps alone
+                start = time.perf_counter()
+                model.generate(prompt, phrases=table, max_new_tokens=count, do_sample=False, pad_token_id=0)
+                times.append(time.perf_counter() - start)
+            if turn:
+                seconds[size].append((times[1] - times[0]) / setup.num_steps)
+    first = median(seconds[setup.table_sizes[0]])
+    print("\n| phrases | ms a step | x | table, MB |\n| ---: | ---: | ---: | ---: |")
+    for size, times in seconds.items():
+        table = tables[size]
+        num_bytes = 0 if table is None else table.inputs.nbytes
+        print(f"| {size:,} | {1000 * median(times):.1f} | {median(times) / first:.2f} | {num_bytes / 1e6:.1f} |")
+
+
+def print_costs(model: DynamicVocabForCausalLM) -> None:
+    """Print table 13: operations and memory, with the paper's average steps for 128 tokens."""
+    steps = {0: 128, 32: 88, 128: 98, 2048: 95, 8192: 96, 16384: 89, 65536: 73}  # Liu et al., table 13
+    size = model_size(model.backbone)
+    for cached in (True, False):
+        print(f"\nWith{'' if cached else 'out'} a key-value cache, steps as in the paper's table 13:\n")
+        counted = {phrases: [count] for phrases, count in steps.items()}
+        print(format_phrase_costs(phrase_costs(size, counted, prefix_length=32, encoder=size, use_cache=cached)))
+
+
+@torch.no_grad()
+def main() -> None:
+    """Measure the parts asked for."""
+    (setup,) = parse(Setup)
+    model = make_model(setup)
+    if "encode" in setup.parts:
+        print_encoding(model, setup)
+    if "step" in setup.parts:
+        print_steps(model, setup)
+    if "costs" in setup.parts:
+        print_costs(model)
+    del model
+    for size in setup.search_sizes if "search" in setup.parts else []:
+        embeddings, queries = clustered_embeddings(size, setup.hidden_size, 64)
+        print(f"\nThe best 64 of {size:,}, 64 queries:\n")
+        print(format_index_speeds(compare_indexes(embeddings, queries, 64, (1 / 64, 1 / 16, 1 / 4))))
+
+
+if __name__ == "__main__":
+    main()

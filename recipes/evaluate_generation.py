@@ -1,0 +1,119 @@
+"""Let models continue the same prefixes, with phrases of retrieved documents where they can, and print table 1.
+
+For each prefix of 32 tokens the documents nearest to it are taken from the training text; all their windows of 2 to 8
+tokens are its phrases, and 128 tokens are generated, whatever number of steps that takes:
+    python recipes/evaluate_generation.py recipes/settings/evaluate_generation/cpu.yaml --models BASE OURS
+
+A model with a phrase encoder is measured with phrases, any other without. As the paper measures, MAUVE on the features
+of GPT-2 large and 32 documents for each prefix: `.../paper.yaml`. Measured: recipes/README.md.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+from hf_targets import (
+    DocumentRetriever,
+    DynamicVocabForCausalLM,
+    PhraseVocabulary,
+    TokenNgrams,
+    WordNgrams,
+    load_corpus,
+)
+from hf_targets.data.phrase_documents import documents_of
+from hf_targets.evaluation.continuations import (
+    continue_prefixes,
+    format_columns,
+    measure_continuations,
+    take_prefixes,
+)
+from hf_targets.training.settings import parse
+
+
+@dataclass
+class Setup:
+    """Which models continue which prefixes."""
+
+    models: list[str] = field(metadata={"help": "Names or folders; the first one's tokenizer is that of all."})
+    dataset: str = field(default="wikitext-2", metadata={"help": "Its test text has the prefixes, train documents."})
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the test text."})
+    prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
+    new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
+    num_documents: int = field(default=32, metadata={"help": "Documents retrieved for each prefix."})
+    document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
+    units: str = field(default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'})
+    min_tokens: int = field(default=2, metadata={"help": "Shortest phrase."})
+    max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
+    do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
+    top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
+    never: list[str] = field(
+        default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
+    )
+    judge: str | None = field(default=None, metadata={"help": "Whose perplexity of the texts; the first model's."})
+    feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, gpt2-large in the paper; None: no."})
+    batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
+    seed: int = field(default=0, metadata={"help": "Of sampling."})
+    output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
+
+
+def main() -> None:
+    """Measure the models and print their table."""
+    (setup,) = parse(Setup)
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    tokenizer = AutoTokenizer.from_pretrained(setup.models[0])
+    texts = load_corpus(setup.dataset, config_name=setup.dataset_config)
+    rows = tokenizer(list(texts["test"]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
+    sizes = {"prefix_tokens": setup.prefix_tokens, "new_tokens": setup.new_tokens}
+    prefixes = take_prefixes(rows, setup.num_prefixes, **sizes)
+    documents = documents_of(texts["train"]["text"], setup.document_words)
+    retriever = DocumentRetriever.lexical(documents)
+    whole_words = setup.units == "words"
+    longest = setup.max_tokens
+    miner = WordNgrams(max_tokens=longest) if whole_words else TokenNgrams(setup.min_tokens, longest)
+
+    def vocabulary_of(tokens: list[int]) -> PhraseVocabulary:
+        found = retriever.retrieve([tokenizer.decode(tokens)], setup.num_documents)[0]
+        nearest = {name: documents[name] for name, _ in found}
+        return PhraseVocabulary.from_documents(nearest, tokenizer, miner, vocab_size=vocab_size)
+
+    banned = [
+        ids for word in setup.never for ids in tokenizer([word, f" {word}"], add_special_tokens=False)["input_ids"]
+    ]
+    sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
+    judge = AutoModelForCausalLM.from_pretrained(setup.judge or setup.models[0]).eval().to(device)
+    vocab_size = judge.get_output_embeddings().weight.shape[0]
+    features = None if setup.feature_model is None else AutoModelForCausalLM.from_pretrained(setup.feature_model)
+    feature_tokenizer = None if setup.feature_model is None else AutoTokenizer.from_pretrained(setup.feature_model)
+    table, written = {}, {}
+    for path in setup.models:
+        model = AutoModelForCausalLM.from_pretrained(path).eval().to(device)
+        set_seed(setup.seed)
+        continued = continue_prefixes(
+            model,
+            prefixes,
+            new_tokens=setup.new_tokens,
+            vocabulary_of=vocabulary_of if isinstance(model, DynamicVocabForCausalLM) else None,
+            batch_size=setup.batch_size,
+            do_sample=setup.do_sample,
+            bad_words_ids=banned or None,
+            **sampling,
+        )
+        name = Path(path).name
+        table[name] = measure_continuations(
+            continued, prefixes, tokenizer, judge=judge, feature_model=features, feature_tokenizer=feature_tokenizer
+        )
+        written[name] = [tokenizer.decode(tokens) for tokens in continued.tokens]
+        print(format_columns({name: table[name]}), flush=True)
+    print(f"\n{format_columns(table)}")
+    if setup.output is not None:
+        content = {"settings": asdict(setup), "figures": table, "texts": written}
+        Path(setup.output).parent.mkdir(parents=True, exist_ok=True)
+        Path(setup.output).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

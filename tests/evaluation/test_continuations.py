@@ -1,0 +1,95 @@
+import pytest
+import torch
+
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets.evaluation.continuations import (
+    Continuations,
+    Prefix,
+    continue_prefixes,
+    format_columns,
+    measure_continuations,
+    take_prefixes,
+)
+from tests.tiny_models import make_backbone
+
+TEXT = "the cat sat on the mat and the dog ran over the hill\n"
+TOKENIZER = train_bpe_tokenizer([TEXT] * 3, 300)
+
+
+def make_eager_model(wanted: int) -> tuple[DynamicVocabForCausalLM, PhraseVocabulary]:
+    """Return a model that takes phrases alone, of `wanted` tokens each, after its first step."""
+    backbone = make_backbone("gpt2", vocab_size=len(TOKENIZER))
+    model = DynamicVocabForCausalLM.from_base(backbone).eval()
+    vocabulary = PhraseVocabulary.from_token_ids([list(range(40, 40 + wanted))], TOKENIZER)
+    return model, vocabulary
+
+
+def prefer_phrases(input_ids, scores):
+    scores[:, : len(TOKENIZER)] -= 1000
+    return scores
+
+
+def test_prefixes_and_references_are_the_text_in_order():
+    ids = list(range(1000))
+    prefixes = take_prefixes([ids[:300], ids[300:]], 5, prefix_tokens=32, new_tokens=128)
+    for number, prefix in enumerate(prefixes):
+        start = number * 200
+        assert prefix.tokens + prefix.reference == ids[start : start + 160]
+        assert len(prefix.tokens) == 32
+
+
+@pytest.mark.parametrize("wanted", [0, 7])
+def test_prefixes_that_do_not_fit_are_refused_with_how_many_do(wanted):
+    with pytest.raises(ValueError, match="ask for 1 to 6"):
+        take_prefixes([list(range(1000))], wanted, prefix_tokens=32, new_tokens=128)
+
+
+def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
+    model, vocabulary = make_eager_model(wanted=4)
+    prefixes = [Prefix([5, 6, 7], []), Prefix([8, 9, 10], []), Prefix([11, 12, 13], [])]
+    given = {"new_tokens": 10, "batch_size": 2, "logits_processor": [prefer_phrases]}
+    result = continue_prefixes(model, prefixes, vocabulary_of=lambda tokens: vocabulary, **given)
+    assert result.tokens == [[40, 41, 42, 43, 40, 41, 42, 43, 40, 41]] * 3
+    assert result.num_steps == [3, 3, 3]
+    assert result.num_phrases == [3, 3, 3]
+    assert len(result.seconds) == len(result.phrase_seconds) == 3
+
+
+def test_without_phrases_it_is_plain_greedy_decoding():
+    backbone = make_backbone("gpt2", vocab_size=len(TOKENIZER))
+    prefix = Prefix([5, 6, 7], [])
+    result = continue_prefixes(backbone, [prefix], new_tokens=6)
+    expected = backbone.generate(
+        torch.tensor([prefix.tokens]), max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert result.tokens == expected[:, 3:].tolist()
+    assert (result.num_steps, result.num_phrases) == ([6], [0])
+
+
+def test_columns_are_those_of_the_texts():
+    # "a b a b": of three bigrams one is repeated, of two trigrams and one 4-gram none
+    tokens = [[10, 11, 10, 11]]
+    prefixes = [Prefix([5, 6], [7, 8, 9, 10])]
+    continued = Continuations(tokens, [2], [1], [0.5], [0.25])
+    judge = make_backbone("gpt2", vocab_size=len(TOKENIZER))
+    columns = measure_continuations(continued, prefixes, TOKENIZER, judge=judge)
+    assert columns["rep_2"] == pytest.approx(100 / 3)
+    assert columns["rep_3"] == columns["rep_4"] == 0
+    assert columns["diversity"] == pytest.approx(200 / 3)
+    assert (columns["latency"], columns["phrase_latency"], columns["nsl"]) == (0.5, 0.25, 2)
+    assert columns["phrase_share"] == 50
+    assert columns["bytes_per_step"] == len(TOKENIZER.decode(tokens[0]).encode()) / 2
+    logits = judge(torch.tensor([[5, 6, 10, 11, 10, 11]])).logits[0].log_softmax(-1)
+    expected = -sum(logits[place, id_] for place, id_ in zip(range(1, 5), tokens[0], strict=True)) / 4
+    assert columns["generated_ppl"] == pytest.approx(expected.exp().item(), rel=1e-4)
+    assert "mauve" not in columns
+
+
+def test_the_table_has_a_row_a_model_and_leaves_missing_columns_empty():
+    table = format_columns({"base": {"a": 1.0}, "ours": {"a": 2.0, "b": 3.25}})
+    assert table.splitlines() == [
+        "| model | a | b |",
+        "| --- | ---: | ---: |",
+        "| base | 1.00 |  |",
+        "| ours | 2.00 | 3.25 |",
+    ]
