@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from hf_targets.data.forward_maximum_matching import ForwardMaximumMatching
@@ -90,7 +91,9 @@ def make_collator(
     if "generation" in settings.negatives:
         if settings.negatives_model is None:
             raise ValueError("negatives by generation take a causal language model; give negatives_model")
-        language_model = AutoModelForCausalLM.from_pretrained(settings.negatives_model).eval()
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        loaded: Any = AutoModelForCausalLM.from_pretrained(settings.negatives_model)
+        language_model = loaded.eval().to(device)
     negatives = negatives_by_name(
         settings.negatives,
         num_successors=settings.num_successors,

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_targets import DynamicVocabForCausalLM
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--max_train_words", "1500", "--disable_tqdm", "true"]
+SMALL = ["--max_train_words", "1500", "--logging_steps", "2", "--disable_tqdm", "true"]
 
 
 def run(recipe: str, *arguments: str) -> str:

@@ -133,6 +133,16 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def _matrices(self) -> tuple[Tensor, Tensor]:
         return cast(nn.Embedding, self.get_input_embeddings()).weight, self.get_output_embeddings().weight
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """Resize the backbone's vocabulary, and with it that of the phrase encoder, which reads the same tokens.
+
+        Vocabularies of phrases made before have other ids than the model then expects, and are refused.
+        """
+        embedding = self.backbone.resize_token_embeddings(*args, **kwargs)
+        if args or kwargs:
+            self.phrase_encoder.transformer.resize_token_embeddings(*args, **kwargs)
+        return embedding
+
     def phrase_table(self, phrases: Phrases, counts: Sequence[int] | None = None) -> PhraseTable:
         """Return the table of phrases, to give in place of them to several calls.
 

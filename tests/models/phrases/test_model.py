@@ -273,3 +273,15 @@ def test_a_base_or_a_field_that_does_not_fit_is_refused():
     for weight in (-1.0, float("nan")):
         with pytest.raises(ValueError, match=r"kl_loss_weight must be 0 or more"):
             DynamicVocabConfig(kl_loss_weight=weight)
+
+
+def test_a_resized_model_reads_phrases_of_its_new_tokens():
+    model = make_dynamic_model()
+    model.resize_token_embeddings(VOCAB + 10)
+    for module in (model.backbone, model.phrase_encoder.transformer):
+        assert module.get_input_embeddings().weight.shape[0] == VOCAB + 10
+    assert model.config.get_text_config().vocab_size == VOCAB + 10
+    phrases = PhraseVocabulary.from_token_ids([[3, VOCAB + 7]], WORDS, vocab_size=VOCAB + 10)
+    assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 11
+    with pytest.raises(ValueError, match="phrase ids begin where the model's 60 tokens end"):
+        model(token_ids(1, 5), phrases=make_vocabulary())
