@@ -35,6 +35,7 @@ class Setup:
     num_windows: int = field(default=64, metadata={"help": "Windows of 8 tokens, whose 7 prefixes are phrases."})
     table_sizes: list[int] = field(default_factory=lambda: [0, 1024, 8192, 65536], metadata={"help": "Phrases."})
     search_sizes: list[int] = field(default_factory=lambda: [65536, 1_000_000], metadata={"help": "Phrases."})
+    cluster_size: int = field(default=64, metadata={"help": "Of the made-up phrases to search among; 64 is worst."})
     num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
     rounds: int = field(default=5, metadata={"help": "Turns of each."})
 
@@ -132,7 +133,7 @@ def main() -> None:
         print_costs(model)
     del model
     for size in setup.search_sizes if "search" in setup.parts else []:
-        embeddings, queries = clustered_embeddings(size, setup.hidden_size, 64)
+        embeddings, queries = clustered_embeddings(size, setup.hidden_size, 64, cluster_size=setup.cluster_size)
         print(f"\nThe best 64 of {size:,}, 64 queries:\n")
         print(format_index_speeds(compare_indexes(embeddings, queries, 64, (1 / 64, 1 / 16, 1 / 4))))
 
