@@ -9,8 +9,10 @@ of GPT-2 large and 32 documents for each prefix: `.../paper.yaml`. Measured: rec
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
@@ -75,8 +77,8 @@ def main() -> None:
     longest = setup.max_tokens
     miner = WordNgrams(max_tokens=longest) if whole_words else TokenNgrams(setup.min_tokens, longest)
 
-    def vocabulary_of(tokens: list[int]) -> PhraseVocabulary:
-        found = retriever.retrieve([tokenizer.decode(tokens)], setup.num_documents)[0]
+    def vocabulary_of(tokens: Sequence[int]) -> PhraseVocabulary:
+        found = retriever.retrieve([tokenizer.decode(list(tokens))], setup.num_documents)[0]
         nearest = {name: documents[name] for name, _ in found}
         return PhraseVocabulary.from_documents(nearest, tokenizer, miner, vocab_size=vocab_size)
 
@@ -84,13 +86,15 @@ def main() -> None:
         ids for word in setup.never for ids in tokenizer([word, f" {word}"], add_special_tokens=False)["input_ids"]
     ]
     sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
-    judge = AutoModelForCausalLM.from_pretrained(setup.judge or setup.models[0]).eval().to(device)
+    judge: Any = AutoModelForCausalLM.from_pretrained(setup.judge or setup.models[0])
+    judge.eval().to(device)
     vocab_size = judge.get_output_embeddings().weight.shape[0]
     features = None if setup.feature_model is None else AutoModelForCausalLM.from_pretrained(setup.feature_model)
     feature_tokenizer = None if setup.feature_model is None else AutoTokenizer.from_pretrained(setup.feature_model)
     table, written = {}, {}
     for path in setup.models:
-        model = AutoModelForCausalLM.from_pretrained(path).eval().to(device)
+        model: Any = AutoModelForCausalLM.from_pretrained(path)
+        model.eval().to(device)
         set_seed(setup.seed)
         continued = continue_prefixes(
             model,

@@ -11,6 +11,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, set_seed
@@ -48,7 +49,8 @@ def main() -> None:
     (setup,) = parse(Setup)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     tokenizer = AutoTokenizer.from_pretrained(setup.model)
-    model = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(device)
+    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model)
+    model.eval().to(device)
     documents = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in setup.documents}
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])
     if documents:

@@ -13,6 +13,7 @@ The same backbone trained equally long without phrases, to compare with: --phras
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, set_seed
@@ -110,7 +111,7 @@ def main() -> None:
     if args.process_index:
         return
     if setup.lora_rank is not None:
-        model = model.merge_and_unload()
+        model = cast(Any, model).merge_and_unload()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     results = {

@@ -9,6 +9,7 @@ A GPT-2 of the published size with random weights: time does not depend on their
 import time
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Setup:
 def make_model(setup: Setup) -> DynamicVocabForCausalLM:
     """Return a model of GPT-2's shape."""
     heads = max(1, setup.hidden_size // 64)
-    shape = {"n_layer": setup.num_layers, "n_embd": setup.hidden_size, "n_head": heads}
+    shape: Any = {"n_layer": setup.num_layers, "n_embd": setup.hidden_size, "n_head": heads}
     config = GPT2Config(vocab_size=setup.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
     return DynamicVocabForCausalLM.from_base(AutoModelForCausalLM.from_config(config)).eval()
 
