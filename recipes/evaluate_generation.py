@@ -11,6 +11,7 @@ of GPT-2 large and 32 documents for each prefix: `.../paper.yaml`. Measured: rec
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def main() -> None:
     longest = setup.max_tokens
     miner = WordNgrams(max_tokens=longest) if whole_words else TokenNgrams(setup.min_tokens, longest)
 
-    def vocabulary_of(tokens: Sequence[int]) -> PhraseVocabulary:
+    def vocabulary_of(vocab_size: int, tokens: Sequence[int]) -> PhraseVocabulary:
         found = retriever.retrieve([tokenizer.decode(list(tokens))], setup.num_documents)[0]
         nearest = {name: documents[name] for name, _ in found}
         return PhraseVocabulary.from_documents(nearest, tokenizer, miner, vocab_size=vocab_size)
@@ -88,19 +89,21 @@ def main() -> None:
     sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
     judge: Any = AutoModelForCausalLM.from_pretrained(setup.judge or setup.models[0])
     judge.eval().to(device)
-    vocab_size = judge.get_output_embeddings().weight.shape[0]
+    judges = AutoTokenizer.from_pretrained(setup.judge or setup.models[0])
+    judge_tokenizer = None if judges.get_vocab() == tokenizer.get_vocab() else judges
     features = None if setup.feature_model is None else AutoModelForCausalLM.from_pretrained(setup.feature_model)
     feature_tokenizer = None if setup.feature_model is None else AutoTokenizer.from_pretrained(setup.feature_model)
     table, written = {}, {}
     for path in setup.models:
         model: Any = AutoModelForCausalLM.from_pretrained(path)
         model.eval().to(device)
+        phrases_of = partial(vocabulary_of, model.get_output_embeddings().weight.shape[0])
         set_seed(setup.seed)
         continued = continue_prefixes(
             model,
             prefixes,
             new_tokens=setup.new_tokens,
-            vocabulary_of=vocabulary_of if isinstance(model, DynamicVocabForCausalLM) else None,
+            vocabulary_of=phrases_of if isinstance(model, DynamicVocabForCausalLM) else None,
             batch_size=setup.batch_size,
             do_sample=setup.do_sample,
             bad_words_ids=banned or None,
@@ -108,7 +111,13 @@ def main() -> None:
         )
         name = Path(path).name
         table[name] = measure_continuations(
-            continued, prefixes, tokenizer, judge=judge, feature_model=features, feature_tokenizer=feature_tokenizer
+            continued,
+            prefixes,
+            tokenizer,
+            judge=judge,
+            judge_tokenizer=judge_tokenizer,
+            feature_model=features,
+            feature_tokenizer=feature_tokenizer,
         )
         written[name] = [tokenizer.decode(tokens) for tokens in continued.tokens]
         print(format_columns({name: table[name]}), flush=True)

@@ -9,7 +9,7 @@ own with the place of each in its document.
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(setup.model)
     model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model)
     model.eval().to(device)
-    documents = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in setup.documents}
+    documents = {path: Path(path).read_text(encoding="utf-8") for path in setup.documents}
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])
     if documents:
         vocabulary.add_documents(documents, WordNgrams(max_tokens=8) if setup.units == "words" else TokenNgrams())
@@ -70,13 +70,20 @@ def main() -> None:
         no_repeat_ngram_size=setup.no_repeat_ngram_size,
         **sampling,
     )
-    new = output[0, inputs["input_ids"].shape[1] :].tolist()
-    text, spans = vocabulary.decode(new), vocabulary.spans(new)
-    print(f"{setup.prompt}{mark_in_terminal(text, spans)}\n")
+    ids, length = output[0].tolist(), inputs["input_ids"].shape[1]
+    prompt = vocabulary.decode(ids[:length], skip_special_tokens=True)
+    # decoded as a whole: some tokenizers drop the space before a text's first word
+    text = vocabulary.decode(ids, skip_special_tokens=True)[len(prompt) :]
+    shift, new = -len(prompt), ids[length:]
+    spans = [
+        replace(span, start=span.start + shift, end=span.end + shift)
+        for span in vocabulary.spans(ids, skip_special_tokens=True)
+    ]
+    print(f"{prompt}{mark_in_terminal(text, spans)}\n")
     num_tokens = len(vocabulary.expand(new))
     print(f"{len(vocabulary)} phrases at hand, {len(spans)} used; {len(new)} steps for {num_tokens} tokens")
     if setup.html is not None:
-        page = phrase_page(setup.prompt, text, spans, documents, footer=shlex.join(["python", *sys.argv]))
+        page = phrase_page(prompt, text, spans, documents, footer=shlex.join(["python", *sys.argv]))
         Path(setup.html).write_text(page, encoding="utf-8")
         print(f"Page: {setup.html}")
 

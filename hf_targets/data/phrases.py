@@ -91,6 +91,19 @@ class PhraseCollator:
                 "min_gap must be 0 or more, phrase_rate in [0, 1], and max_tokens None or at least 2, got "
                 f"{min_gap}, {phrase_rate} and {max_tokens}"
             )
+        if vocab_size is not None and vocab_size < len(tokenizer):
+            raise ValueError(
+                f"vocab_size must have room for the {len(tokenizer)} ids of the tokenizer, got {vocab_size}; it is the "
+                "width of the model's embedding"
+            )
+        if isinstance(miner, type) or not hasattr(miner, "spans"):
+            raise ValueError(f"miner must be an object with spans, such as WordNgrams(2, 5), got {miner!r}")
+        for source in negatives or ():
+            if isinstance(source, str | type) or not hasattr(source, "windows"):
+                raise ValueError(
+                    f"negatives must be a list of objects such as SelfRetrieval(), got {source!r} in it; "
+                    "negatives_by_name makes them of names"
+                )
         self.tokenizer = tokenizer
         self.miner = miner
         self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size

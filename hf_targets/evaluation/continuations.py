@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.data.phrase_vocabulary import PhraseVocabulary
 from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
-from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
+from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
 
 
@@ -139,6 +139,7 @@ def measure_continuations(
     tokenizer: PreTrainedTokenizerBase,
     *,
     judge: PreTrainedModel | None = None,
+    judge_tokenizer: PreTrainedTokenizerBase | None = None,
     feature_model: PreTrainedModel | str | None = None,
     feature_tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> dict[str, float]:
@@ -149,7 +150,8 @@ def measure_continuations(
     text that repeats itself. NSL is the steps a text.
 
     Args:
-        judge: Whose perplexity it is, over the same tokens; None leaves the column out.
+        judge: Whose perplexity it is; None leaves the column out.
+        judge_tokenizer: The judge's, if it has other tokens than the texts.
         feature_model: Whose features MAUVE clusters, a model or a name; None leaves the column out.
         feature_tokenizer: Of a feature model that is given.
     """
@@ -172,10 +174,14 @@ def measure_continuations(
         "phrase_latency": fmean(continuations.phrase_seconds),
     }
     if judge is not None:
-        rows = [prefix.tokens + tokens for prefix, tokens in zip(prefixes, continuations.tokens, strict=True)]
-        columns["generated_ppl"] = perplexity_of_generated_texts(
-            judge, rows, prefix_lengths=[len(prefix.tokens) for prefix in prefixes]
-        ).perplexity
+        rows: Any = [prefix.tokens + tokens for prefix, tokens in zip(prefixes, continuations.tokens, strict=True)]
+        lengths = [len(prefix.tokens) for prefix in prefixes]
+        if judge_tokenizer is not None:
+            rows = [tokenizer.decode(row) for row in rows]
+            begins: Any = [tokenizer.decode(prefix.tokens) for prefix in prefixes]
+            lengths = num_prefix_tokens(rows, begins, judge_tokenizer)
+        judged = perplexity_of_generated_texts(judge, rows, judge_tokenizer, prefix_lengths=lengths)
+        columns["generated_ppl"] = judged.perplexity
     total = sum(continuations.num_steps)
     return columns | {
         "nsl": compression.steps_per_text,

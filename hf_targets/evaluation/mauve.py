@@ -204,7 +204,9 @@ def _load(
 
 
 def _longest(model: PreTrainedModel, max_length: int | None) -> int:
-    positions = getattr(model.config, "max_position_embeddings", None)  # not every model has a last position
+    positions = getattr(
+        model.config.get_text_config(), "max_position_embeddings", None
+    )  # not every model has a last position
     if max_length is None:
         return 1024 if positions is None else min(1024, positions)
     if max_length < 1 or (positions is not None and max_length > positions):

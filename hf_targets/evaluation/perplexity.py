@@ -220,7 +220,9 @@ def _negative_log_likelihoods(
     model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
 ) -> list[Tensor]:
     """Return for each row the negative log-likelihoods of its targets, in float64, reading long rows first."""
-    positions = getattr(model.config, "max_position_embeddings", None)  # not every model has a last position
+    positions = getattr(
+        model.config.get_text_config(), "max_position_embeddings", None
+    )  # not every model has a last position
     for place, (ids, _) in enumerate(rows):
         if positions is not None and len(ids) > positions:
             raise ValueError(

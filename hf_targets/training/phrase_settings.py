@@ -19,7 +19,7 @@ KINDS = ("words", "tokens", "fmm", "none")
 
 @dataclass
 class PhraseSettings:
-    """Phrases, negatives and losses; the defaults are the paper's where it gives one."""
+    """Phrases, negatives and losses; the defaults are the paper's, but for generated negatives, which take a model."""
 
     phrases: str = field(
         default="words",

@@ -51,6 +51,8 @@ class DynamicVocabTrainer(TargetTrainer):
         **kwargs: Any,
     ) -> None:
         self.has_phrases = has_phrases(model)
+        if not isinstance(args, DynamicVocabTrainingArguments):
+            raise ValueError(f"args must be DynamicVocabTrainingArguments, got {type(args).__name__}")
         if self.has_phrases != isinstance(data_collator, PhraseCollator):
             wanted = "a PhraseCollator, which makes its phrases" if self.has_phrases else "no PhraseCollator"
             raise ValueError(f"{type(model).__name__} takes {wanted}, got {type(data_collator).__name__}")

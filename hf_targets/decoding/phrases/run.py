@@ -34,6 +34,11 @@ class PhraseRun:
         num_neighbours: int = 64,
         static_limit: int | None = None,
     ) -> None:
+        if schedule is not None and not callable(schedule):
+            raise ValueError(
+                "phrase_schedule must be a function of the step and the number of phrases, such as PhraseSchedule(), "
+                f"got {schedule!r}"
+            )
         if schedule is not None and (isinstance(phrases, PhraseTable) or index is not None):
             raise ValueError(
                 "a schedule embeds phrases when they come, and a table or an index has them all; leave out one of them"

@@ -53,6 +53,7 @@ class PhraseTable:
         self.vocab_size = self.vocabularies[0].vocab_size
         self.inputs, self.outputs, self.slots, self.exists = inputs, outputs, slots, exists
         self.index, self.num_neighbours = index, num_neighbours
+        self._made_of = [vocabulary.arrays() for vocabulary in self.vocabularies]
 
     @property
     def num_slots(self) -> int:
@@ -97,6 +98,15 @@ class PhraseTable:
             raise ValueError(f"num_neighbours must be 1 or more, got {num_neighbours}")
         arrays = (self.inputs, self.outputs, self.slots, self.exists)
         return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours)
+
+    def check_current(self) -> None:
+        """Check that no vocabulary has changed since the table was made.
+
+        Raises:
+            ValueError: If one has: its phrases are no longer those of the table.
+        """
+        if any(now.arrays() is not then for now, then in zip(self.vocabularies, self._made_of, strict=True)):
+            raise ValueError("the vocabulary has changed since the table was made; make it anew with phrase_table")
 
     def check_batch(self, batch_size: int) -> None:
         """Check that the rows of a batch can be shared out among the vocabularies.
@@ -161,9 +171,22 @@ class PhraseTable:
             return logits
         return logits.masked_fill(~self._per_row(self.exists, len(hidden))[:, None], -torch.inf)
 
+    def _check_scores(self, queries: Tensor, scores: Tensor, slots: Tensor) -> None:
+        """Check that the best phrase of each query has the score that it has by this table."""
+        best = self.output_rows[slots[:, 0].clamp(min=0)].float()
+        expected = (queries.float() * best).sum(dim=1)
+        size = queries.float().norm(dim=1) * best.norm(dim=1)
+        if ((expected - scores[:, 0].float()).abs() > 0.01 * size + 1e-6)[slots[:, 0] >= 0].any():
+            raise ValueError(
+                "the index has other embeddings than the phrases of the call: it is of other phrases, or the phrase "
+                "encoder has changed since it was built; build it anew with index_phrases"
+            )
+
     def _searched_logits(self, hidden: Tensor) -> Tensor:
         assert self.index is not None
-        scores, slots = self.index.search(hidden.reshape(-1, hidden.shape[-1]), self.num_neighbours)
+        queries = hidden.reshape(-1, hidden.shape[-1])
+        scores, slots = self.index.search(queries, self.num_neighbours)
+        self._check_scores(queries, scores, slots)
         logits = hidden.new_full((len(slots), self.num_slots), -torch.inf)
         # a slot of -1 is written to the place of the first found, with its score
         first, best = slots[:, :1].clamp(min=0), scores[:, :1]

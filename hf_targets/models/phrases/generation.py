@@ -143,7 +143,12 @@ class PhraseGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> Any:
         lists = self._with_phrases(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
-        return super()._beam_search(input_ids, *lists, generation_config, **kwargs)
+        output = super()._beam_search(input_ids, *lists, generation_config, **kwargs)
+        if kwargs.get("phrases") is not None:  # without an end token, Transformers fills rows that end early with -1
+            pad = generation_config._pad_token_tensor
+            ids = output if isinstance(output, Tensor) else output.sequences
+            ids.masked_fill_(ids < 0, 0 if pad is None else int(pad))
+        return output
 
     def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("phrases") is not None:

@@ -102,7 +102,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 or its name or path; None: a copy of the base model's, as in the paper.
             tokenizer: The base model's, where the encoder begins as a model with another: the encoder reads the base
                 model's tokens, and its embedding of each is made of those of its own tokens that spell it.
-            encoder_tokenizer: The encoder's own. Both are loaded from the models' names if they are not given.
+            encoder_tokenizer: The encoder's own. Both are loaded from the models' names if they are not given; models
+                with as many tokens and no tokenizer to be found are taken to have the same.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where a model is a name or a path.
             config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ...
         Raises:
@@ -152,9 +153,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             phrases: One vocabulary for all rows of a batch, or one for each; a table is returned as it is.
             counts: How many slots of each vocabulary are there, the others to come later; None: all.
         Raises:
-            ValueError: If a vocabulary is of another size than the model's, there is none, or memory is too small.
+            ValueError: If a vocabulary is of another size than the model's, there is none, memory is too small, or a
+                table was made before its vocabulary changed.
         """
         if isinstance(phrases, PhraseTable):
+            phrases.check_current()
             return phrases
         vocabularies = vocabularies_of(phrases)
         vocab_size = self.get_output_embeddings().weight.shape[0]

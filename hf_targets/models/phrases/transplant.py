@@ -22,10 +22,12 @@ def transplant_embeddings(
     """Return the Transformer of `model`, with an input embedding for the tokens of `base`.
 
     The models' own where both have one vocabulary. Else the embedding of a token is the mean of those of the pieces
-    that `own_tokenizer` makes of its text, with its leading space; one without a text has the mean of all.
+    that `own_tokenizer` makes of its text, with its leading space; one without a text of its own (special,
+    or part of a character) has the mean of all.
 
     Args:
-        own_tokenizer: Of `model`; None: loaded from its name, if the vocabularies are of different sizes.
+        own_tokenizer: Of `model`; None: loaded from its name. Models of one size whose tokenizers are not given and
+            cannot be loaded are taken to have the same.
         tokenizer: Of `base`; likewise.
     Raises:
         ValueError: If the vocabularies are of different sizes, and a tokenizer is not given and cannot be loaded.
@@ -34,17 +36,25 @@ def transplant_embeddings(
     """
     num_own = len(cast(nn.Embedding, model.get_input_embeddings()).weight)
     num_tokens = len(cast(nn.Embedding, base.get_input_embeddings()).weight)
-    if own_tokenizer is None and tokenizer is None and num_own == num_tokens:
-        return cast(PreTrainedModel, model.base_model)
-    own_tokenizer = own_tokenizer or _load(model, "encoder_tokenizer")
-    tokenizer = tokenizer or _load(base, "tokenizer")
-    if own_tokenizer.get_vocab() == tokenizer.get_vocab() and num_own == num_tokens:
+    try:
+        own_tokenizer = own_tokenizer or _load(model, "encoder_tokenizer")
+        tokenizer = tokenizer or _load(base, "tokenizer")
+    except ValueError:
+        if own_tokenizer is None and tokenizer is None and num_own == num_tokens:
+            return cast(PreTrainedModel, model.base_model)
+        raise
+    same = own_tokenizer.get_vocab() == tokenizer.get_vocab()
+    if same and num_own == num_tokens:
         return cast(PreTrainedModel, model.base_model)
     transformer = cast(PreTrainedModel, copy.deepcopy(model.base_model))
     old: torch.Tensor = transformer.get_input_embeddings().weight  # pyright: ignore
     with torch.no_grad():
         new = old.mean(dim=0, keepdim=True).repeat(num_tokens, 1)
-        texts = [_text(tokenizer, number) for number in range(min(len(tokenizer), num_tokens))]
+        if same:  # one of them is padded
+            new[: min(num_own, num_tokens)] = old[: min(num_own, num_tokens)]
+            texts = []
+        else:
+            texts = [_text(tokenizer, number) for number in range(min(len(tokenizer), num_tokens))]
         for number, ids in enumerate(tokenize_mid_text(texts, own_tokenizer)):
             if ids:
                 new[number] = old[torch.tensor(ids, device=old.device)].mean(dim=0)
@@ -66,12 +76,11 @@ def _load(model: PreTrainedModel, argument: str) -> PreTrainedTokenizerBase:
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
-    """Return a token's text with its leading space, "" for a special token."""
+    """Return a token's text with its leading space, "" for a special token or a part of a character."""
     if number in tokenizer.all_special_ids:
         return ""
     token = tokenizer.convert_ids_to_tokens(number)
     if not isinstance(token, str):
         return ""
-    if token.startswith(_SPACE):
-        return token.replace(_SPACE, " ")
-    return tokenizer.convert_tokens_to_string([token])
+    text = token.replace(_SPACE, " ") if token.startswith(_SPACE) else tokenizer.convert_tokens_to_string([token])
+    return "" if "\ufffd" in text else text

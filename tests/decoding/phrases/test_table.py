@@ -148,16 +148,16 @@ def test_phrases_that_an_index_does_not_find_have_no_probability():
 
 
 def test_places_that_an_index_leaves_open_change_nothing():
-    table = shared_table().searched(Listed([[5.0, 3.0, 0.0], [4.0, -9.0, -9.0]], [[2, 0, -1], [1, -1, -1]]), 3)
-    logits = table.logits(hidden_states(1, 2))
-    none = -torch.inf
-    assert logits.tolist() == [[[3.0, none, 5.0], [none, 4.0, none]]]
+    hidden, none = hidden_states(1, 2), -torch.inf
+    (a, _, c), (_, b, _) = shared_table().logits(hidden)[0].tolist()
+    table = shared_table().searched(Listed([[c, a, 0.0], [b, -9.0, -9.0]], [[2, 0, -1], [1, -1, -1]]), 3)
+    assert table.logits(hidden).tolist() == [[[a, none, c], [none, b, none]]]
 
 
 def test_removed_phrases_are_not_chosen_though_an_index_finds_them():
     pair = embeddings()
     table = PhraseTable([SECOND], *pair, torch.tensor([[0, 2]]), torch.tensor([[False, True]]))
-    index = PhraseIndex.build(pair[1][:2])
+    index = PhraseIndex.build(pair[1][[0, 2]])
     logits = table.searched(index, 2).logits(hidden_states(2))
     assert (logits[..., 0] == -torch.inf).all() and logits[..., 1].isfinite().all()
 

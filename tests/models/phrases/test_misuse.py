@@ -1,0 +1,66 @@
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from hf_targets import DynamicVocabTrainer, PhraseCollator, TokenNgrams
+from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.tiny_models import VOCAB, make_dynamic_model, make_vocabulary, token_ids
+
+GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+
+def test_an_index_of_another_encoder_or_of_other_phrases_is_refused_when_it_is_used():
+    pytest.importorskip("faiss")
+    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), token_ids(1, 5)
+    index = model.index_phrases(vocabulary)
+    model.generate(ids, phrases=vocabulary, phrase_index=index, **GREEDY)
+    others = make_vocabulary((11, 12), (13, 14, 15), (16, 17), (18, 19))
+    with pytest.raises(ValueError, match="build it anew with index_phrases"):
+        model.generate(ids, phrases=others, phrase_index=index, **GREEDY)
+    with torch.no_grad():
+        model.phrase_encoder.input_projection[-1].weight.neg_()
+    with pytest.raises(ValueError, match="build it anew with index_phrases"):
+        model.generate(ids, phrases=vocabulary, phrase_index=index, **GREEDY)
+
+
+def test_a_table_made_before_its_vocabulary_changed_is_refused():
+    model, vocabulary = make_dynamic_model(), make_vocabulary()
+    table = model.phrase_table(vocabulary)
+    model.generate(token_ids(1, 5), phrases=table, **GREEDY)
+    vocabulary.remove([VOCAB])
+    with pytest.raises(ValueError, match="has changed since the table was made"):
+        model.generate(token_ids(1, 5), phrases=table, **GREEDY)
+
+
+def test_beams_that_end_at_different_steps_can_be_decoded():
+    model = make_phrase_model("gpt2")
+    vocabularies = [random_vocabulary(), vocabulary_of([5, 6])]
+    limits = {"max_new_static_tokens": 10, "num_beams": 3}
+    output = model.generate(token_ids(2, 4), phrases=vocabularies, **limits, **{**GREEDY, "max_new_tokens": None})
+    assert (output >= 0).all()
+    for vocabulary, row in zip(vocabularies, output, strict=True):
+        vocabulary.decode(row)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"negatives": "prefix"}, "negatives_by_name makes them of names"),
+        ({"negatives": ["prefix"]}, "negatives_by_name makes them of names"),
+        ({"miner": TokenNgrams}, "miner must be an object with spans"),
+        ({"vocab_size": 10}, f"room for the {len(WORDS)} ids"),
+    ],
+)
+def test_a_collator_looks_at_its_arguments_when_it_is_made(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        PhraseCollator(**{"tokenizer": WORDS, "miner": TokenNgrams(2, 3), **wrong})
+
+
+def test_a_trainer_names_the_arguments_it_takes(tmp_path):
+    with pytest.raises(ValueError, match="must be DynamicVocabTrainingArguments, got TrainingArguments"):
+        DynamicVocabTrainer(make_dynamic_model(), TrainingArguments(str(tmp_path)))
+
+
+def test_a_schedule_is_a_function():
+    with pytest.raises(ValueError, match=r"such as PhraseSchedule\(\), got 0.5"):
+        make_dynamic_model().generate(token_ids(1, 5), phrases=make_vocabulary(), phrase_schedule=0.5, **GREEDY)
