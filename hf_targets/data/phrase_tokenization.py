@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import takewhile
 from typing import Literal, cast, get_args
+from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedTokenizerBase
 
@@ -106,13 +107,21 @@ def len_common_prefix(first: str, second: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
+_FINGERPRINTS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = WeakKeyDictionary()
+"""Known ones, with the number of pieces at the time: tokens may be added to a tokenizer."""
+
+
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a SHA-256 of a tokenizer's pieces, their ids, and how it cuts a probe text: the same ids mean the same.
 
     Special tokens and their use count only as far as they are pieces.
     """
-    pieces = sorted(tokenizer.get_vocab().items())
-    return sha256(json.dumps([pieces, _ids([_PROBE], tokenizer)[0]]).encode()).hexdigest()
+    size, fingerprint = _FINGERPRINTS.get(tokenizer, (None, ""))
+    if size != len(tokenizer):
+        pieces = sorted(tokenizer.get_vocab().items())
+        fingerprint = sha256(json.dumps([pieces, _ids([_PROBE], tokenizer)[0]]).encode()).hexdigest()
+        _FINGERPRINTS[tokenizer] = (len(tokenizer), fingerprint)
+    return fingerprint
 
 
 def _ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

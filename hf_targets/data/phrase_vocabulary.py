@@ -189,10 +189,15 @@ class PhraseVocabulary(PhraseStore):
             ValueError: If the other's tokenizer is another one.
         """
         if other.tokenizer is not self.tokenizer:
-            self._check_tokenizer(tokenizer_fingerprint(other.tokenizer), "the other vocabulary")
+            self._check_tokenizer(other.fingerprint, "the other vocabulary")
         ids = list(other)
         phrases, sources = [other.token_ids(id_) for id_ in ids], [other.sources(id_) for id_ in ids]
         return dict(zip(ids, self.add_token_ids(phrases, sources=sources), strict=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the tokenizer from another one."""
+        return tokenizer_fingerprint(self.tokenizer)
 
     def text(self, phrase_id: int) -> str:
         """Return what a phrase writes in the middle of a text, with its leading space if it has one.
@@ -251,7 +256,7 @@ class PhraseVocabulary(PhraseStore):
         arrays["sources"] = np.array(rows, np.int64).reshape(-1, 4)  # phrase, document, start, end
         settings = {
             "vocab_size": self.vocab_size,
-            "tokenizer": tokenizer_fingerprint(self.tokenizer),
+            "tokenizer": self.fingerprint,
             "documents": list(documents),
         }
         write_phrases(folder, settings, arrays)
@@ -275,7 +280,7 @@ class PhraseVocabulary(PhraseStore):
         return vocabulary
 
     def _check_tokenizer(self, fingerprint: str, owner: str) -> None:
-        if fingerprint != tokenizer_fingerprint(self.tokenizer):
+        if fingerprint != self.fingerprint:
             raise ValueError(
                 f"phrases are tokens of one tokenizer, and {owner} was made with another than this "
                 f"{type(self.tokenizer).__name__}; use that one, or build the phrases again from their texts"

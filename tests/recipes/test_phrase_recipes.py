@@ -106,6 +106,17 @@ def test_a_generated_text_is_marked_in_the_terminal_and_on_a_page(trained, tmp_p
     assert page.count("<mark") == used
 
 
+def test_the_mining_benchmark_prints_its_rates():
+    printed = io.StringIO()
+    small = ["--dataset", "documentation:topics", "--num_blocks", "4", "--num_phrases", "500"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", ["phrase_mining.py", *small])
+        runpy.run_path(str(ROOT / "recipes" / "benchmarks" / "phrase_mining.py"), run_name="__main__")
+    assert "forward maximum matching |" in printed.getvalue()
+    made = int(re.search(r"A vocabulary of (\d+) phrases", printed.getvalue())[1])
+    assert 300 < made <= 500
+
+
 def test_the_benchmark_prints_its_four_tables():
     printed = io.StringIO()
     small = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "400", "--num_windows", "8", "--rounds", "1"]

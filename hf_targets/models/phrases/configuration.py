@@ -49,6 +49,9 @@ class DynamicVocabConfig(PreTrainedConfig):
     phrase_encoder_width: int | None = field(
         default=None, metadata={"help": "Width of the encoder's last hidden states; None: its hidden_size."}
     )
+    tokenizer_fingerprint: str | None = field(
+        default=None, metadata={"help": "Of the tokenizer whose ids the model reads; None takes any vocabulary's."}
+    )
     projection: Projection = field(
         default="mlp",
         metadata={"help": 'From the encoder to the backbone: "mlp" (section 2.2) or one layer, "linear" (figure 2).'},

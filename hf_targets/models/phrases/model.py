@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from hf_targets.data.phrase_tokenization import tokenizer_fingerprint
 from hf_targets.data.phrase_vocabulary import PhraseVocabulary
 from hf_targets.decoding.phrases.table import PhraseTable, vocabularies_of
 from hf_targets.maths.losses import IGNORED
@@ -100,8 +101,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             base: A model, used as it is and not copied, or the name or path of one.
             phrase_encoder: What the encoder begins as: any causal language model, whose Transformer is used as it is,
                 or its name or path; None: a copy of the base model's, as in the paper.
-            tokenizer: The base model's, where the encoder begins as a model with another: the encoder reads the base
-                model's tokens, and its embedding of each is made of those of its own tokens that spell it.
+            tokenizer: The base model's; vocabularies of another are then refused. Where the encoder begins as a model
+                with another, its embedding of each of these tokens is made of those of its own that spell it.
             encoder_tokenizer: The encoder's own. Both are loaded from the models' names if they are not given; models
                 with as many tokens and no tokenizer to be found are taken to have the same.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where a model is a name or a path.
@@ -128,6 +129,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         model.phrase_encoder.to(device=output.device, dtype=output.dtype)
         if output.device.type != "meta":
             model.phrase_encoder.fit_scale(tokens, output)
+        if tokenizer is not None:
+            model.config.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
 
@@ -161,7 +164,13 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             return phrases
         vocabularies = vocabularies_of(phrases)
         vocab_size = self.get_output_embeddings().weight.shape[0]
+        expected = cast(DynamicVocabConfig, self.config).tokenizer_fingerprint or vocabularies[0].fingerprint
         for vocabulary in vocabularies:
+            if vocabulary.fingerprint != expected:
+                raise ValueError(
+                    "a vocabulary is of another tokenizer than the model or the other rows, so that its ids mean other "
+                    "tokens; make it with the model's tokenizer"
+                )
             if vocabulary.vocab_size != vocab_size:
                 raise ValueError(
                     f"phrase ids begin where the model's {vocab_size} tokens end, and the vocabulary's begin at "

@@ -2,9 +2,16 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
-from hf_targets import DynamicVocabTrainer, PhraseCollator, TokenNgrams
+from hf_targets import (
+    DynamicVocabForCausalLM,
+    DynamicVocabTrainer,
+    PhraseCollator,
+    PhraseVocabulary,
+    TokenNgrams,
+    word_level_tokenizer,
+)
 from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
-from tests.tiny_models import VOCAB, make_dynamic_model, make_vocabulary, token_ids
+from tests.tiny_models import VOCAB, make_backbone, make_dynamic_model, make_vocabulary, token_ids
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
@@ -64,3 +71,16 @@ def test_a_trainer_names_the_arguments_it_takes(tmp_path):
 def test_a_schedule_is_a_function():
     with pytest.raises(ValueError, match=r"such as PhraseSchedule\(\), got 0.5"):
         make_dynamic_model().generate(token_ids(1, 5), phrases=make_vocabulary(), phrase_schedule=0.5, **GREEDY)
+
+
+def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
+    other = word_level_tokenizer([" ".join(f"q{number}" for number in range(VOCAB - 3)) + "\n"])
+    model = DynamicVocabForCausalLM.from_base(make_backbone("gpt2"), tokenizer=WORDS).eval()
+    theirs = PhraseVocabulary.from_token_ids([[5, 6]], other, vocab_size=VOCAB)
+    model.save_pretrained(tmp_path)
+    for wrapped in (model, DynamicVocabForCausalLM.from_pretrained(tmp_path)):
+        wrapped.generate(token_ids(1, 5), phrases=vocabulary_of([5, 6]), **GREEDY)
+        with pytest.raises(ValueError, match="of another tokenizer than the model"):
+            wrapped.generate(token_ids(1, 5), phrases=theirs, **GREEDY)
+    with pytest.raises(ValueError, match="or the other rows"):
+        make_phrase_model("gpt2").generate(token_ids(2, 5), phrases=[vocabulary_of([5, 6]), theirs], **GREEDY)
