@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -53,7 +54,7 @@ class PhraseTable:
         self.vocab_size = self.vocabularies[0].vocab_size
         self.inputs, self.outputs, self.slots, self.exists = inputs, outputs, slots, exists
         self.index, self.num_neighbours = index, num_neighbours
-        self._made_of = [vocabulary.arrays() for vocabulary in self.vocabularies]
+        self._were_alive = [vocabulary.arrays()[2] for vocabulary in self.vocabularies]
 
     @property
     def num_slots(self) -> int:
@@ -100,13 +101,15 @@ class PhraseTable:
         return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours)
 
     def check_current(self) -> None:
-        """Check that no vocabulary has changed since the table was made.
+        """Check that no phrase was removed since the table was made; those added since are not in it.
 
         Raises:
-            ValueError: If one has: its phrases are no longer those of the table.
+            ValueError: If one was: its id stands for nothing.
         """
-        if any(now.arrays() is not then for now, then in zip(self.vocabularies, self._made_of, strict=True)):
-            raise ValueError("the vocabulary has changed since the table was made; make it anew with phrase_table")
+        for vocabulary, then in zip(self.vocabularies, self._were_alive, strict=True):
+            now = vocabulary.arrays()[2][: len(then)]
+            if not np.array_equal(now, then):
+                raise ValueError("the vocabulary has changed since the table was made; make it anew with phrase_table")
 
     def check_batch(self, batch_size: int) -> None:
         """Check that the rows of a batch can be shared out among the vocabularies.

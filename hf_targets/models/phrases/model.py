@@ -156,8 +156,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             phrases: One vocabulary for all rows of a batch, or one for each; a table is returned as it is.
             counts: How many slots of each vocabulary are there, the others to come later; None: all.
         Raises:
-            ValueError: If a vocabulary is of another size than the model's, there is none, memory is too small, or a
-                table was made before its vocabulary changed.
+            ValueError: If a vocabulary is of another size or tokenizer than the model's, there is none, memory is too
+                small, or a phrase of a table was removed since it was made.
         """
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
@@ -243,11 +243,13 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
             kwargs: Passed to the backbone.
         Raises:
-            ValueError: If labels have another shape, an id is neither a token nor a phrase of its row, or only a part
-                of the fields of `PhraseCollator` is there.
+            ValueError: If labels have another shape, an id is neither a token nor a phrase of its row, only a part of
+                the fields of `PhraseCollator` is there, or `phrases` beside them.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
+        if phrases is not None and phrase_input_ids is not None:
+            raise ValueError("a training batch brings its own phrases; leave out phrases or phrase_input_ids")
         check_shapes(input_ids, inputs_embeds, labels)
         table = None if phrases is None else self.phrase_table(phrases)
         if table is not None and not table.num_slots:
@@ -285,9 +287,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 parts |= self._phrase_parts(
                     hidden, training, (windows, phrase_windows), phrase_mask, masked_phrases, kwargs
                 )
-            weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
-            if phrase_input_ids is None:
-                weights = dict.fromkeys(parts, 1.0)
+            weights = dict.fromkeys(parts, 1.0)
+            if phrase_input_ids is not None:
+                weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
             # Departs: the paper leaves open what each part is divided by; all by the number of tokens, so that L_p, a
             # sum over fewer and longer steps, stays comparable with L_t: nats for each token of the text.
             loss = torch.stack([weights[name] * part.sum() / count for name, part in parts.items()]).sum()

@@ -11,7 +11,7 @@ from hf_targets import (
     word_level_tokenizer,
 )
 from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
-from tests.tiny_models import VOCAB, make_backbone, make_dynamic_model, make_vocabulary, token_ids
+from tests.tiny_models import VOCAB, make_backbone, make_dynamic_model, make_vocabulary, phrase_batch, token_ids
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
@@ -30,13 +30,20 @@ def test_an_index_of_another_encoder_or_of_other_phrases_is_refused_when_it_is_u
         model.generate(ids, phrases=vocabulary, phrase_index=index, **GREEDY)
 
 
-def test_a_table_made_before_its_vocabulary_changed_is_refused():
+def test_a_table_is_refused_once_a_phrase_of_it_was_removed_and_not_when_one_was_added():
     model, vocabulary = make_dynamic_model(), make_vocabulary()
     table = model.phrase_table(vocabulary)
-    model.generate(token_ids(1, 5), phrases=table, **GREEDY)
+    before = model.generate(token_ids(1, 5), phrases=table, **GREEDY)
+    vocabulary.add_token_ids([[30, 31]])
+    assert torch.equal(model.generate(token_ids(1, 5), phrases=table, **GREEDY), before)
     vocabulary.remove([VOCAB])
     with pytest.raises(ValueError, match="has changed since the table was made"):
         model.generate(token_ids(1, 5), phrases=table, **GREEDY)
+
+
+def test_a_training_batch_takes_no_other_phrases():
+    with pytest.raises(ValueError, match="brings its own phrases"):
+        make_dynamic_model()(**phrase_batch(), phrases=make_vocabulary())
 
 
 def test_beams_that_end_at_different_steps_can_be_decoded():
