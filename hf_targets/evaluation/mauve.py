@@ -15,8 +15,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.evaluation.dropout import without_dropout
 from hf_targets.extras import require
+from hf_targets.models.dropout import without_dropout
 
 GIVEN = "given features"
 """What stands for the name of the feature model where features were given."""

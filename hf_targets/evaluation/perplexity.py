@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.evaluation.dropout import without_dropout
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED
+from hf_targets.models.dropout import without_dropout
 
 _DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
 

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_targets.models.dropout import without_dropout
+
 
 def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
     """Return the layer that turns hidden states into logits.
@@ -36,9 +38,7 @@ def check_backbone(backbone: PreTrainedModel) -> None:
         raise ValueError(f"{type(backbone).__name__} has no base model below its output embedding")
     if layer.weight.device.type == "meta" or layer.weight.numel() == 0:
         return  # weights are being loaded, or sharded: nothing to try on
-    training = backbone.training
-    backbone.eval()
-    try:
+    with without_dropout(backbone):
         device = layer.weight.device
         ids = torch.arange(8, device=device)[None] % layer.weight.shape[0]
         logits = []
@@ -46,8 +46,6 @@ def check_backbone(backbone: PreTrainedModel) -> None:
             with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
                 torch.manual_seed(0)  # Reformer hashes at random
                 logits.append(run().float())
-    finally:
-        backbone.train(training)
     # the same product twice may differ by rounding: libraries choose their way by where in memory a tensor lies
     rounding = max(2.0**-15, 4 * torch.finfo(layer.weight.dtype).eps) * float(logits[0].abs().max())
     if not torch.allclose(*logits, rtol=0.0, atol=rounding):

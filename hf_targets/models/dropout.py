@@ -1,4 +1,4 @@
-"""Models measured without dropout, and left as they were."""
+"""Models tried or measured without dropout, and left as they were."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -131,12 +131,10 @@ class MultiTokenTrainer(TargetTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.has_heads:
                 outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
-                nlls = outputs.nlls
+                loss, nlls = outputs.loss, outputs.nlls
             else:
-                outputs = model(**inputs)
-                logits = outputs.logits.float().transpose(1, 2)
-                nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none").sum(dim=1)[:, None]
-        return outputs.loss.detach().mean(), nlls.double(), torch.stack([num_targets, num_words], dim=1)
+                loss, nlls = self._plain_losses(model, inputs, targets)
+        return loss.detach().mean(), nlls.double(), torch.stack([num_targets, num_words], dim=1)
 
     def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
         nlls, counts = torch.as_tensor(predictions.predictions), torch.as_tensor(predictions.label_ids)

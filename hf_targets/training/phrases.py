@@ -97,13 +97,11 @@ class DynamicVocabTrainer(TargetTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.has_phrases:
                 outputs = model(**inputs, skip_logits=True)
-                rows = [outputs.row_losses["token"], outputs.row_losses["phrase"]]
+                loss = outputs.loss
+                losses = torch.stack([outputs.row_losses["token"], outputs.row_losses["phrase"]], dim=1)
             else:
-                outputs = model(**inputs)
-                logits = outputs.logits.float().transpose(1, 2)
-                rows = [F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none").sum(dim=1)]
-        losses = torch.stack(rows, dim=1).double()
-        return outputs.loss.detach().mean(), losses, (targets != IGNORED).sum(dim=1)[:, None]
+                loss, losses = self._plain_losses(model, inputs, targets)
+        return loss.detach().mean(), losses.double(), (targets != IGNORED).sum(dim=1)[:, None]
 
     def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
         sums = torch.as_tensor(predictions.predictions).sum(dim=0).tolist()

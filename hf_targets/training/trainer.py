@@ -7,10 +7,12 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 from transformers import Trainer
 
 from hf_targets.data.blocks import check_token_ids
+from hf_targets.maths.losses import IGNORED
 from hf_targets.models.alignment import mask_first_tokens
 
 WORDS_COLUMN = "num_words"
@@ -106,6 +108,13 @@ class TargetTrainer(Trainer):
             for name, part in parts.items():
                 self._parts[name] += part * scale
         return (loss, outputs) if return_outputs else loss
+
+    def _plain_losses(self, model: nn.Module, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of a plain model, and each row's summed negative log-likelihood, (rows, 1)."""
+        outputs = model(**inputs)
+        logits = outputs.logits.float().transpose(1, 2)
+        nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+        return outputs.loss, nlls.sum(dim=1)[:, None]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with the parts of the loss beside the loss."""

@@ -1,7 +1,7 @@
 import pytest
 from torch import nn
 
-from hf_targets.evaluation.dropout import without_dropout
+from hf_targets.models.dropout import without_dropout
 
 
 def test_every_module_is_what_it_was_afterwards_even_after_an_error():

@@ -1,11 +1,13 @@
 """Whether a wrapped model can verify a tree of continuations in one pass."""
 
 import math
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from hf_targets.models.backbone import output_embedding
+from hf_targets.models.dropout import without_dropout
 
 
 @torch.no_grad()
@@ -29,15 +31,13 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
     mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
     positions = torch.tensor([[0, 1, 1, 2]], device=device)
-    training = backbone.training
-    backbone.eval()
+    run = partial(backbone.base_model, use_cache=False)
     try:
-        tree = backbone.base_model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)[0]
-        chain = backbone.base_model(input_ids=tokens[:, path[0]], use_cache=False)[0]
+        with without_dropout(backbone):
+            tree = run(input_ids=tokens, attention_mask=mask, position_ids=positions)[0]
+            chain = run(input_ids=tokens[:, path[0]])[0]
     except torch.OutOfMemoryError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError):
         return False
-    finally:
-        backbone.train(training)
     return torch.allclose(tree[:, path[0]].float(), chain.float(), rtol=0.02, atol=0.02 * float(chain.float().std()))

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_targets.models.dropout import without_dropout
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
 
 
@@ -75,9 +76,8 @@ class PhraseEncoder(nn.Module):
         windows = torch.randint(vocab_size, (32, 4), generator=generator).to(inputs.device)
         rows = torch.arange(32, device=inputs.device)
         lengths = rows % 3 + 2
-        training = self.training
-        phrases = self.eval()(windows, torch.stack([rows, lengths], dim=1))
-        self.train(training)
+        with without_dropout(self):
+            phrases = self(windows, torch.stack([rows, lengths], dim=1))
         for projection, phrase, token in zip(
             (self.input_projection, self.output_projection), phrases, (inputs, outputs), strict=True
         ):
@@ -97,14 +97,10 @@ def check_causal(transformer: PreTrainedModel) -> int:
     Raises:
         ValueError: If a token's hidden state changes with the tokens after it: prefixes would not embed as phrases do.
     """
-    training, device = transformer.training, transformer.device
-    transformer.eval()
-    try:
-        window = torch.tensor([[1, 2, 3, 4]], device=device)
+    with without_dropout(transformer):
+        window = torch.tensor([[1, 2, 3, 4]], device=transformer.device)
         whole = transformer(input_ids=window, use_cache=False)[0]
         prefix = transformer(input_ids=window[:, :2], use_cache=False)[0]
-    finally:
-        transformer.train(training)
     rounding = max(2.0**-8, 4 * torch.finfo(prefix.dtype).eps)  # new weights hardly look at other tokens
     if not torch.allclose(
         whole[:, :2].float(), prefix.float(), rtol=rounding, atol=rounding * float(prefix.float().std())
