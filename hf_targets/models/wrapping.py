@@ -104,3 +104,25 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, labels:
     for name, ids in (("input_ids", input_ids), ("labels", labels)):
         if ids is not None and ids.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
+
+
+def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:
+    """Check that ids are of the vocabulary; on a CPU alone, as elsewhere the look would wait for the device.
+
+    Args:
+        ignored: A label that is not a target.
+        hint: What to do, at the end of the error.
+    Raises:
+        ValueError: If one is not.
+    """
+    if ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    lowest, highest = ids.aminmax()
+    if lowest >= 0 and highest < vocab_size:
+        return
+    wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != ignored if ignored is not None else True)]
+    if wrong.numel():
+        hint = hint or "use the model's own tokenizer, or resize_token_embeddings"
+        raise ValueError(
+            f"{name} must be in [0, {vocab_size - 1}], the model's vocabulary, got {wrong[0].item()}; {hint}"
+        )

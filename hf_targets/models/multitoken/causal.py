@@ -22,7 +22,7 @@ from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
 from hf_targets.models.multitoken.heads import FutureHeads, ZeroLinear
-from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_shapes, keep_weights, load_base
+from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_ids, check_shapes, keep_weights, load_base
 
 
 @dataclass
@@ -218,18 +218,9 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
     def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
         check_shapes(input_ids, inputs_embeds, labels)
         vocab_size = self.get_output_embeddings().weight.shape[0]
-        for name, ids in (("input_ids", input_ids), ("labels", labels)):
-            if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
-                continue  # elsewhere the look would wait for the device, which reports the error itself
-            lowest, highest = ids.aminmax()
-            if lowest >= 0 and highest < vocab_size:
-                continue
-            wrong = ids[((ids < 0) & ~((ids == IGNORED) & (name == "labels"))) | (ids >= vocab_size)]
-            if wrong.numel():
-                raise ValueError(
-                    f"{name} must be in [0, {vocab_size - 1}], the backbone's vocabulary, got {wrong[0].item()}; use "
-                    "the backbone's own tokenizer, or resize_token_embeddings"
-                )
+        for name, ids, ignored in (("input_ids", input_ids, None), ("labels", labels, IGNORED)):
+            if ids is not None:
+                check_ids(ids, vocab_size, name, ignored)
 
     def _predict_future(
         self,

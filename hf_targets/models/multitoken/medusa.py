@@ -3,25 +3,21 @@
 import json
 import logging
 import os
-import pickle
 import re
 import tempfile
 from collections.abc import Set
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.hub import cached_file
 
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.models.multitoken.checkpoint import HUB_ARGUMENTS
+from hf_targets.models.published import find_checkpoint, read_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +78,8 @@ def load_medusa_heads(
     if unknown := hub.keys() - set(HUB_ARGUMENTS):
         known = ", ".join(("backbone_kwargs", *HUB_ARGUMENTS))
         raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {known}")
-    file, config = _find(path_or_hub_id, hub)
-    tensors = _read(file)
+    file, config = find_checkpoint(path_or_hub_id, _FILES, hub)
+    tensors = read_tensors(file)
     layout, num_heads, names = _match(file, tensors.keys(), config)
     if base is None and (base := config.get("base_model_name_or_path")) is None:
         raise ValueError(f"no config.json beside {file} names the base model of these heads; give it as base")
@@ -146,27 +142,6 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
 
 def _by_head(table: dict[str, str], num_heads: int) -> dict[str, str]:
     return {ours.format(h): theirs.format(h) for h in range(num_heads) for ours, theirs in table.items()}
-
-
-def _find(name: str | os.PathLike, hub: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    find = partial(cached_file, name, _raise_exceptions_for_missing_entries=False, **hub)
-    local = Path(name).is_file()
-    file = name if local else next(filter(None, map(find, _FILES)), None)
-    if file is None:
-        raise ValueError(f"{name} holds none of {', '.join(_FILES)}; give the file of weights itself")
-    beside = Path(name).with_name("config.json") if local else find("config.json")
-    text = Path(beside).read_text(encoding="utf-8") if beside and Path(beside).is_file() else "{}"
-    return Path(file), json.loads(text)
-
-
-def _read(file: Path) -> dict[str, Tensor]:
-    try:
-        tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{file} is not a whole file of tensors: {error}") from error
-    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise ValueError(f"{file} must hold tensors by name and nothing else, got a {type(tensors).__name__}")
-    return tensors
 
 
 def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout, int, dict[str, str]]:

@@ -25,7 +25,7 @@ from hf_targets.models.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.models.phrases.generation import PhraseGenerationMixin
 from hf_targets.models.phrases.loss import excluded_phrases, kl_loss, phrase_loss, shifted_targets, token_loss
 from hf_targets.models.phrases.transplant import transplant_embeddings
-from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_shapes, keep_weights, load_base
+from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_ids, check_shapes, keep_weights, load_base
 from hf_targets.retrieval.phrases import PhraseIndex
 
 Phrases = PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable
@@ -317,17 +317,13 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             table.check_batch(len(input_ids))
         vocab_size = self.get_output_embeddings().weight.shape[0]
         for name, ids, ignored in (("input_ids", input_ids, None), ("labels", labels, IGNORED)):
-            if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling():
-                continue  # elsewhere the look would wait for the device, which reports the error itself
-            if table is not None:
-                table.check_ids(ids, name, ignored)
+            if ids is None:
                 continue
-            wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != ignored if ignored is not None else True)]
-            if wrong.numel():
-                raise ValueError(
-                    f"{name} must be in [0, {vocab_size - 1}], the backbone's vocabulary, got {wrong[0].item()}; an id "
-                    f"from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
-                )
+            if table is None:
+                hint = f"an id from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
+                check_ids(ids, vocab_size, name, ignored, hint)
+            elif ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
+                table.check_ids(ids, name, ignored)
 
     def _embed(self, ids: Tensor, table: PhraseTable) -> Tensor:
         tokens = self.get_input_embeddings()(ids.masked_fill(ids >= table.vocab_size, 0))
