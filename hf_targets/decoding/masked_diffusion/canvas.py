@@ -1,0 +1,125 @@
+"""The canvas that generation starts from: given tokens, padding, and masked tokens to fill."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """Texts of which some tokens are still to be found.
+
+    Attributes:
+        ids: Mask ids where `masked` is true, and given tokens or padding elsewhere.
+        masked: Tokens to fill: a mask id in padding is none.
+        attention_mask: 0 at padding, 1 elsewhere; None without padding.
+    """
+
+    ids: Int[Tensor, "batch length"]
+    masked: Bool[Tensor, "batch length"]
+    attention_mask: Int[Tensor, "batch length"] | None = None
+
+
+def blank_canvas(batch_size: int, length: int, mask_token_id: int, device: torch.device) -> Canvas:
+    """Return a canvas on which all is masked.
+
+    Raises:
+        ValueError: If it would be empty.
+    """
+    _check_count("batch_size", batch_size)
+    _check_count("max_length", length)
+    ids = torch.full((batch_size, length), mask_token_id, dtype=torch.long, device=device)
+    return Canvas(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+def given_canvas(
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    max_length: int | None,
+    mask_token_id: int,
+    vocab_size: int,
+    device: torch.device,
+) -> Canvas:
+    """Return a canvas of given tokens (batch, length), with masks on the right up to `max_length`.
+
+    Args:
+        attention_mask: (batch, length), 0 at padding, which may stand at either end of a row.
+    Raises:
+        ValueError: If ids or mask cannot be those of texts, a canvas longer than `max_length` is given, there is
+            padding where masks would be appended, or nothing to fill.
+    """
+    _check_ids(input_ids, vocab_size)
+    keep = _checked_keep(attention_mask, input_ids).to(device)
+    ids = input_ids.to(device=device, dtype=torch.long)
+    length = ids.shape[1]
+    if max_length is not None:
+        _check_count("max_length", max_length)
+        if max_length < length:
+            raise ValueError(
+                f"max_length counts the given tokens too and must be at least their {length}, got {max_length}; raise "
+                "it, or cut input_ids"
+            )
+        if max_length > length:
+            pads_right = keep.any(dim=1) & ~keep[:, -1:].all(dim=1)
+            if pads_right.any():
+                raise ValueError(
+                    f"max_length={max_length} appends masks to the {length} tokens given, and row "
+                    f"{int(pads_right.nonzero()[0])} ends in padding; pad on the left (padding_side='left')"
+                )
+            ids = F.pad(ids, (0, max_length - length), value=mask_token_id)
+            keep = F.pad(keep, (0, max_length - length), value=True)
+    masked = (ids == mask_token_id) & keep
+    if not masked.any():
+        raise ValueError(
+            f"there is nothing to generate: input_ids have no mask token (id {mask_token_id}) outside padding; put it "
+            "where tokens are to be filled in, or give a max_length above their length to go on from them"
+        )
+    return Canvas(ids, masked, None if keep.all() else keep.long())
+
+
+def _check_count(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
+
+
+def _check_ids(input_ids: Tensor, vocab_size: int) -> None:
+    if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.shape[0] == 0:
+        shape = tuple(input_ids.shape) if isinstance(input_ids, Tensor) else type(input_ids).__name__
+        raise ValueError(
+            f"input_ids must be a tensor of token ids (batch, length) with at least one row, got {shape}; for texts "
+            "without given tokens leave them out, and give batch_size"
+        )
+    if input_ids.dtype == torch.bool or input_ids.is_floating_point() or input_ids.is_complex():
+        raise ValueError(f"input_ids must be token ids, integers, got {input_ids.dtype}; convert them with .long()")
+    if input_ids.numel():
+        lowest, highest = (int(bound) for bound in input_ids.aminmax())
+        if lowest < 0 or highest >= vocab_size:
+            raise ValueError(
+                f"input_ids must be in [0, {vocab_size - 1}], got ids from {lowest} to {highest}; are they of the "
+                "model's tokenizer?"
+            )
+
+
+def _checked_keep(attention_mask: Tensor | None, input_ids: Tensor) -> Bool[Tensor, "batch length"]:
+    if attention_mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(attention_mask.shape)}"
+        )
+    keep = attention_mask != 0
+    if not (keep == attention_mask).all():
+        raise ValueError("attention_mask must hold 1 for tokens and 0 for padding, and nothing else")
+    begins = keep & ~F.pad(keep, (1, 0))[:, :-1]
+    holed = begins.sum(dim=1) > 1
+    if holed.any():
+        raise ValueError(
+            f"attention_mask may be 0 at the ends of a row alone, as padding; row {int(holed.nonzero()[0])} has a "
+            "hole. A token to fill in is attended to: give it the mask id and leave its attention at 1"
+        )
+    return keep
