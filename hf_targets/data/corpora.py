@@ -20,6 +20,7 @@ MIN_DOCSTRING_WORDS = 20
 SPLITS = ("train", "validation", "test")
 _SPLIT_WORDS = {"train": ("train",), "validation": ("valid", "dev"), "test": ("test",)}
 _TEXT_SUFFIXES = (".txt", ".txt.gz", ".tokens", ".raw")
+_LM1B_FILES = ("1b_benchmark.dev.tokens", "1b_benchmark.test.tokens")
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
 
 
@@ -52,6 +53,8 @@ def load_corpus(
             `"documentation:topics"`: the language reference alone, about 50,000 words;
             `"ptb"`, `"wikitext-2"`: the folder of that name below the one that `HF_TARGETS_DATA` names, a line a row
             (if there is none, `"wikitext-2"` comes from the Hub);
+            `"lm1b-sample"`: likewise, sentences held out from the One Billion Word benchmark, one a row: as there is
+            no file to train on, train is its dev file, and validation and test are the halves of its test file;
             a folder with a text file for each split, or one text file, a line a row;
             a folder written by `save_to_disk`; anything else that `datasets.load_dataset` takes.
             A missing validation or test split is the end of train, 5% of its rows each.
@@ -142,6 +145,8 @@ def _plain_rows(name_or_path: str) -> dict[str, list[str]] | None:
     if name_or_path in ("ptb", "wikitext-2"):
         lines = _benchmark_lines(name_or_path)
         return {split: [line.strip() + "\n" for line in lines[split]] for split in SPLITS}
+    if name_or_path == "lm1b-sample":
+        return _lm1b_sample_rows()
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return {"train": _read_lines(path)}
@@ -162,6 +167,21 @@ def _benchmark_lines(name: str) -> dict[str, list[str]]:
         f"got {DATA_VARIABLE}={data!r}; put {name}.train.txt, {name}.valid.txt and {name}.test.txt there, "
         f"or give the path of a folder that has them"
     )
+
+
+def _lm1b_sample_rows() -> dict[str, list[str]]:
+    data = os.environ.get(DATA_VARIABLE)
+    paths = [Path(data or "", "lm1b-sample", name) for name in _LM1B_FILES]
+    files = [file for path in paths for file in (path, path.with_name(f"{path.name}.gz")) if data and file.is_file()]
+    if [file.name.removesuffix(".gz") for file in files] != list(_LM1B_FILES):
+        raise ValueError(
+            f"'lm1b-sample' is read from the folder lm1b-sample below the one that {DATA_VARIABLE} names, with one "
+            f"each of {' and '.join(f'{name}(.gz)' for name in _LM1B_FILES)}, got {DATA_VARIABLE}={data!r} and there "
+            f"{[file.name for file in files]}; put them there"
+        )
+    train, held_out = ([line.strip() + "\n" for line in _read_lines(file)] for file in files)
+    half = len(held_out) // 2
+    return {"train": train, "validation": held_out[:half], "test": held_out[half:]}
 
 
 def _folder_lines(folder: Path) -> dict[str, list[str]]:

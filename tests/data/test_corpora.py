@@ -152,6 +152,46 @@ def test_without_local_data_wikitext_comes_from_the_hub_and_ptb_names_the_way_ou
         load_corpus("ptb")
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_lm1b_sample_trains_on_its_dev_file_and_halves_its_test_file(save, monkeypatch, suffix):
+    save(f"lm1b-sample/1b_benchmark.dev.tokens{suffix}", " a b .\nc d .")
+    for junk in (".DS_Store", "._1b_benchmark.dev.tokens.gz", "1b_benchmark.train.tokens.gz", "README.md"):
+        save(f"lm1b-sample/{junk}", b"\xff")
+    data = save(f"lm1b-sample/1b_benchmark.test.tokens{suffix}", "1 .\n2 . \n3 .\n4 .\n5 .\n").parent.parent
+    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
+    assert rows(load_corpus("lm1b-sample")) == {
+        "train": ["a b .\n", "c d .\n"],
+        "validation": ["1 .\n", "2 .\n"],
+        "test": ["3 .\n", "4 .\n", "5 .\n"],
+    }
+    assert rows(load_corpus("lm1b-sample", max_train_words=2))["train"] == ["a b\n"]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([], r"\[\]; put them there"),
+        (["1b_benchmark.dev.tokens.gz"], r"one each of 1b_benchmark\.dev.*there \['1b_benchmark\.dev\.tokens\.gz'\]"),
+        (["1b_benchmark.dev.tokens", "1b_benchmark.dev.tokens.gz", "1b_benchmark.test.tokens"], "one each"),
+    ],
+)
+def test_an_lm1b_sample_that_lacks_a_file_or_has_one_twice_is_refused(save, tmp_path, monkeypatch, files, says):
+    for name in files:
+        save(f"lm1b-sample/{name}", "a .\n" * 4)
+    monkeypatch.setenv("HF_TARGETS_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=says):
+        load_corpus("lm1b-sample")
+
+
+def test_without_local_data_the_lm1b_sample_names_the_way_out(save, monkeypatch):
+    for split in ("dev", "test"):
+        folder = save(f"lm1b-sample/1b_benchmark.{split}.tokens", "a .\n" * 4).parent.parent
+    monkeypatch.chdir(folder)  # nor is it found where Python happens to run
+    monkeypatch.delenv("HF_TARGETS_DATA", raising=False)
+    with pytest.raises(ValueError, match=r"HF_TARGETS_DATA=None and there \[\]; put them there"):
+        load_corpus("lm1b-sample")
+
+
 @pytest.mark.parametrize("given_splits", [("train",), ("train", "test"), ("train", "validation"), SPLITS])
 def test_missing_splits_are_carved_from_the_end_of_train(tmp_path, given_splits):
     parts = {

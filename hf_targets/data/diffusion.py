@@ -1,0 +1,241 @@
+"""Texts as rows for masked diffusion: a sentence a row, or blocks of running text; each token is a target in place."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset, Features, List, Value
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets.maths.losses import IGNORED
+
+_ROWS_AT_ONCE = 1000
+_COLUMNS = Features(
+    {
+        "input_ids": List(Value("int64")),
+        "attention_mask": List(Value("int64")),
+        "labels": List(Value("int64")),
+        "num_words": Value("int64"),
+    }
+)
+
+
+def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the tokenizer's mask token.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"masked diffusion needs a mask token, and this {type(tokenizer).__name__} has none; add one with "
+            f'tokenizer.add_special_tokens({{"mask_token": "<|mask|>"}}), and give the model a vocab_size of '
+            f"at least {len(tokenizer) + 1}"
+        )
+    return cast(int, tokenizer.mask_token_id)
+
+
+def sentence_rows(texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+    r"""Return each row of `texts` as a row of its own length: a begin token, the row's tokens, and an end token.
+
+    The begin token is the tokenizer's BOS, else CLS, else there is none; the end token is its EOS, else SEP. The end
+    token stands for the newlines at the end of the row; blank rows are left out. What does not fit into `max_length`
+    is cut off before the end token. Special tokens written out in the text are ordinary text, so that no clean text
+    holds a mask.
+
+    `num_words` is how many words between white space begin in the row, and one for its end, as is the convention for
+    word-level models. Of several tokens for one character, the first begins the word.
+
+    Args:
+        texts: A data set with a column `text`, such as `load_corpus` gives, a sentence a row.
+        tokenizer: A fast tokenizer with an EOS or SEP token.
+        max_length: Tokens in a row, at most, with the begin and end tokens.
+
+    Returns:
+        `input_ids`, `attention_mask` (ones) and `labels` (the ids), lists of one length in each row, and `num_words`
+        (an integer). `DiffusionCollator` pads them.
+
+    Raises:
+        ValueError: If `max_length` has no room for a token of text, no row has one, or the tokenizer will not do.
+    Source: Sahoo et al. 2024, its protocol for LM1B.  Departs: padded when batched, and not to `max_length`.
+
+    >>> from hf_targets.data.tokenization import train_bpe_tokenizer
+    >>> tokenizer = train_bpe_tokenizer(["the cat\n"] * 9, vocab_size=264)
+    >>> rows = sentence_rows(Dataset.from_dict({"text": ["the cat\n", "\n", "a cat\n"]}), tokenizer, max_length=6)
+    >>> tokenizer.batch_decode(rows["input_ids"][:])
+    ['<|endoftext|>the cat<|endoftext|>', '<|endoftext|>a cat<|endoftext|>']
+    >>> rows["num_words"][:]
+    [3, 3]
+    """
+    begin, end = _begin_and_end(tokenizer)
+    room = _room(max_length, "max_length", begin)
+    rows = [(ids[:room], words[:room]) for ids, words in _ids_and_words(texts, tokenizer)]
+    if not rows:
+        raise ValueError("texts must have a row that is not blank, got none; give a longer text")
+    ids = [[*begin, *row.tolist(), end] for row, _ in rows]
+    columns = {
+        "input_ids": ids,
+        "attention_mask": [[1] * len(row) for row in ids],
+        "labels": ids,
+        "num_words": [int(words.sum()) + 1 for _, words in rows],
+    }
+    return Dataset.from_dict(columns, features=_COLUMNS)
+
+
+def wrapped_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+    r"""Return the tokens of `texts`, row after row, as blocks between a begin and an end token.
+
+    Each row is a document and is followed by the end token, which stands for the newlines at the end of the row; blank
+    rows are left out. The begin and end tokens, the special tokens in the text and `num_words` (where the end tokens
+    around a block count for nothing) are those of `sentence_rows`. The tokens left over, too few for a block, are
+    dropped.
+
+    Args:
+        texts: A data set with a column `text`, a document a row.
+        tokenizer: A fast tokenizer with an EOS or SEP token.
+        block_size: Tokens in a block, with the begin and end tokens.
+
+    Returns:
+        `input_ids`, `attention_mask` (ones) and `labels` (the ids), each `block_size` integers, and `num_words`.
+
+    Raises:
+        ValueError: If `block_size` has no room for a token of text or is above what there is, or the tokenizer will
+            not do.
+    Source: Sahoo et al. 2024, its protocol for OpenWebText.  Departs: what is left over is dropped once, and not for
+        each batch of documents.
+
+    >>> from hf_targets.data.tokenization import word_level_tokenizer
+    >>> texts = Dataset.from_dict({"text": ["the cat\n", "the dog\n", "the end\n"]})
+    >>> tokenizer = word_level_tokenizer(texts["text"])  # it has no begin token
+    >>> blocks = wrapped_blocks(texts, tokenizer, block_size=5)
+    >>> tokenizer.batch_decode(blocks["input_ids"][:])
+    ['the cat <eos> the <eos>', 'dog <eos> the end <eos>']
+    >>> blocks["num_words"][:]
+    [4, 4]
+    """
+    begin, end = _begin_and_end(tokenizer)
+    room = _room(block_size, "block_size", begin)
+    ids, words = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for row_ids, row_words in _ids_and_words(texts, tokenizer):
+        ids += [row_ids, np.array([end])]
+        words += [row_words, np.array([1])]
+    stream, counts = np.concatenate(ids), np.concatenate(words)
+    num_blocks = len(stream) // room
+    if not num_blocks:
+        raise ValueError(
+            f"a text must fill one block, and {len(stream)} tokens do not fill {room}, which is block_size less the "
+            f"begin and end tokens; give a longer text or lower block_size"
+        )
+    stream, counts = stream[: num_blocks * room].reshape(-1, room), counts[: num_blocks * room].reshape(-1, room)
+    blocks = np.pad(stream, ((0, 0), (0, 1)), constant_values=end)
+    if begin:
+        blocks = np.pad(blocks, ((0, 0), (1, 0)), constant_values=begin[0])
+    columns = {
+        "input_ids": blocks,
+        "attention_mask": np.ones_like(blocks),
+        "labels": blocks,
+        "num_words": counts.sum(axis=1),
+    }
+    return Dataset.from_dict(columns, features=_COLUMNS)
+
+
+class DiffusionCollator:
+    r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
+
+    Padding has the tokenizer's pad id, else its end id, else 0, with attention mask 0 and label -100. A row without an
+    attention mask is all real, and one without labels has its ids; `num_words` stays where the rows have it, and other
+    columns are dropped.
+
+    Transformers' `DataCollatorForSeq2Seq` does as much for a tokenizer with a padding token, on the side where that
+    tokenizer pads, and refuses GPT-2's.
+
+    Raises:
+        ValueError: When called, if there is no row.
+
+    >>> from hf_targets.data.tokenization import word_level_tokenizer
+    >>> texts = Dataset.from_dict({"text": ["the cat\n", "the end of it\n"]})
+    >>> tokenizer = word_level_tokenizer(texts["text"])
+    >>> batch = DiffusionCollator(tokenizer)(sentence_rows(texts, tokenizer, max_length=8).to_list())
+    >>> batch["input_ids"].tolist()
+    [[1, 2, 0, 7, 7], [1, 3, 5, 4, 0]]
+    >>> batch["attention_mask"].tolist()
+    [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    >>> batch["labels"].tolist()
+    [[1, 2, 0, -100, -100], [1, 3, 5, 4, 0]]
+    >>> batch["num_words"].tolist()
+    [3, 5]
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id)
+        self.pad_id: int = next((id_ for id_ in ends if isinstance(id_, int)), 0)
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the batch; shapes and names are in the class's docstring."""
+        if not features:
+            raise ValueError("a batch must have at least one row, got none")
+        rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
+        batch = {
+            name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
+            for name, fill in (("input_ids", self.pad_id), ("attention_mask", 0), ("labels", IGNORED))
+        }
+        if "num_words" in rows[0]:
+            batch["num_words"] = torch.tensor([int(row["num_words"]) for row in rows])
+        return batch
+
+
+def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
+    """Return the ids that a row begins with, at most one, and the id that it ends with."""
+    begins = [cast(int, id_) for id_ in (tokenizer.bos_token_id, tokenizer.cls_token_id) if id_ is not None]
+    ends = [cast(int, id_) for id_ in (tokenizer.eos_token_id, tokenizer.sep_token_id) if id_ is not None]
+    if not ends:
+        raise ValueError(
+            f"a row ends with the tokenizer's EOS or SEP token, and this {type(tokenizer).__name__} has neither; add "
+            f'one with tokenizer.add_special_tokens({{"eos_token": "<|endoftext|>"}}), and give the model a vocab_size '
+            f"of at least {len(tokenizer) + 1}"
+        )
+    return begins[:1], ends[0]
+
+
+def _room(length: int, name: str, begin: list[int]) -> int:
+    """Return how many tokens of text a row of `length` has."""
+    room = length - len(begin) - 1
+    if room < 1:
+        raise ValueError(
+            f"{name} must be at least {length - room + 1}, for a token of text and the special tokens around it, "
+            f"got {length}"
+        )
+    return room
+
+
+def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, of each row that is not blank, the id of each token and how many words begin in it."""
+    if "text" not in texts.column_names:
+        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"counting words takes the character offsets of a fast tokenizer, and {type(tokenizer).__name__} "
+            f"is a slow one; load it with AutoTokenizer, or convert it"
+        )
+    for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
+        batch = [text.rstrip("\n") for text in cast(dict[str, list[str]], rows)["text"] if text.strip()]
+        if not batch:
+            continue
+        encoded = tokenizer(
+            batch,
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            if ids:  # a tokenizer may drop all characters
+                # as in data.blocks, a word begins in the first token to end after its first character
+                starts = [word.start() for word in re.finditer(r"\S+", text)]
+                owners = np.searchsorted([end for _, end in offsets], starts, side="right").clip(max=len(ids) - 1)
+                yield np.array(ids, np.int64), np.bincount(owners, minlength=len(ids))

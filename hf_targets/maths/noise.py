@@ -1,0 +1,226 @@
+r"""How tokens are masked over time in masked diffusion: schedules, the times to train on, and the masking itself.
+
+Time t is in [0, 1]. A token is still itself at t with chance alpha(t), which falls from about 1 to about 0, and is the
+mask token otherwise; a masked token stays masked. Training weighs -log p(token) at the masked places by
+-alpha'(t) / (1 - alpha(t)), which makes its mean over t the negative evidence lower bound.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+ScheduleName = Literal["log_linear", "cosine", "linear", "geometric"]
+
+LEFT_AT_THE_END = 1e-3
+"""alpha(1) of the log-linear and the cosine schedule, so that -log alpha(1) is finite."""
+
+SMALLEST_TIME = 1e-3
+"""The least time to train on, as the loss weight grows like 1 / t."""
+
+_SIGMAS = {"linear": (0.0, 10.0), "geometric": (1e-3, 1.0)}
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    """How fast tokens are masked: alpha(t) for t in [0, 1], its rate, and what follows from them.
+
+    With e = 1e-3, a = sigma_min and b = sigma_max:
+
+    | name         | 1 - alpha(t)                | -log alpha(t)       | alpha(1)               |
+    |--------------|-----------------------------|---------------------|------------------------|
+    | `log_linear` | (1 - e) t                   |                     | e                      |
+    | `cosine`     | (1 - e) (1 - cos(pi t / 2)) |                     | e                      |
+    | `linear`     |                             | a + t (b - a)       | 4.5e-5 for b = 10      |
+    | `geometric`  |                             | a^(1 - t) b^t       | 0.37 for b = 1         |
+
+    With the default sigma_max of `geometric` more than a third of the tokens are never masked, so that a model trained
+    on it has not seen the all-masked text that generation begins with, and its loss is no bound; raise sigma_max
+    (to 10, as in `linear`) for either.
+
+    Methods take tensors of any shape, in float32 or float64.
+
+    Raises:
+        ValueError: If there is no schedule of that name, or sigma_min and sigma_max are out of range or not used.
+    Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models": the schedules and the constants
+        of its published program.
+    """
+
+    name: ScheduleName | str = "log_linear"
+    sigma_min: float | None = None
+    """-log alpha(0) of `linear` (None: 0) and `geometric` (None: 1e-3, and above 0)."""
+    sigma_max: float | None = None
+    """-log alpha(1) of `linear` (None: 10) and `geometric` (None: 1)."""
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(ScheduleName):
+            raise ValueError(f"a noise schedule is one of {', '.join(get_args(ScheduleName))}, got {self.name!r}")
+        if self.name not in _SIGMAS:
+            if self.sigma_min is not None or self.sigma_max is not None:
+                raise ValueError(
+                    f"the {self.name} schedule has no sigma_min and sigma_max, got {self.sigma_min} and "
+                    f"{self.sigma_max}; leave them out, or take the linear or the geometric schedule"
+                )
+            return
+        low, high = self._sigmas
+        above = low > 0 if self.name == "geometric" else low >= 0
+        if not (above and low < high < math.inf):
+            least = "0 < sigma_min" if self.name == "geometric" else "0 <= sigma_min"
+            raise ValueError(
+                f"the {self.name} schedule takes {least} < sigma_max, both finite, got {low} and {high}; "
+                f"leave them out for {' and '.join(map(str, _SIGMAS[self.name]))}"
+            )
+
+    @property
+    def _sigmas(self) -> tuple[float, float]:
+        low, high = _SIGMAS[self.name]
+        return low if self.sigma_min is None else self.sigma_min, high if self.sigma_max is None else self.sigma_max
+
+    def alpha(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+        """Return the chance that a token is still itself at time t."""
+        return torch.exp(-self.sigma(t)) if self.name in _SIGMAS else 1 - self.masked(t)
+
+    def masked(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+        """Return 1 - alpha(t), the chance that a token is masked at time t, to full relative precision near 0."""
+        match self.name:
+            case "log_linear":
+                return (1 - LEFT_AT_THE_END) * t
+            case "cosine":
+                return 2 * (1 - LEFT_AT_THE_END) * torch.sin(math.pi / 4 * t).square()
+            case _:
+                return -torch.expm1(-self.sigma(t))
+
+    def sigma(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+        """Return -log alpha(t), the total noise, which is what a network conditioned on time is told."""
+        match self.name:
+            case "log_linear" | "cosine":
+                return -torch.log1p(-self.masked(t))
+            case "linear":
+                low, high = self._sigmas
+                return low + t * (high - low)
+            case _:
+                low, high = self._sigmas
+                return low * torch.exp(t * math.log(high / low))
+
+    def rate(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+        """Return d alpha / dt, which is negative."""
+        match self.name:
+            case "log_linear":
+                return torch.full_like(t, LEFT_AT_THE_END - 1)
+            case "cosine":
+                return (LEFT_AT_THE_END - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
+            case _:
+                return -self._sigma_rate(t) * self.alpha(t)
+
+    def weight(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+        """Return -alpha'(t) / (1 - alpha(t)), the loss weight of a masked token at time t.
+
+        For `log_linear` it is 1 / t, although a token is masked with chance (1 - 1e-3) t. It is inf at t = 0 where
+        alpha(0) = 1.
+        """
+        match self.name:
+            case "log_linear":
+                return 1 / t
+            case "cosine":
+                return math.pi / 2 / torch.tan(math.pi / 4 * t)
+            case _:
+                return self._sigma_rate(t) / torch.expm1(self.sigma(t))
+
+    def discrete_weight(self, t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
+        """Return T (alpha(t - 1/T) - alpha(t)) / (1 - alpha(t)), the loss weight with T time steps in place of a flow.
+
+        Args:
+            t: Multiples of 1/T above 0, as `discrete_times` gives.
+            num_steps: T. As it grows, this becomes `weight`.
+        Raises: ValueError if `num_steps` is below 1.
+        """
+        _check_num_steps(num_steps)
+        return num_steps * (1 - self.masked(t - 1 / num_steps) / self.masked(t))
+
+    def time_of_masked(self, masked: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+        """Return the time t at which `masked(t)` is the given chance, the nearer of 0 and 1 where there is none."""
+        match self.name:
+            case "log_linear":
+                t = masked / (1 - LEFT_AT_THE_END)
+            case "cosine":
+                t = 4 / math.pi * torch.asin((masked / (2 * (1 - LEFT_AT_THE_END))).clamp(0, 1).sqrt())
+            case "linear":
+                low, high = self._sigmas
+                t = (-torch.log1p(-masked) - low) / (high - low)
+            case _:
+                low, high = self._sigmas
+                t = torch.log(-torch.log1p(-masked) / low) / math.log(high / low)
+        return t.clamp(0, 1)
+
+    def _sigma_rate(self, t: Tensor) -> Tensor:
+        low, high = self._sigmas
+        return torch.full_like(t, high - low) if self.name == "linear" else math.log(high / low) * self.sigma(t)
+
+
+def antithetic_times(
+    count: int,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+    smallest: float = SMALLEST_TIME,
+) -> Float[Tensor, "count"]:
+    """Return random times, one in each of `count` equal parts of [smallest, 1], the first part first.
+
+    t_i = smallest + (1 - smallest) (i + u_i) / count with u_i uniform in [0, 1). Each time drawn at random from them is
+    uniform, and their mean varies far less than that of independent times, which steadies a mean of weighted losses.
+
+    Args:
+        generator: Where the numbers come from, on its own device, so that a seed gives the same times on any `device`.
+        device: Where the times go; None: where they are drawn.
+    Raises: ValueError if `count` is below 1 or `smallest` is not in [0, 1).
+    Source: Sahoo et al. 2024, its published program.
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}; an empty batch has no times")
+    if not 0 <= smallest < 1:
+        raise ValueError(f"smallest must be in [0, 1), as times are in [smallest, 1], got {smallest}")
+    uniform = torch.rand(count, generator=generator, device=device if generator is None else generator.device)
+    parts = (torch.arange(count, device=uniform.device) + uniform) / count
+    return (smallest + (1 - smallest) * parts).to(device)
+
+
+def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
+    """Return times in [0, 1] rounded up to one of 1/T, 2/T, ..., 1.
+
+    Args:
+        num_steps: T.
+    Raises: ValueError if `num_steps` is below 1.
+    """
+    _check_num_steps(num_steps)
+    return (t * num_steps).ceil().clamp(min=1) / num_steps
+
+
+def _check_num_steps(num_steps: int) -> None:
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}; None, not 0, stands for continuous time")
+
+
+def mask_tokens(
+    ids: Int[Tensor, "batch length"],
+    times: Float[Tensor, "batch"],
+    may_mask: Bool[Tensor, "batch length"],
+    mask_token_id: int,
+    schedule: NoiseSchedule,
+    *,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "batch length"]:
+    """Return the canvas: `ids`, of which each that may be masked is, with chance `schedule.masked` at its row's time.
+
+    The random numbers go to the tokens that may be masked in order, row after row, so that on a CPU generator padding
+    changes nothing about which of them are masked.
+
+    Args:
+        generator: Where the numbers come from, on its own device, which need not be that of `ids`.
+    """
+    may = may_mask.flatten()
+    uniform = torch.rand(len(may), generator=generator, device=ids.device if generator is None else generator.device)
+    drawn = uniform.to(ids.device)[may.cumsum(0) - 1].view_as(ids)
+    return ids.masked_fill(may_mask & (drawn < schedule.masked(times)[:, None]), mask_token_id)

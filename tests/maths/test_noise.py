@@ -1,0 +1,248 @@
+import dataclasses
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets.maths.noise import NoiseSchedule, ScheduleName, antithetic_times, discrete_times, mask_tokens
+
+SCHEDULES = [
+    *map(NoiseSchedule, get_args(ScheduleName)),
+    NoiseSchedule("linear", 0.5),
+    NoiseSchedule("geometric", 0.1, 8.0),
+]
+NAMES = [f"{one.name}-{one.sigma_min}" for one in SCHEDULES]
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=NAMES)
+TIMES = torch.linspace(1e-3, 1, 101, dtype=torch.float64)
+LOG_LINEAR = NoiseSchedule()
+MASK = 99
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def exactly(got, wanted, tolerance=1e-12):
+    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=0)
+
+
+@every_schedule
+def test_the_rate_is_the_derivative_of_alpha(schedule):
+    t = TIMES.clone().requires_grad_()
+    exactly(schedule.rate(TIMES), torch.autograd.grad(schedule.alpha(t).sum(), t)[0])
+    assert (schedule.rate(TIMES) < 0).all()
+
+
+@every_schedule
+def test_the_weight_is_the_rate_over_the_masked_chance(schedule):
+    exactly(schedule.weight(TIMES), -schedule.rate(TIMES) / (1 - schedule.alpha(TIMES)), 1e-9)
+    exactly(schedule.weight(TIMES), -schedule.rate(TIMES) / schedule.masked(TIMES))
+
+
+@every_schedule
+def test_sigma_is_minus_log_alpha_and_masked_is_what_alpha_leaves(schedule):
+    exactly(schedule.sigma(TIMES), -schedule.alpha(TIMES).log(), 1e-9)
+    torch.testing.assert_close(
+        schedule.masked(TIMES) + schedule.alpha(TIMES), torch.ones_like(TIMES), rtol=0, atol=1e-15
+    )
+
+
+@every_schedule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_time_of_a_masked_chance_inverts_the_chance(schedule, dtype):
+    t = torch.linspace(0, 1, 101, dtype=dtype)
+    found = schedule.time_of_masked(schedule.masked(t))
+    torch.testing.assert_close(found, t, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-9)
+
+
+@every_schedule
+def test_a_chance_that_no_time_has_gets_the_nearer_end_of_time(schedule):
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    assert torch.equal(schedule.time_of_masked(ends), ends)
+
+
+def test_the_log_linear_weight_is_one_over_t_although_the_chance_is_a_thousandth_less_than_t():
+    exactly(LOG_LINEAR.masked(TIMES), 0.999 * TIMES)
+    exactly(LOG_LINEAR.weight(TIMES), 1 / TIMES)
+    exactly(-LOG_LINEAR.rate(TIMES) / LOG_LINEAR.masked(TIMES), 1 / TIMES)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "start", "end"),
+    [
+        (NoiseSchedule("log_linear"), 1.0, 1e-3),
+        (NoiseSchedule("cosine"), 1.0, 1e-3),
+        (NoiseSchedule("linear"), 1.0, 4.539992976248485e-05),  # exp(-10)
+        (NoiseSchedule("geometric"), 0.9990004998333750, 0.36787944117144233),  # exp(-1e-3), exp(-1)
+    ],
+)
+def test_alpha_begins_and_ends_where_the_published_constants_say(schedule, start, end):
+    ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    exactly(ends, torch.tensor([start, end], dtype=torch.float64))
+
+
+@every_schedule
+def test_few_masked_tokens_are_counted_without_cancellation_in_float32(schedule):
+    t = torch.tensor([1e-6, 1e-4, 1e-2])
+    exactly(schedule.masked(t).double(), schedule.masked(t.double()), 1e-5)
+    exactly(schedule.weight(t).double(), schedule.weight(t.double()), 1e-5)
+
+
+@every_schedule
+def test_methods_keep_the_shape_and_the_precision_of_the_times(schedule):
+    for t in (torch.rand(2, 3), torch.rand(()), torch.rand(4, dtype=torch.float64)):
+        for method in (schedule.alpha, schedule.masked, schedule.sigma, schedule.rate, schedule.weight):
+            assert (method(t).shape, method(t).dtype) == (t.shape, t.dtype)
+        assert schedule.time_of_masked(t).dtype == schedule.discrete_weight(t, 8).dtype == t.dtype
+
+
+@every_schedule
+def test_the_discrete_weight_is_its_formula_and_tends_to_the_continuous_one(schedule):
+    t = discrete_times(TIMES, 8)
+    before, now = schedule.alpha(t - 1 / 8), schedule.alpha(t)
+    exactly(schedule.discrete_weight(t, 8), 8 * (before - now) / (1 - now), 1e-9)
+    late = TIMES[20:]
+    errors = [(schedule.discrete_weight(late, n) - schedule.weight(late)).abs().max() for n in (10, 10**3, 10**5)]
+    assert errors[1] < errors[0] / 50 + 1e-9  # at the rate of 1 / num_steps
+    assert errors[2] < 1e-3
+
+
+def test_discrete_times_are_the_next_multiple_and_never_zero():
+    t = torch.tensor([0.0, 0.1, 0.25, 0.26, 0.99, 1.0])
+    assert discrete_times(t, 4).tolist() == [0.25, 0.25, 0.25, 0.5, 1.0, 1.0]
+    assert discrete_times(t, 1).tolist() == [1.0] * 6
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(1, 200), seed=st.integers(0, 99), smallest=st.sampled_from([0.0, 1e-3, 0.5]))
+def test_each_of_n_equal_parts_has_one_time(count, seed, smallest):
+    t = antithetic_times(count, generator=seeded(seed), smallest=smallest)
+    parts = (t.double() - smallest) / (1 - smallest) * count - torch.arange(count)
+    assert t.shape == (count,)
+    assert parts.min() > -1e-3 and parts.max() < 1 + 1e-3  # float32 times
+    assert t.min() >= smallest and t.max() <= 1
+
+
+def test_a_time_is_uniform_whatever_its_batch_and_a_mean_over_them_is_steadier():
+    generator = seeded()
+    batches = torch.stack([antithetic_times(8, generator=generator, smallest=0.0) for _ in range(2000)])
+    counts = torch.histc(batches, bins=10, min=0, max=1) / batches.numel()
+    assert (counts - 0.1).abs().max() < 0.01
+    independent = torch.rand(2000, 8, generator=generator)
+    assert batches.mean(dim=1).var() < independent.mean(dim=1).var() / 20
+
+
+def test_times_come_from_the_generator_alone():
+    torch.manual_seed(1)
+    once = antithetic_times(5, generator=seeded(3))
+    torch.manual_seed(2)
+    assert torch.equal(antithetic_times(5, generator=seeded(3)), once)
+    assert not torch.equal(antithetic_times(5, generator=seeded(4)), once)
+    torch.manual_seed(1)
+    assert torch.equal(antithetic_times(5), antithetic_times(5, generator=seeded(1)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_cpu_seed_gives_the_same_times_and_masks_on_a_gpu():
+    times = antithetic_times(4, generator=seeded(), device="cuda")
+    assert times.is_cuda and torch.equal(times.cpu(), antithetic_times(4, generator=seeded()))
+    ids, may = torch.arange(40).view(4, 10), torch.ones(4, 10, dtype=torch.bool)
+    canvas = mask_tokens(ids.cuda(), times, may.cuda(), MASK, LOG_LINEAR, generator=seeded())
+    assert torch.equal(canvas.cpu(), mask_tokens(ids, times.cpu(), may, MASK, LOG_LINEAR, generator=seeded()))
+
+
+@every_schedule
+def test_tokens_are_masked_at_the_rate_of_their_rows_time(schedule):
+    times, ids = torch.tensor([0.05, 0.5, 0.95]), torch.zeros(3, 20_000, dtype=torch.long)
+    canvas = mask_tokens(ids, times, torch.ones_like(ids, dtype=torch.bool), MASK, schedule, generator=seeded())
+    share = (canvas == MASK).float().mean(dim=1)
+    torch.testing.assert_close(share, schedule.masked(times), rtol=0, atol=0.015)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 99), time=st.floats(0, 1, width=32))
+def test_only_tokens_that_may_be_masked_ever_are_and_others_stay_themselves(seed, time):
+    generator = seeded(seed)
+    ids, may = torch.randint(50, (3, 9), generator=generator), torch.rand(3, 9, generator=generator) < 0.5
+    before = ids.clone()
+    canvas = mask_tokens(ids, torch.full((3,), time), may, MASK, LOG_LINEAR, generator=generator)
+    assert torch.equal(ids, before)
+    assert (canvas[~may] == ids[~may]).all()
+    assert ((canvas == ids) | (canvas == MASK)).all()
+
+
+@pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.parametrize("right", [0, 3, 40])
+def test_padding_changes_nothing_about_which_tokens_are_masked(left, right):
+    ids, times = torch.arange(24).view(4, 6), torch.linspace(0.2, 0.9, 4)
+    bare = mask_tokens(ids, times, torch.ones_like(ids, dtype=torch.bool), MASK, LOG_LINEAR, generator=seeded())
+    padded = torch.nn.functional.pad(ids, (left, right), value=77)
+    canvas = mask_tokens(padded, times, padded != 77, MASK, LOG_LINEAR, generator=seeded())
+    assert torch.equal(canvas, torch.nn.functional.pad(bare, (left, right), value=77))
+
+
+def test_masks_come_from_the_generator_alone():
+    ids, times = torch.arange(40).view(4, 10), torch.full((4,), 0.5)
+    may = torch.ones_like(ids, dtype=torch.bool)
+    once = mask_tokens(ids, times, may, MASK, LOG_LINEAR, generator=seeded(3))
+    torch.manual_seed(5)
+    assert torch.equal(mask_tokens(ids, times, may, MASK, LOG_LINEAR, generator=seeded(3)), once)
+    assert not torch.equal(mask_tokens(ids, times, may, MASK, LOG_LINEAR), once)
+
+
+@every_schedule
+def test_the_weighted_loss_of_a_constant_predictor_is_its_surprise_times_what_is_ever_masked(schedule):
+    """The mean of weight(t) * [masked at t] over time is the integral of -alpha', for a schedule of any shape."""
+    generator, length, smallest = seeded(), 400, 1e-2
+    t = antithetic_times(2000, generator=generator, smallest=smallest)
+    ids = torch.zeros(2000, length, dtype=torch.long)
+    canvas = mask_tokens(ids, t, torch.ones_like(ids, dtype=torch.bool), MASK, schedule, generator=generator)
+    estimate = (1 - smallest) * (schedule.weight(t)[:, None] * (canvas == MASK)).mean()
+    ends = torch.tensor([smallest, 1.0])
+    wanted = schedule.alpha(ends)[0] - schedule.alpha(ends)[1]
+    torch.testing.assert_close(estimate, wanted, rtol=0.01, atol=0)
+
+
+def test_an_empty_batch_is_masked_to_an_empty_canvas():
+    nothing = torch.zeros(2, 0, dtype=torch.long)
+    assert mask_tokens(nothing, torch.rand(2), nothing.bool(), MASK, LOG_LINEAR).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("quadratic",), r"one of log_linear, cosine, linear, geometric, got 'quadratic'"),
+        (("log_linear", 0.1), r"log_linear schedule has no sigma_min and sigma_max, got 0\.1 and None; leave them out"),
+        (("cosine", None, 2.0), r"cosine schedule has no sigma_min"),
+        (("linear", -1.0), r"linear schedule takes 0 <= sigma_min < sigma_max.*got -1\.0 and 10\.0"),
+        (("linear", 3.0, 3.0), r"got 3\.0 and 3\.0; leave them out for 0\.0 and 10\.0"),
+        (("geometric", 0.0), r"geometric schedule takes 0 < sigma_min < sigma_max.*got 0\.0 and 1\.0"),
+        (("geometric", 2.0), r"got 2\.0 and 1\.0"),
+        (("linear", 0.0, float("inf")), "both finite, got 0.0 and inf"),
+        (("linear", float("nan")), "got nan and 10"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        NoiseSchedule(*arguments)
+
+
+def test_counts_and_times_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+        antithetic_times(0)
+    for smallest in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=rf"smallest must be in \[0, 1\).*got {smallest}"):
+            antithetic_times(1, smallest=smallest)
+    with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
+        discrete_times(TIMES, 0)
+    with pytest.raises(ValueError, match="num_steps must be at least 1, got -3"):
+        LOG_LINEAR.discrete_weight(TIMES, -3)
+
+
+def test_a_schedule_is_a_value():
+    assert NoiseSchedule("cosine") == NoiseSchedule("cosine") != LOG_LINEAR
+    assert len({NoiseSchedule("linear"), NoiseSchedule("linear")}) == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LOG_LINEAR.name = "cosine"  # pyright: ignore[reportAttributeAccessIssue]
