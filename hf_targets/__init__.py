@@ -15,8 +15,14 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from hf_targets.data.phrase_vocabulary import PhraseVocabulary
     from hf_targets.data.phrases import PhraseCollator
     from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+    from hf_targets.decoding.masked_diffusion.output import MaskedDiffusionGenerationOutput
+    from hf_targets.decoding.masked_diffusion.streaming import CanvasStreamer, CanvasTrace
     from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
     from hf_targets.decoding.phrases.schedule import PhraseSchedule
+    from hf_targets.models.curves.configuration import CurveConfig
+    from hf_targets.models.curves.sentence_curve import SentenceCurve
+    from hf_targets.models.mdlm.configuration import MdlmConfig
+    from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
     from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
     from hf_targets.models.multitoken.configuration import MultiTokenConfig
     from hf_targets.models.multitoken.medusa import MedusaReport, load_medusa_heads, save_medusa_for_vllm
@@ -25,7 +31,12 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from hf_targets.models.phrases.model import DynamicVocabForCausalLM
     from hf_targets.retrieval.documents import DocumentRetriever
     from hf_targets.retrieval.phrases import PhraseIndex
-    from hf_targets.training.arguments import DynamicVocabTrainingArguments, MultiTokenTrainingArguments
+    from hf_targets.training.arguments import (
+        DiffusionTrainingArguments,
+        DynamicVocabTrainingArguments,
+        MultiTokenTrainingArguments,
+    )
+    from hf_targets.training.diffusion import DiffusionTrainer
     from hf_targets.training.multitoken import MultiTokenTrainer
     from hf_targets.training.phrases import DynamicVocabTrainer
 
@@ -40,8 +51,14 @@ _HOMES = {
     "data.phrase_vocabulary": ["PhraseVocabulary"],
     "data.phrases": ["PhraseCollator"],
     "data.tokenization": ["train_bpe_tokenizer", "word_level_tokenizer"],
+    "decoding.masked_diffusion.output": ["MaskedDiffusionGenerationOutput"],
+    "decoding.masked_diffusion.streaming": ["CanvasStreamer", "CanvasTrace"],
     "decoding.multitoken.output": ["DraftedGenerationOutput"],
     "decoding.phrases.schedule": ["PhraseSchedule"],
+    "models.curves.configuration": ["CurveConfig"],
+    "models.curves.sentence_curve": ["SentenceCurve"],
+    "models.mdlm.configuration": ["MdlmConfig"],
+    "models.mdlm.model": ["MdlmForMaskedDiffusion"],
     "models.multitoken.causal": ["MultiTokenForCausalLM"],
     "models.multitoken.configuration": ["MultiTokenConfig"],
     "models.multitoken.medusa": ["MedusaReport", "load_medusa_heads", "save_medusa_for_vllm"],
@@ -50,12 +67,22 @@ _HOMES = {
     "models.phrases.model": ["DynamicVocabForCausalLM"],
     "retrieval.documents": ["DocumentRetriever"],
     "retrieval.phrases": ["PhraseIndex"],
-    "training.arguments": ["DynamicVocabTrainingArguments", "MultiTokenTrainingArguments"],
+    "training.arguments": [
+        "DiffusionTrainingArguments",
+        "DynamicVocabTrainingArguments",
+        "MultiTokenTrainingArguments",
+    ],
+    "training.diffusion": ["DiffusionTrainer"],
     "training.multitoken": ["MultiTokenTrainer"],
     "training.phrases": ["DynamicVocabTrainer"],
 }
 __all__ = [
+    "CanvasStreamer",
+    "CanvasTrace",
     "ConstituencyPhrases",
+    "CurveConfig",
+    "DiffusionTrainer",
+    "DiffusionTrainingArguments",
     "DocumentRetriever",
     "DraftedGenerationOutput",
     "DynamicVocabConfig",
@@ -63,6 +90,9 @@ __all__ = [
     "DynamicVocabTrainer",
     "DynamicVocabTrainingArguments",
     "ForwardMaximumMatching",
+    "MaskedDiffusionGenerationOutput",
+    "MdlmConfig",
+    "MdlmForMaskedDiffusion",
     "MedusaReport",
     "MultiTokenConfig",
     "MultiTokenForCausalLM",
@@ -73,6 +103,7 @@ __all__ = [
     "PhraseIndex",
     "PhraseSchedule",
     "PhraseVocabulary",
+    "SentenceCurve",
     "TokenNgrams",
     "WordNgrams",
     "load_corpus",

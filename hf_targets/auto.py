@@ -1,7 +1,9 @@
 """The one table that makes our models known to the Auto classes of Transformers."""
 
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
+from hf_targets.models.mdlm.configuration import MdlmConfig
+from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
@@ -10,6 +12,7 @@ from hf_targets.models.phrases.model import DynamicVocabForCausalLM
 MODELS = [
     (AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM),
     (AutoModelForCausalLM, DynamicVocabConfig, DynamicVocabForCausalLM),
+    (AutoModelForMaskedLM, MdlmConfig, MdlmForMaskedDiffusion),
 ]
 
 

@@ -58,6 +58,9 @@ class GeneratedTextPerplexity:
         num_tokens: Of them.
         per_text: Each text's own perplexity.
         entropy: Of the frequencies of the generated tokens in all texts together, in nats: low where they are few.
+        mean_entropy_of_texts: Mean of the entropies of each text's own generated tokens, in nats: what papers on
+            diffusion models report beside such a perplexity. It is at most the logarithm of a text's length, so that
+            only texts of one length compare.
         distinct_order: n of the n-grams that `distinct` counts, 4 unless no text has as many tokens.
         distinct: Distinct n-grams over n-grams of all generated tokens.
     """
@@ -66,6 +69,7 @@ class GeneratedTextPerplexity:
     num_tokens: int
     per_text: tuple[float, ...]
     entropy: float
+    mean_entropy_of_texts: float
     distinct_order: int
     distinct: float
 
@@ -99,7 +103,7 @@ def perplexity_of_blocks(
     """
     rows, words = [], []
     for place, block in enumerate(blocks):
-        rows.append(_row_of_block(block, place))
+        rows.append(row_of_block(block, place))
         words.append(block.get("num_words"))
     nlls = torch.cat([torch.zeros(0), *_negative_log_likelihoods(model, rows, batch_size)])
     if not len(nlls):
@@ -149,13 +153,12 @@ def perplexity_of_generated_texts(
     generated = [ids[length:] for ids, length in zip(rows_of_ids, lengths, strict=True)]
     longest = max(map(len, generated))
     order = next(order for order in _DISTINCT_ORDERS if order <= longest)
-    counts = torch.tensor([id_ for ids in generated for id_ in ids]).unique(return_counts=True)[1]
-    shares = counts.double() / counts.sum()
     return GeneratedTextPerplexity(
         nll=sum(row.sum().item() for row in nlls),
         num_tokens=sum(map(len, nlls)),
         per_text=tuple(_exp(row.mean().item()) for row in nlls),
-        entropy=-(shares * shares.log()).sum().item(),
+        entropy=_entropy([id_ for ids in generated for id_ in ids]),
+        mean_entropy_of_texts=fmean(map(_entropy, generated)),
         distinct_order=order,
         distinct=distinct_ngrams(generated, order),
     )
@@ -199,8 +202,15 @@ def _token_ids(
     return list(tokenizer(strings, verbose=False)["input_ids"])
 
 
-def _row_of_block(block: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor]:
-    """Return the tokens and labels of a block without its padding, so that no model needs to know of any."""
+def row_of_block(block: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens and labels of a block without its padding, so that no model needs to know of any.
+
+    Args:
+        block: With `input_ids`, and maybe `attention_mask` and `labels` (the ids, if left out).
+        place: Of the block among all, for the errors.
+    Raises:
+        ValueError: If the columns have different lengths, or the mask a hole.
+    """
     ids = torch.as_tensor(block["input_ids"])
     keep = torch.as_tensor(block.get("attention_mask", torch.ones_like(ids))).bool()
     labels = torch.as_tensor(block.get("labels", ids))
@@ -246,6 +256,11 @@ def _negative_log_likelihoods(
                 losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")
                 found[place] = losses[targets != IGNORED].double().cpu()
     return [found.get(place, torch.zeros(0, dtype=torch.float64)) for place in range(len(rows))]
+
+
+def _entropy(ids: Sequence[int]) -> float:
+    counts = torch.tensor(ids).unique(return_counts=True)[1]
+    return torch.special.entr(counts.double() / counts.sum()).sum().item()
 
 
 def _exp(mean_nll: float) -> float:

@@ -63,3 +63,36 @@ class DynamicVocabTrainingArguments(TargetTrainingArguments):
                 "uniform distribution over a table that changes with each batch is no target"
             )
         super().__post_init__()
+
+
+@dataclass
+class DiffusionTrainingArguments(TargetTrainingArguments):
+    """Arguments of `DiffusionTrainer`."""
+
+    ema_decay: float | None = field(
+        default=0.9999,
+        metadata={
+            "help": "Decay of the average of the weights that is evaluated, saved and left in the model, in [0, 1); "
+            "None: no average."
+        },
+    )
+    evaluation_draws: int = field(
+        default=1, metadata={"help": "How many times an evaluation masks each row; 2 or more tell its error as well."}
+    )
+    evaluation_seed: int = field(
+        default=0, metadata={"help": "Of the times and masks of evaluations, the same in each of them."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}; None switches the average off")
+        if self.evaluation_draws < 1:
+            raise ValueError(f"evaluation_draws must be at least 1, got {self.evaluation_draws}")
+        if self.evaluation_seed < 0:
+            raise ValueError(f"evaluation_seed must be 0 or more, got {self.evaluation_seed}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0 for a diffusion model, got {self.label_smoothing_factor}: the loss "
+                "of smoothed labels is no bound on the likelihood of the text"
+            )
+        super().__post_init__()

@@ -14,8 +14,9 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, s
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
 
-from hf_targets.training.arguments import MultiTokenTrainingArguments
+from hf_targets.training.arguments import MultiTokenTrainingArguments, TargetTrainingArguments
 from hf_targets.training.multitoken import MultiTokenTrainer, heads_of
+from hf_targets.training.trainer import TargetTrainer
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Row:
         num_parameters: Trainable ones.
         seconds: Of training, evaluations included.
         ensemble_weight: The lambda of the lowest validation perplexity among those above 0, for a model with heads.
-        validation, test: Metrics of `training.multitoken.perplexities`, by their names there.
+        validation, test: Metrics of `training.multitoken.perplexities`, by their names there, or the bounds of
+            `training.diffusion`.
         history: Trainer's log.
     """
 
@@ -49,12 +51,13 @@ class Row:
 def train_row(
     name: str,
     make_model: Callable[[], PreTrainedModel],
-    args: MultiTokenTrainingArguments,
+    args: TargetTrainingArguments,
     corpus: Mapping[str, Dataset],
     *,
     patience: int | None = None,
     resume: bool = False,
-) -> tuple[Row, MultiTokenTrainer]:
+    make_trainer: Callable[..., TargetTrainer] = MultiTokenTrainer,
+) -> tuple[Row, TargetTrainer]:
     """Train a model, keep its checkpoint of the lowest validation perplexity, and measure that on the test text.
 
     The perplexity to select by is that of the ordinary head, for models with heads and without; the ensemble weight of
@@ -63,7 +66,8 @@ def train_row(
     Args:
         make_model: Called once the seed is set, so that all rows start from the same random state.
         args: Of all rows; this one's checkpoints go to the subfolder `name` of its output folder.
-        corpus: Packed blocks with the splits train, validation and test.
+        corpus: Rows with the splits train, validation and test.
+        make_trainer: Called with `model`, `args`, both data sets and `callbacks`; its evaluations give `perplexity`.
         patience: Evaluations without a lower validation perplexity before training stops early.
         resume: Whether to go on from the last checkpoint of the subfolder, if there is one; without, it is emptied.
     Raises:
@@ -74,10 +78,10 @@ def train_row(
     folder = Path(args.output_dir or ".")
     set_seed(args.seed)
     model = make_model()
-    if heads_of(model) is None:
+    if isinstance(args, MultiTokenTrainingArguments) and heads_of(model) is None:
         args.head_warmup_steps, args.head_learning_rate = 0, None
     _check_length(model, corpus)
-    trainer = MultiTokenTrainer(
+    trainer = make_trainer(
         model=model,
         args=args,
         train_dataset=corpus["train"],
@@ -106,7 +110,7 @@ def train_row(
     return Row(name, trainer.get_num_trainable_parameters(), seconds, weight, validation, test, history), trainer
 
 
-def _arguments_of(name: str, args: MultiTokenTrainingArguments, *, resume: bool) -> MultiTokenTrainingArguments:
+def _arguments_of(name: str, args: TargetTrainingArguments, *, resume: bool) -> TargetTrainingArguments:
     args = copy.deepcopy(args)
     args.output_dir = str(Path(args.output_dir or ".") / name)
     args.push_to_hub = False  # the recipe uploads one model, at the end
@@ -131,9 +135,8 @@ def _check_length(model: PreTrainedModel, corpus: Mapping[str, Dataset]) -> None
 
 
 def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:
-    return {
-        name.removeprefix(prefix): value for name, value in metrics.items() if "perplexity" in name or "weight" in name
-    }
+    kept = ("perplexity", "weight", "nelbo")
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if any(word in name for word in kept)}
 
 
 def format_table(rows: list[Row]) -> str:
@@ -146,6 +149,26 @@ def format_table(rows: list[Row]) -> str:
         weight = "" if row.ensemble_weight is None else f"{row.ensemble_weight:g}"
         shown = ["" if value is None else f"{value:.2f}" for value in (*figures, *words)]
         lines.append([row.name, *shown[:2], weight, *shown[2:], f"{row.seconds:.0f} s"])
+    return _markdown(lines)
+
+
+def format_bounds(rows: list[Row]) -> str:
+    """Return the rows' perplexity bounds on the test text as a Markdown table, with twice their standard error."""
+    lines = [["model", "parameters", "perplexity", "x the first", "validation", "training", "x the first"]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    for row in rows:
+        perplexity, error = row.test["perplexity"], row.test.get("nelbo_standard_error")
+        lines.append(
+            [
+                row.name,
+                f"{row.num_parameters:,}",
+                f"{perplexity:.2f}" + ("" if error is None else f" ± {2 * error * perplexity:.2f}"),
+                f"{perplexity / rows[0].test['perplexity']:.3f}",
+                f"{row.validation['perplexity']:.2f}",
+                f"{row.seconds:.0f} s",
+                f"{row.seconds / rows[0].seconds:.2f}",
+            ]
+        )
     return _markdown(lines)
 
 

@@ -27,6 +27,8 @@ class TargetTrainer(Trainer):
 
     new_parts = ""
     """Names of parameters that this is a part of belong to what a target adds to the backbone."""
+    made_by = "hf_targets.pack_blocks makes them"
+    """What to do about data without the columns that are needed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
@@ -48,7 +50,7 @@ class TargetTrainer(Trainer):
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
             raise ValueError(
                 f"the {name} data needs the columns input_ids and labels, and lacks {', '.join(sorted(missing))} among "
-                f"{dataset.column_names}; hf_targets.pack_blocks makes them"
+                f"{dataset.column_names}; {self.made_by}"
             )
         if not len(dataset):
             raise ValueError(f"the {name} data must have rows, got none")
@@ -66,9 +68,13 @@ class TargetTrainer(Trainer):
 
     def _mask_first_tokens(self, batch: dict[str, Any]) -> dict[str, Any]:
         if "labels" not in batch:
-            raise ValueError(f"a batch needs labels, got {', '.join(batch)}; hf_targets.pack_blocks makes them")
+            raise ValueError(f"a batch needs labels, got {', '.join(batch)}; {self.made_by}")
         masks = batch.get("attention_mask"), batch.get("position_ids")
-        return {**batch, "labels": mask_first_tokens(batch["labels"], *masks)}
+        return {**batch, "labels": self._targets(batch["labels"], *masks)}
+
+    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        """Return labels (batch, time) with -100 where the model can predict nothing."""
+        return mask_first_tokens(labels, attention_mask, position_ids)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

@@ -131,6 +131,16 @@ def test_variety_is_that_of_what_was_generated_by_hand():
     assert (short.distinct_order, short.distinct, short.entropy) == (1, 0.5, 0)
 
 
+def test_the_mean_entropy_of_texts_is_of_each_text_alone_and_not_of_all_together():
+    halves = -(1 / 3 * math.log(1 / 3) + 2 / 3 * math.log(2 / 3))
+    found = perplexity_of_generated_texts(MODEL, [[9, 1, 2, 3, 4], [9, 5, 5, 6], [9, 1, 1]], prefix_lengths=1)
+    assert found.mean_entropy_of_texts == pytest.approx((math.log(4) + halves + 0) / 3)
+    apart = perplexity_of_generated_texts(MODEL, [[9, 1, 1], [9, 2, 2]], prefix_lengths=1)
+    assert (apart.mean_entropy_of_texts, apart.entropy) == (0, pytest.approx(math.log(2)))
+    alone = perplexity_of_generated_texts(MODEL, [ROWS[1]])
+    assert alone.mean_entropy_of_texts == pytest.approx(alone.entropy)
+
+
 def test_a_text_in_a_loop_is_probable_under_a_model_that_copies_and_says_that_it_is_not_varied():
     loop, other = [1, 2] * 12, token_ids(24).tolist()
     model = make_backbone("gpt2")

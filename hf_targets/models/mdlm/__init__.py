@@ -1,0 +1,1 @@
+"""Masked diffusion language models (MDLM), plain or with a sentence curve."""

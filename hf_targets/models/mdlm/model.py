@@ -1,0 +1,358 @@
+"""A masked diffusion language model: text is masked token by token, and the model learns to take masks off."""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils.generic import ModelOutput
+
+from hf_targets.maths.losses import IGNORED, token_cross_entropy
+from hf_targets.maths.noise import SMALLEST_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
+from hf_targets.models.checkpoint import StrictLoading
+from hf_targets.models.curves.configuration import CurveConfig
+from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
+from hf_targets.models.mdlm.configuration import MdlmConfig
+from hf_targets.models.mdlm.folding import fold_modulation
+from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
+from hf_targets.models.mdlm.layers import ZeroLinear
+from hf_targets.models.mdlm.original import OriginalLayout
+from hf_targets.models.wrapping import check_ids
+
+IMPOSSIBLE = -1e6
+"""The published model's logit of what cannot be: the mask as a clean token, another token where one is given."""
+
+
+@dataclass
+class MaskedDiffusionOutput(ModelOutput):
+    """What `MdlmForMaskedDiffusion` returns, always.
+
+    Attributes:
+        loss: With labels: the negative evidence lower bound in nats a target, masked or not.
+        loss_parts: `nelbo`, the same, detached.
+        logits: (batch, length, vocab), log-probabilities of the clean tokens (SUBS); None where they were skipped.
+        row_nelbos: (batch,), each row's bound, summed over its targets; detached.
+        num_targets: (batch,), labels other than -100 of each row.
+        canvas: (batch, length), what the model has read: the tokens of a text, some of them masked.
+        timesteps: (batch,), the times at which they were masked, if there are labels.
+        control_points: (batch, N, d), the predicted curve, from each row's first token on; None without a curve.
+        curve_probabilities: (batch, K), of K predicted curves; None with one.
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    row_nelbos: Tensor | None = None
+    num_targets: Tensor | None = None
+    canvas: Tensor | None = None
+    timesteps: Tensor | None = None
+    control_points: Tensor | None = None
+    curve_probabilities: Tensor | None = None
+
+
+class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
+    """A masked diffusion model with the SUBS parameterisation, plain or predicting sentence curves.
+
+    SUBS: the mask has probability 0 as a clean token, and a token that is not masked stays what it is.
+
+    Source: Sahoo et al., "Simple and Effective Masked Diffusion Language Models"; curves: Heo and Choi, section 4.2.
+    """
+
+    config_class = MdlmConfig
+    base_model_prefix = "backbone"
+    accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["DitBlock"]  # noqa: RUF012, as the base class has it
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    def __init__(self, config: MdlmConfig) -> None:
+        super().__init__(config)
+        self.backbone = MdlmBackbone(config)
+        self.post_init()
+
+    @property
+    def schedule(self) -> NoiseSchedule:
+        """How fast tokens are masked."""
+        return NoiseSchedule(cast(MdlmConfig, self.config).noise_schedule)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as the published program: modulation and output matrix 0, all else as torch does.
+
+        Only modules with parameters of their own come here.
+        """
+        if isinstance(module, ZeroLinear):
+            init.zeros_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+        elif isinstance(module, nn.Linear):
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            if module.bias is not None:
+                bound = 1 / math.sqrt(module.in_features)
+                init.uniform_(module.bias, -bound, bound)
+        elif hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # pyright: ignore[reportCallIssue]
+        elif isinstance(weight := getattr(module, "weight", None), nn.Parameter) and weight.dim() == 1:
+            init.ones_(weight)  # of a normalisation
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the input embedding."""
+        return self.backbone.vocab_embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the input embedding."""
+        self.backbone.vocab_embed = cast(nn.Embedding, value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the output embedding."""
+        return self.backbone.output_layer.linear
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output embedding."""
+        self.backbone.output_layer.linear = cast(ZeroLinear, new_embeddings)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the vocabulary; the mask keeps its id.
+
+        Raises:
+            ValueError: If that id would no longer be in it.
+        """
+        mask_token_id = cast(int, cast(MdlmConfig, self.config).mask_token_id)
+        if new_num_tokens is not None and new_num_tokens <= mask_token_id:
+            raise ValueError(
+                f"the vocabulary must hold mask_token_id={mask_token_id}, got new_num_tokens={new_num_tokens}; keep at "
+                f"least {mask_token_id + 1}"
+            )
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+
+    def with_curve(self, curve: CurveConfig | None) -> "MdlmForMaskedDiffusion":
+        """Return a copy that predicts another curve, or none, with the same weights: where fine-tuning begins.
+
+        The tokens and the network of K > 1 curves are new, unless this model has as many.
+        """
+        config = copy.deepcopy(cast(MdlmConfig, self.config))
+        config.curve = copy.deepcopy(curve)
+        config._attn_implementation = self.config._attn_implementation
+        model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
+        own = model.state_dict()
+        fits = {name: value for name, value in self.state_dict().items() if name in own}
+        model.load_state_dict({name: value for name, value in fits.items() if value.shape == own[name].shape}, False)
+        return model.train(self.training)
+
+    def fold_modulation(self) -> "MdlmForMaskedDiffusion":
+        """Return a model of the same function whose constant modulation is inside its neighbours' weights.
+
+        Raises:
+            ValueError: If the modulation is not constant (`time_conditioning`), or folded already.
+        """
+        return cast(MdlmForMaskedDiffusion, fold_modulation(self))
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        timesteps: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> MaskedDiffusionOutput:
+        """Predict the clean tokens of a canvas; with labels, return the bound that trains the model.
+
+        loss = sum over rows and masked targets of weight(t) * -log p(label) / number of targets, where weight(t) =
+        -alpha'(t) / (1 - alpha(t)), which is 1/t for the log-linear schedule (Sahoo et al. 2024).
+
+        Args:
+            input_ids: (batch, length). With labels and no `timesteps` a text, whose targets the model masks at times of
+                its own (antithetic over the batch); else a canvas.
+            attention_mask: (batch, length), 0 at padding, at either end.
+            labels: (batch, length), the clean token, not shifted; -100 is given to the model, never masked.
+            timesteps: (batch,), in (0, 1], when the canvas was masked. Needed without labels by a model with
+                `time_conditioning`.
+            generator: Of times and masks; None: the global one.
+            num_items_in_batch: What the loss is divided by; None counts the targets, masked or not.
+            skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
+        Raises:
+            ValueError: If shapes do not agree, an id is out of range, a mask has holes, or times are missing.
+        """
+        if return_dict is False:
+            raise ValueError("return_dict=False is not supported: the output is always a MaskedDiffusionOutput")
+        config = cast(MdlmConfig, self.config)
+        check_batch(input_ids, labels, timesteps)
+        check_ids(input_ids, config.vocab_size, "input_ids")
+        check_mask(attention_mask, input_ids)
+        input_ids = input_ids.long()
+        canvas, weights = input_ids, None
+        if labels is not None:
+            check_ids(labels, config.vocab_size, "labels", IGNORED)
+            labels = labels.long()
+            if attention_mask is not None:
+                labels = labels.masked_fill(attention_mask == 0, IGNORED)
+            if labels.is_cpu and not torch.compiler.is_compiling() and (labels == config.mask_token_id).any():
+                raise ValueError(
+                    f"labels must be clean tokens, got the mask, {config.mask_token_id}; a token that is no target has "
+                    f"{IGNORED}"
+                )
+            if timesteps is None:
+                timesteps = self._draw_times(len(input_ids), input_ids.device, generator)
+                canvas = mask_tokens(
+                    input_ids,
+                    timesteps,
+                    labels != IGNORED,
+                    cast(int, config.mask_token_id),
+                    self.schedule,
+                    generator=generator,
+                )
+            weights = self._weights(timesteps)
+        states = self._states(canvas, attention_mask, timesteps)
+        skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
+        output = MaskedDiffusionOutput(
+            logits=None if skip_logits else self._substitute(states.hidden, canvas),
+            canvas=canvas,
+            timesteps=timesteps,
+            control_points=states.control_points,
+            curve_probabilities=states.curve_probabilities,
+        )
+        if labels is not None and weights is not None:
+            losses = self._masked_losses(states.hidden, canvas, labels)
+            rows = (losses * weights[:, None].to(losses.dtype)).sum(dim=1)
+            num_targets = (labels != IGNORED).sum(dim=1)
+            count = num_targets.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+            if isinstance(count, Tensor):
+                count = count.to(rows.device)
+            output.loss = rows.sum() / count
+            output.loss_parts = {"nelbo": output.loss.detach()}
+            output.row_nelbos, output.num_targets = rows.detach(), num_targets
+        return output
+
+    def log_probabilities(
+        self,
+        canvas: Tensor,
+        where: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        timesteps: Tensor | None = None,
+    ) -> Tensor:
+        """Return log p(clean token), (places, vocab) in float32, at the masked places of a canvas asked for.
+
+        Args:
+            canvas: (batch, length).
+            where: (batch, length), true at the places, which come out row by row.
+            attention_mask: (batch, length), 0 at padding.
+            timesteps: (batch,), for a model with `time_conditioning`.
+        """
+        hidden = self._states(canvas, attention_mask, timesteps).hidden
+        return self._log_softmax(hidden[where])
+
+    def _draw_times(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        steps = cast(MdlmConfig, self.config).num_diffusion_steps
+        smallest = SMALLEST_TIME if steps is None else 0.0  # so that each of the steps is as likely
+        times = antithetic_times(count, generator=generator, device=device, smallest=smallest)
+        return times if steps is None else discrete_times(times, steps)
+
+    def _weights(self, times: Tensor) -> Tensor:
+        steps = cast(MdlmConfig, self.config).num_diffusion_steps
+        return self.schedule.weight(times) if steps is None else self.schedule.discrete_weight(times, steps)
+
+    def _states(self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None) -> BackboneOutput:
+        if not cast(MdlmConfig, self.config).time_conditioning:
+            sigma = torch.zeros(1, device=canvas.device)
+        elif timesteps is None:
+            raise ValueError("a model with time_conditioning needs timesteps, the time of each row's canvas in (0, 1]")
+        else:
+            sigma = self.schedule.sigma(timesteps)
+        if attention_mask is not None:
+            attention_mask = (attention_mask != 0).long()
+        return self.backbone(canvas, attention_mask, sigma)
+
+    def _output_bias(self) -> Tensor:
+        """Return the output bias with the mask made impossible."""
+        linear = self.get_output_embeddings()
+        mask = torch.tensor([cast(MdlmConfig, self.config).mask_token_id], device=linear.bias.device)
+        bias = linear.bias.to(torch.promote_types(linear.bias.dtype, torch.float32))
+        return bias.index_add(0, mask, bias.new_full((1,), IMPOSSIBLE))
+
+    def _log_softmax(self, hidden: Tensor) -> Tensor:
+        logits = F.linear(hidden, self.get_output_embeddings().weight)
+        return (logits.to(torch.promote_types(logits.dtype, torch.float32)) + self._output_bias()).log_softmax(dim=-1)
+
+    def _substitute(self, hidden: Tensor, canvas: Tensor) -> Tensor:
+        """Return log-probabilities in which a token that is not masked is itself."""
+        logits = self._log_softmax(hidden)
+        given = (canvas != cast(MdlmConfig, self.config).mask_token_id)[..., None]
+        own = torch.full_like(logits, IMPOSSIBLE).scatter(-1, canvas[..., None], 0.0)
+        return torch.where(given, own, logits)
+
+    def _masked_losses(self, hidden: Tensor, canvas: Tensor, labels: Tensor) -> Tensor:
+        """Return -log p(label), (batch, length), where a target is masked; elsewhere SUBS makes it 0."""
+        masked = (canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
+        output, bias = self.get_output_embeddings(), self._output_bias()
+        if torch.compiler.is_compiling():  # a compiled graph has no shapes that depend on values
+            targets = labels.masked_fill(~masked, IGNORED).flatten()
+            return token_cross_entropy(hidden.flatten(0, 1), output.weight, targets, bias).view_as(labels)
+        losses = token_cross_entropy(hidden[masked], output.weight, labels[masked], bias)
+        return torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
+
+
+def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None) -> None:
+    """Check the shapes and types of ids, labels and times, and, on a CPU alone, the range of times.
+
+    Raises:
+        ValueError: If they are not as `forward` says.
+    """
+    if input_ids.dim() != 2 or not input_ids.numel():
+        raise ValueError(f"input_ids must be (batch, length), with at least one token, got {tuple(input_ids.shape)}")
+    if labels is not None and labels.shape != input_ids.shape:
+        raise ValueError(
+            f"labels must have the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(labels.shape)}; each is "
+            "the clean token at its own place"
+        )
+    for name, ids in (("input_ids", input_ids), ("labels", labels)):
+        if ids is not None and ids.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
+    if timesteps is None:
+        return
+    if timesteps.shape != input_ids.shape[:1] or not timesteps.is_floating_point():
+        raise ValueError(
+            f"timesteps must be one number a row, ({len(input_ids)},), in (0, 1], got {timesteps.dtype} of shape "
+            f"{tuple(timesteps.shape)}"
+        )
+    if timesteps.is_cpu and not torch.compiler.is_compiling() and not ((timesteps > 0) & (timesteps <= 1)).all():
+        raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
+
+
+def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
+    """Check that a mask is shaped as its batch, and is 0 at the ends of its rows alone.
+
+    Raises:
+        ValueError: If it is not, or a row has no token.
+    """
+    if attention_mask is None:
+        return
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(attention_mask.shape)}"
+        )
+    if torch.compiler.is_compiling():
+        return
+    kept = attention_mask != 0
+    begins = kept & ~F.pad(kept, (1, 0))[:, :-1]
+    wrong = (begins.sum(dim=1) != 1).nonzero().flatten()
+    if len(wrong):
+        row = int(wrong[0])
+        what = "has no token" if not kept[row].any() else "has a hole in it"
+        raise ValueError(
+            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
+            f"{what}. Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+        )

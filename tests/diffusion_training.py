@@ -1,0 +1,84 @@
+"""A small trainer of a tiny masked diffusion model, and rows for it, masked already or not."""
+
+import torch
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+
+from hf_targets.evaluation.nelbo import PerplexityBound, perplexity_bound
+from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.noise import mask_tokens
+from hf_targets.training.arguments import DiffusionTrainingArguments
+from hf_targets.training.diffusion import DiffusionTrainer
+from tests.mdlm_models import MASK, clean_ids, make_mdlm
+
+
+def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
+    """Return rows of different numbers of targets: some have padding, some given tokens, all predict their first."""
+    ids = clean_ids(rows, length, seed=seed)
+    mask, labels = torch.ones_like(ids), ids.clone()
+    for row in range(rows):
+        mask[row, length - row % 4 :] = 0
+        labels[row, 3 : 3 + row % 3] = IGNORED
+    columns = {"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": torch.full((rows,), 4)}
+    return Dataset.from_dict({name: column.tolist() for name, column in columns.items()})
+
+
+def masked_blocks(rows: int, seed: int = 0) -> Dataset:
+    """Return such rows masked already, at times of their own, so that the model draws nothing."""
+    columns = {name: torch.tensor(column[:]) for name, column in blocks(rows, seed=seed).to_dict().items()}
+    times = torch.linspace(0.1, 1, rows)
+    may = (columns["labels"] != IGNORED) & (columns["attention_mask"] == 1)
+    generator = torch.Generator().manual_seed(seed)
+    columns["input_ids"] = mask_tokens(
+        columns["input_ids"], times, may, MASK, make_mdlm().schedule, generator=generator
+    )
+    return Dataset.from_dict({**{name: c.tolist() for name, c in columns.items()}, "timesteps": times.tolist()})
+
+
+class InOrder(DiffusionTrainer):
+    """Takes the rows as they come, so that batches of any size have the same."""
+
+    def _get_train_sampler(self, *args):
+        return SequentialSampler(self.train_dataset)
+
+
+def make_trainer(folder, model=None, train=None, evaluation=None, kind=DiffusionTrainer, tokenizer=None, **arguments):
+    collator, callbacks = arguments.pop("data_collator", None), arguments.pop("callbacks", None)
+    options = {
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **arguments,
+    }
+    return kind(
+        model=make_mdlm() if model is None else model,
+        args=DiffusionTrainingArguments(output_dir=str(folder), **options),
+        data_collator=collator,
+        callbacks=callbacks,
+        train_dataset=blocks(32) if train is None else train,
+        eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
+        processing_class=tokenizer,
+    )
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def losses(trainer) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def assert_same(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], **tolerance)
+
+
+def bound(model, rows: Dataset, draws: int = 1, seed: int = 0) -> PerplexityBound:
+    return perplexity_bound(model, rows, num_draws=draws, seed=seed)

@@ -1,0 +1,102 @@
+import pytest
+import torch
+
+from hf_targets import CurveConfig
+from hf_targets.maths.bsplines import basis_matrix
+from tests.mdlm_models import CURVES, MASK, make_mdlm, masked_ids, pad_rows
+from tests.mdlm_reference import logits_of_row, published_state, subs
+
+IDENTITY = {"num_control_points_ratio": 1.0, "degree": 1, "margin": 0.0}  # N = L and B = I
+kinds = pytest.mark.parametrize("kind", CURVES)
+curved = pytest.mark.parametrize("kind", [kind for kind in CURVES if kind != "plain"])
+
+
+def with_curve(model, **fields):
+    return model.with_curve(CurveConfig(**fields))
+
+
+@kinds
+@pytest.mark.parametrize("time_conditioning", [False, True])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_rows_are_what_the_formulas_give(kind, time_conditioning, mode):
+    model = make_mdlm(kind, time_conditioning=time_conditioning).double().train(mode == "train")
+    rows, times = [masked_ids(1, 7, seed=seed)[0] for seed in range(3)], torch.tensor([0.2, 0.5, 1.0]).double()
+    logits = model(torch.stack(rows), timesteps=times).logits
+    state = published_state(model)
+    for row, time, got in zip(rows, times, logits, strict=True):
+        sigma = -torch.log(1 - 0.999 * time).item() if time_conditioning else 0.0
+        expected = logits_of_row(model, row, sigma, state)
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("place", ["input", "hidden"])
+def test_a_curve_with_a_control_point_a_token_is_plain_mdlm_bit_for_bit(place):
+    plain, canvas = make_mdlm(), masked_ids(3, 9)
+    model = with_curve(plain, **IDENTITY, place=place)
+    assert torch.equal(model(canvas).logits, plain(canvas).logits)
+    assert model(canvas).control_points.shape == (3, 9, 32)
+
+
+def test_all_layers_on_control_points_is_the_place_of_the_paper_bit_for_bit():
+    model, canvas = make_mdlm("curve"), masked_ids(3, 9)
+    hidden = with_curve(model, degree=2, place="hidden", num_curve_layers=3)
+    assert torch.equal(hidden(canvas).logits, model(canvas).logits)
+
+
+def test_more_layers_on_control_points_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="num_curve_layers must be at most num_hidden_layers=3, got 4"):
+        with_curve(make_mdlm(), place="hidden", num_curve_layers=4)
+
+
+@curved
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_logits_are_those_of_the_points_of_the_predicted_curve(kind, mode):
+    model, canvas = make_mdlm(kind).double().train(mode == "train"), masked_ids(3, 9)
+    output, curve, state = model(canvas), model.config.curve, published_state(model)
+    count = curve.num_control_points_for(9)
+    assert output.control_points.shape == (3, count, 32)
+    basis = basis_matrix(9, count, curve.degree_for(9), curve.margin)
+    for row in range(3):
+        points = (output.control_points[row].T @ basis).T
+        expected = subs(state, points, canvas[row], MASK)
+        torch.testing.assert_close(output.logits[row], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["curves", "hidden_curves"])
+@pytest.mark.parametrize("sign", [1, -1])  # what is the least probable becomes the most
+def test_several_curves_are_mixed_in_training_and_the_most_probable_is_taken_otherwise(kind, sign):
+    model, canvas = make_mdlm(kind).double(), masked_ids(8, 9)
+    with torch.no_grad():
+        model.backbone.curves.scorer[2].weight.mul_(sign)
+    seen = []
+    select = model.backbone.curves.select
+    model.backbone.curves.select = lambda hidden: seen.append(hidden) or select(hidden)
+    mixed, chosen = model.train()(canvas), model.eval()(canvas)
+    num_curves = model.config.curve.num_curves
+    curves = seen[0].unflatten(0, (8, num_curves))[:, :, 1:]
+    assert torch.equal(seen[0], seen[1])
+    for output in (mixed, chosen):
+        assert output.curve_probabilities.shape == (8, num_curves)
+        torch.testing.assert_close(output.curve_probabilities.sum(1), torch.ones(8).double())
+    for row, p in enumerate(chosen.curve_probabilities):
+        assert torch.equal(chosen.control_points[row], curves[row, p.argmax()])
+        expected = sum(p[k] * curves[row, k] for k in range(num_curves))
+        torch.testing.assert_close(mixed.control_points[row], expected)
+
+
+@curved
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_padding_and_text_of_a_row_do_not_change_the_curve_of_another(kind, mode):
+    model = make_mdlm(kind).double().train(mode == "train")
+    first, outputs = masked_ids(1, 6, seed=1)[0], []
+    for other, side in ((masked_ids(1, 9, seed=2)[0], "left"), (masked_ids(1, 9, seed=3)[0], "right")):
+        ids = pad_rows([first, other], side, 5)
+        mask = pad_rows([torch.ones(6).long(), torch.ones(9).long()], side, 0)
+        outputs.append(model(ids, attention_mask=mask))
+    one, two = outputs
+    count = model.config.curve.num_control_points_for(6)
+    torch.testing.assert_close(one.control_points[0], two.control_points[0])
+    assert not torch.equal(one.control_points[1], two.control_points[1])
+    torch.testing.assert_close(model(first[None]).control_points[0], one.control_points[0, :count])
+    if one.curve_probabilities is not None:
+        torch.testing.assert_close(one.curve_probabilities[0], two.curve_probabilities[0])

@@ -1,0 +1,209 @@
+import math
+
+import pytest
+import torch
+
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from hf_targets.maths.noise import NoiseSchedule
+from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
+from tests.mdlm_reference import logits_of_row
+from tests.tiny_models import VOCAB
+
+kinds = pytest.mark.parametrize("kind", CURVES)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "num_parameters"),
+    [(50258, 169_627_218), (30522, 139_292_986)],  # facts of the published models for OpenWebText and LM1B
+)
+def test_the_sizes_are_those_of_the_published_models(vocab_size, num_parameters):
+    with torch.device("meta"):
+        model = MdlmForMaskedDiffusion(MdlmConfig(vocab_size=vocab_size))
+        curve = MdlmForMaskedDiffusion(MdlmConfig(vocab_size=vocab_size, curve=CurveConfig()))
+    assert model.num_parameters() == num_parameters
+    assert curve.num_parameters() == num_parameters
+
+
+@kinds
+def test_a_new_model_starts_as_the_published_program_does(kind):
+    config = make_mdlm(kind).config
+    model = MdlmForMaskedDiffusion(config)
+    for name, parameter in model.named_parameters():
+        if "adaLN" in name or ".output_layer.linear." in name:
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        elif name.endswith("curves.tokens"):
+            assert 0.01 < parameter.std() < 0.03
+        else:
+            bound = parameter.shape[-1] ** -0.5 if parameter.dim() == 2 else 1
+            assert 0 < parameter.abs().max() <= bound + 1e-6, name
+            assert parameter.dim() == 1 or parameter.std() > bound / 2, name
+    canvas = masked_ids(2, 6)
+    at_masks = model(canvas).logits[canvas == MASK][:, :MASK]
+    torch.testing.assert_close(at_masks, torch.full_like(at_masks, -math.log(VOCAB - 1)))
+
+
+def test_forward_is_the_published_pass():
+    canvas, times = masked_ids(4, 10), torch.tensor([0.001, 0.3, 0.7, 1.0], dtype=torch.float64)
+    for time_conditioning in (False, True):
+        model = make_mdlm(time_conditioning=time_conditioning).double()
+        logits = model(canvas, timesteps=times).logits
+        for row, time in enumerate(times.tolist()):
+            sigma = -math.log1p(-(1 - 1e-3) * time) if time_conditioning else 0.0
+            expected = logits_of_row(model, canvas[row], sigma)
+            torch.testing.assert_close(logits[row], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_model_without_time_conditioning_does_not_see_the_time():
+    canvas, times = masked_ids(2, 8), torch.tensor([0.1, 0.8])
+    for conditioned in (False, True):
+        model = make_mdlm(time_conditioning=conditioned)
+        same = torch.equal(model(canvas, timesteps=times).logits, model(canvas, timesteps=times.flip(0)).logits)
+        assert same == (not conditioned)
+    assert torch.equal(make_mdlm()(canvas).logits, make_mdlm()(canvas, timesteps=times).logits)
+
+
+@kinds
+@pytest.mark.parametrize("mask", [MASK, 0, 17])
+def test_the_mask_is_impossible_rows_sum_to_one_and_what_is_given_stays(kind, mask):
+    model, canvas = make_mdlm(kind, mask_token_id=mask), masked_ids(3, 9)
+    canvas[canvas == MASK] = mask
+    logits = model(canvas).logits
+    assert logits.shape == (3, 9, VOCAB)
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(3, 9))
+    masked = canvas == mask
+    assert (logits[masked][:, mask] < -9e5).all()
+    others = logits[masked][:, [token for token in range(VOCAB) if token != mask]]
+    assert (others > -100).all()
+    own = torch.nn.functional.one_hot(canvas[~masked], VOCAB).bool()
+    assert (logits[~masked][own] == 0).all()
+    assert (logits[~masked][~own] == -1e6).all()
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_log_probabilities_are_the_logits_at_masked_places(kind, dtype):
+    model, canvas = make_mdlm(kind, time_conditioning=True).to(dtype), masked_ids(3, 9)
+    mask, times = torch.ones_like(canvas), torch.tensor([0.2, 0.5, 0.9])
+    mask[0, :4], mask[2, 6:] = 0, 0
+    where = (canvas == MASK) & (mask == 1) & (torch.arange(9) % 3 != 1)
+    assert 3 < where.sum() < 12
+    rows = model.log_probabilities(canvas, where, attention_mask=mask, timesteps=times)
+    assert rows.dtype == torch.promote_types(dtype, torch.float32)
+    expected = model(canvas, attention_mask=mask, timesteps=times).logits[where]
+    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="needs timesteps"):
+        model.log_probabilities(canvas, where)
+
+
+@pytest.mark.parametrize("name", ["log_linear", "cosine", "linear", "geometric"])
+def test_a_masked_target_weighs_as_the_schedule_says(name):
+    model, batch = make_mdlm(noise_schedule=name).double(), masked_batch()
+    batch["timesteps"] = times = batch["timesteps"].double().requires_grad_()
+    assert model.schedule == NoiseSchedule(name)
+    alpha = model.schedule.alpha(times)
+    weights = -torch.autograd.grad(alpha.sum(), times)[0] / (1 - alpha)
+    logits = model(**batch).logits.gather(-1, batch["labels"].clamp(min=0)[..., None])[..., 0]
+    targets = (batch["input_ids"] == MASK) & (batch["labels"] != -100)
+    expected = -(logits * targets * weights[:, None]).sum() / (3 * 8)
+    torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-6, atol=0)
+
+
+def test_the_discrete_bound_weighs_by_the_chance_of_its_step():
+    model, batch = make_mdlm(num_diffusion_steps=4, noise_schedule="cosine").double(), masked_batch(4)
+    batch["timesteps"] = torch.tensor([0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    continuous = make_mdlm(noise_schedule="cosine").double()
+    rows, times, schedule = model(**batch).row_nelbos, batch["timesteps"], model.schedule
+    weights = 4 * (schedule.alpha(times - 0.25) - schedule.alpha(times)) / (1 - schedule.alpha(times))
+    torch.testing.assert_close(rows, continuous(**batch).row_nelbos / schedule.weight(times) * weights)
+    torch.testing.assert_close(weights, schedule.discrete_weight(times, 4))
+
+
+def test_each_step_of_discrete_time_is_as_likely_the_first_too():
+    model, ids = make_mdlm(num_diffusion_steps=2000), clean_ids(2000, 1)
+    times = model(ids, labels=ids, skip_logits=True).timesteps
+    torch.testing.assert_close(times, (torch.arange(2000) + 1) / 2000)
+
+
+def test_times_are_spread_over_the_batch_and_masks_come_with_their_chance():
+    model, ids = make_mdlm(), clean_ids(64, 32)
+    output = model(ids, labels=ids, skip_logits=True)
+    parts = (output.timesteps - 1e-3) / (1 - 1e-3) * 64
+    assert torch.equal(parts.floor(), torch.arange(64.0))
+    shares = (output.canvas == MASK).float().mean(1)
+    assert (shares - output.timesteps).abs().mean() < 0.1
+    assert (shares - output.timesteps).mean().abs() < 0.05
+
+
+def test_a_generator_makes_the_draw_repeatable_and_leaves_the_global_state_alone():
+    model, ids = make_mdlm(), clean_ids(4, 16)
+    state = torch.get_rng_state()
+    outputs = [model(ids, labels=ids, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(outputs[0].canvas, outputs[1].canvas)
+    assert torch.equal(outputs[0].timesteps, outputs[1].timesteps)
+    assert torch.equal(outputs[0].loss, outputs[1].loss)
+    assert not torch.equal(outputs[0].canvas, outputs[2].canvas)
+    assert not torch.equal(outputs[0].timesteps, outputs[2].timesteps)
+    again = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        again.append(model(ids, labels=ids).canvas)
+    assert torch.equal(*again)
+    assert not torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_canvas_with_times_is_taken_as_it_is():
+    model, batch = make_mdlm(), masked_batch()
+    state = torch.get_rng_state()
+    output = model(**batch)
+    assert torch.equal(output.canvas, batch["input_ids"])
+    assert torch.equal(output.timesteps, batch["timesteps"])
+    assert torch.equal(torch.get_rng_state(), state)
+    without = model(batch["input_ids"])
+    assert torch.equal(without.logits, output.logits)
+    assert (without.loss, without.loss_parts, without.row_nelbos, without.timesteps) == (None, None, None, None)
+
+
+def test_logits_are_left_out_in_training_with_labels_or_when_asked():
+    model, batch = make_mdlm(), masked_batch()
+    assert model(**batch).logits is not None
+    assert model(**batch, skip_logits=True).logits is None
+    model.train()
+    assert model(**batch).logits is None
+    assert model(**batch, skip_logits=False).logits is not None
+    assert model(batch["input_ids"]).logits is not None
+
+
+@pytest.mark.parametrize("start", ["plain", "curves"])
+@kinds
+def test_another_curve_keeps_the_weights(start, kind):
+    model = make_mdlm(start, dropout=0.1).train()
+    curve = CURVES[kind] and CurveConfig(**CURVES[kind])
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    other = model.with_curve(curve)
+    assert other.training
+    assert other.config.dropout == 0.1
+    assert other.config._attn_implementation == model.config._attn_implementation
+    assert other.config is not model.config
+    assert other.config.curve is not curve or curve is None
+    num_curves = 1 if curve is None else curve.num_curves
+    keeps_curves = start == "curves" and num_curves == 3
+    for name, tensor in other.state_dict().items():
+        if ".curves." not in name or keeps_curves:
+            assert torch.equal(tensor, before[name]), name
+            assert tensor.data_ptr() != model.state_dict()[name].data_ptr()
+    assert any(".curves." in name for name in other.state_dict()) == (num_curves > 1)
+    other(**masked_batch()).loss.backward()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_another_curve_has_the_type_and_the_attention_of_the_model():
+    model = make_mdlm().bfloat16()
+    model.set_attn_implementation("eager")
+    other = model.with_curve(CurveConfig(degree=2, num_curves=2))
+    assert {parameter.dtype for parameter in other.parameters()} == {torch.bfloat16}
+    assert other.config._attn_implementation == "eager"
+    assert model.config.curve is None

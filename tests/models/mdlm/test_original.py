@@ -1,0 +1,220 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from tests.mdlm_models import CURVES, VOCAB, make_mdlm, masked_ids
+
+EMBEDDING, FREQUENCIES = "backbone.vocab_embed.embedding", "backbone.rotary_emb.inv_freq"
+BLOCK = {  # of the 12 blocks of kuleshov-group/mdlm-owt
+    "norm1.weight": (768,),
+    "attn_qkv.weight": (2304, 768),
+    "attn_out.weight": (768, 768),
+    "norm2.weight": (768,),
+    "mlp.0.weight": (3072, 768),
+    "mlp.0.bias": (3072,),
+    "mlp.2.weight": (768, 3072),
+    "mlp.2.bias": (768,),
+    "adaLN_modulation.weight": (4608, 128),
+    "adaLN_modulation.bias": (4608,),
+}
+PUBLISHED = {
+    EMBEDDING: (50258, 768),
+    "backbone.sigma_map.mlp.0.weight": (128, 256),
+    "backbone.sigma_map.mlp.0.bias": (128,),
+    "backbone.sigma_map.mlp.2.weight": (128, 128),
+    "backbone.sigma_map.mlp.2.bias": (128,),
+    FREQUENCIES: (32,),
+    **{f"backbone.blocks.{i}.{name}": shape for i in range(12) for name, shape in BLOCK.items()},
+    "backbone.output_layer.norm_final.weight": (768,),
+    "backbone.output_layer.linear.weight": (50258, 768),
+    "backbone.output_layer.linear.bias": (50258,),
+    "backbone.output_layer.adaLN_modulation.weight": (1536, 128),
+    "backbone.output_layer.adaLN_modulation.bias": (1536,),
+}
+CONFIG = {  # as the published one names them
+    "model_type": "mdlm",
+    "vocab_size": VOCAB,
+    "hidden_dim": 32,
+    "n_blocks": 3,
+    "n_heads": 4,
+    "cond_dim": 8,
+    "model_length": 24,
+    "dropout": 0.25,
+    "time_conditioning": False,
+}
+
+
+def same_weights(one, other):
+    tensors = one.state_dict()
+    assert other.state_dict().keys() == tensors.keys()
+    return all(torch.equal(tensor, tensors[name]) for name, tensor in other.state_dict().items())
+
+
+def write(folder, tensors, config=CONFIG, name="model.safetensors"):
+    if name.endswith(".safetensors"):
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
+    else:
+        torch.save(dict(tensors), folder / name)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_the_layout_is_the_published_one_name_by_name_and_shape_by_shape():
+    with torch.device("meta"):
+        model = MdlmForMaskedDiffusion(MdlmConfig())
+    assert {name: tuple(tensor.shape) for name, tensor in model.to_original().items()} == PUBLISHED
+    assert torch.equal(make_mdlm().to_original()[FREQUENCIES], 1.0 / 10_000 ** (torch.arange(0, 8, 2).float() / 8))
+
+
+def test_a_state_dict_comes_back_bit_for_bit():
+    model, canvas = make_mdlm(), masked_ids(2, 9)
+    again = MdlmForMaskedDiffusion.from_original(model.to_original())
+    assert same_weights(model, again)
+    assert not again.training
+    assert torch.equal(again(canvas).logits, model(canvas).logits)
+    assert again.config.mask_token_id == VOCAB - 1
+    assert again.config.max_position_embeddings == 1024
+    with torch.no_grad():
+        again.get_input_embeddings().weight.zero_()
+    assert model.get_input_embeddings().weight.any()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("time_conditioning", [False, True])
+def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_conditioning, tmp_path):
+    model, canvas, times = make_mdlm(time_conditioning=time_conditioning), masked_ids(2, 9), torch.tensor([0.2, 0.9])
+    write(tmp_path, model.to_original(), {**CONFIG, "time_conditioning": time_conditioning}, name)
+    for source in (tmp_path, str(tmp_path), tmp_path / name):
+        again = MdlmForMaskedDiffusion.from_original(source)
+        assert same_weights(model, again)
+        assert torch.equal(again(canvas, timesteps=times).logits, model(canvas, timesteps=times).logits)
+        config = again.config
+        assert (config.max_position_embeddings, config.dropout, config.num_attention_heads) == (24, 0.25, 4)
+        assert config.time_conditioning == time_conditioning
+    again.save_pretrained(tmp_path / "ours")
+    assert same_weights(model, MdlmForMaskedDiffusion.from_pretrained(tmp_path / "ours"))
+
+
+def test_what_is_given_goes_over_what_the_config_says(tmp_path):
+    write(tmp_path, make_mdlm().to_original())
+    model = MdlmForMaskedDiffusion.from_original(tmp_path, dropout=0.5, mask_token_id=3, noise_schedule="cosine")
+    assert (model.config.dropout, model.config.mask_token_id, model.schedule.name) == (0.5, 3, "cosine")
+    assert model.config.max_position_embeddings == 24
+    with pytest.raises(ValueError, match=r"no such argument: branch; there are .*revision"):
+        MdlmForMaskedDiffusion.from_original(tmp_path, hub={"branch": "main"})
+
+
+@pytest.mark.parametrize("kind", CURVES)
+def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
+    curve = CURVES[kind] and CurveConfig(**CURVES[kind])
+    original = make_mdlm().to_original()
+    model = MdlmForMaskedDiffusion.from_original(original, curve=curve)
+    without = model.with_curve(None)
+    assert all(torch.equal(tensor, original[name]) for name, tensor in without.to_original().items())
+    assert model(masked_ids(2, 9)).logits.isfinite().all()
+    if curve is None or curve.num_curves == 1:
+        assert model.to_original().keys() == original.keys()
+    else:
+        with pytest.raises(ValueError, match=r"no place for backbone.curves.tokens, .*save_pretrained"):
+            model.to_original()
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+def test_heads_follow_from_the_frequencies_or_else_from_the_config(num_heads, tmp_path):
+    model, canvas = make_mdlm(num_attention_heads=num_heads), masked_ids(2, 9)
+    tensors = model.to_original()
+    again = MdlmForMaskedDiffusion.from_original(tensors)
+    assert torch.equal(again(canvas).logits, model(canvas).logits)
+    del tensors[FREQUENCIES]
+    write(tmp_path, tensors, {**CONFIG, "n_heads": num_heads})
+    assert torch.equal(MdlmForMaskedDiffusion.from_original(tmp_path)(canvas).logits, model(canvas).logits)
+    given = MdlmForMaskedDiffusion.from_original(tensors, num_attention_heads=num_heads)
+    assert torch.equal(given(canvas).logits, model(canvas).logits)
+
+
+def test_frequencies_rounded_to_half_precision_are_taken_and_others_refused(tmp_path):
+    tensors = make_mdlm().to_original()
+    tensors[FREQUENCIES] = tensors[FREQUENCIES].bfloat16()
+    MdlmForMaskedDiffusion.from_original(tensors)
+    foreign = {**tensors, FREQUENCIES: 1.0 / 500_000 ** (torch.arange(0, 8, 2) / 8)}
+    with pytest.raises(ValueError, match=r"other rotary frequencies .* than base 10,000 gives"):
+        MdlmForMaskedDiffusion.from_original(foreign)
+    with pytest.raises(ValueError, match="num_attention_heads=8; give the number of heads"):
+        MdlmForMaskedDiffusion.from_original(tensors, num_attention_heads=8)
+    write(tmp_path, {**tensors, FREQUENCIES: tensors[FREQUENCIES].float()}, {**CONFIG, "n_heads": 2})
+    with pytest.raises(ValueError, match="other rotary frequencies"):
+        MdlmForMaskedDiffusion.from_original(tmp_path)
+
+
+def training_checkpoint(averaged, **changes):
+    """Return what the published training program saves: its weights are another model's than the averaged ones."""
+    names = [name for name in averaged if name != FREQUENCIES]
+    shadow = {"decay": 0.9999, "num_updates": 7, "shadow_params": [averaged[name] for name in names]}
+    state = {**make_mdlm(seed=1).to_original(), "noise.sigma": torch.ones(1)}
+    return {"state_dict": state, "ema": shadow, "global_step": 7, "epoch": 0, **changes}
+
+
+def test_of_a_training_checkpoint_the_averaged_weights_are_taken_in_order():
+    model = make_mdlm()
+    averaged = model.to_original()
+    assert same_weights(model, MdlmForMaskedDiffusion.from_original(training_checkpoint(averaged)))
+    for changes in ({"ema": None}, {"ema": {}}):
+        last = MdlmForMaskedDiffusion.from_original(training_checkpoint(averaged, **changes))
+        assert same_weights(make_mdlm(seed=1), last)
+
+
+@pytest.mark.parametrize("change", ["short", "long", "swapped"])
+def test_averaged_weights_that_do_not_fit_are_refused(change):
+    checkpoint = training_checkpoint(make_mdlm().to_original())
+    shadow = checkpoint["ema"]["shadow_params"]
+    if change == "short":
+        del shadow[-1]
+    elif change == "long":
+        shadow.append(shadow[-1])
+    else:
+        shadow[0], shadow[1] = shadow[1], shadow[0]
+    with pytest.raises(ValueError, match=f"order of its 40 parameters, and {len(shadow)} of them do not fit; leave"):
+        MdlmForMaskedDiffusion.from_original(checkpoint)
+
+
+def changed(**changes):
+    tensors = make_mdlm().to_original()
+    for name, tensor in changes.items():
+        if tensor is None:
+            del tensors[name]
+        else:
+            tensors[name] = tensor
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backbone.blocks.1.mlp.0.bias": None}, r"the state dict does not fit.*missing: backbone.blocks.1.mlp.0.bias"),
+        ({"backbone.extra": torch.ones(1)}, "not in the model: backbone.extra"),
+        ({"backbone.blocks.2.attn_qkv.bias": torch.ones(96)}, "not in the model: backbone.blocks.2.attn_qkv.bias"),
+        ({"backbone.blocks.0.norm1.weight": torch.ones(33)}, "of another shape: backbone.blocks.0.norm1.weight"),
+        ({"backbone.output_layer.linear.weight": torch.ones(49, 32)}, "of another shape: .*output_layer.linear.weight"),
+        ({"backbone.blocks.3.norm1.weight": torch.ones(32)}, "missing: backbone.blocks.3.adaLN_modulation.bias"),
+        ({EMBEDDING: None}, "not in the published layout of MDLM: it has no backbone.vocab_embed.embedding but"),
+        ({"backbone.sigma_map.mlp.0.weight": None}, "it has no backbone.sigma_map.mlp.0.weight but"),
+    ],
+)
+def test_tensors_missing_left_over_or_of_another_shape_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        MdlmForMaskedDiffusion.from_original(changed(**changes))
+
+
+def test_one_layout_is_told_from_the_other(tmp_path):
+    make_mdlm().save_pretrained(tmp_path / "ours")
+    with pytest.raises(ValueError, match=r"not in the published layout .* is loaded with from_pretrained"):
+        MdlmForMaskedDiffusion.from_original(tmp_path / "ours")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    write(theirs, make_mdlm().to_original())
+    with pytest.raises(ValueError, match=r"load it with MdlmForMaskedDiffusion.from_original"):
+        MdlmForMaskedDiffusion.from_pretrained(theirs)

@@ -1,0 +1,350 @@
+"""What every model owes its user: masked diffusion models, over the kinds of curves in `tests/mdlm_models.py`."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids, pad_rows
+from tests.tiny_models import VOCAB
+
+kinds = pytest.mark.parametrize("kind", CURVES)
+sides = pytest.mark.parametrize("side", ["left", "right"])
+
+
+@kinds
+def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(kind, tmp_path):
+    model, batch = make_mdlm(kind, noise_schedule="cosine", num_diffusion_steps=50), masked_batch()
+    model.save_pretrained(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "mdlm"
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert isinstance(again, MdlmForMaskedDiffusion)
+    assert not again.training
+    assert torch.equal(again(**batch).logits, model(**batch).logits)
+    assert torch.equal(again(**batch).loss, model(**batch).loss)
+    tensors = model.state_dict()
+    assert again.state_dict().keys() == tensors.keys()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.state_dict().items())
+
+
+@kinds
+def test_the_configuration_survives_json(kind, tmp_path):
+    config = make_mdlm(kind, noise_schedule="cosine", num_diffusion_steps=50).config
+    config.save_pretrained(tmp_path)
+    for again in (
+        AutoConfig.from_pretrained(tmp_path),
+        MdlmConfig.from_dict(json.loads(config.to_json_string(use_diff=False))),
+        MdlmConfig.from_dict(json.loads(config.to_json_string(use_diff=True))),
+    ):
+        assert isinstance(again, MdlmConfig)
+        assert (again.noise_schedule, again.num_diffusion_steps, again.mask_token_id) == ("cosine", 50, MASK)
+        assert (again.curve is None) == (kind == "plain")
+        if again.curve is not None:
+            assert isinstance(again.curve, CurveConfig)
+            assert again.curve.to_dict() == config.curve.to_dict()
+
+
+@kinds
+def test_without_a_curve_outputs_are_plain_mdlms_bit_for_bit(kind):
+    plain, batch = make_mdlm(), masked_batch()
+    curve = CURVES[kind] and CurveConfig(**CURVES[kind])
+    without, expected = plain.with_curve(curve).with_curve(None), plain(**batch)
+    assert without.config.curve is None
+    assert torch.equal(without(**batch).logits, expected.logits)
+    assert torch.equal(without(**batch).loss, expected.loss)
+    assert without(**batch).control_points is None
+    assert without(**batch).curve_probabilities is None
+
+
+@kinds
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_loss_is_the_bound_summed_place_by_place(kind, mode):
+    model, batch = make_mdlm(kind).double().train(mode == "train"), masked_batch()
+    batch["timesteps"] = batch["timesteps"].double()
+    output = model(**batch, skip_logits=False)
+    rows, count = [0.0, 0.0, 0.0], 0
+    for row, time in enumerate(batch["timesteps"].tolist()):
+        for place, label in enumerate(batch["labels"][row].tolist()):
+            count += label != -100
+            if label != -100 and batch["input_ids"][row, place] == MASK:
+                rows[row] -= output.logits[row, place, label].item() / time
+    assert count == 24
+    assert abs(output.loss.item() - sum(rows) / count) < 1e-9
+    torch.testing.assert_close(output.row_nelbos, torch.tensor(rows, dtype=torch.float64))
+    assert output.num_targets.tolist() == [8, 8, 8]
+    assert list(output.loss_parts) == ["nelbo"]
+    assert torch.equal(output.loss_parts["nelbo"], output.loss)
+    assert not output.loss_parts["nelbo"].requires_grad
+    assert not output.row_nelbos.requires_grad
+
+
+@kinds
+def test_rows_apart_add_up_to_the_step_of_the_batch(kind):
+    model, batch = make_mdlm(kind).train(), masked_batch()
+    count = torch.tensor(int((batch["labels"] != -100).sum()))
+    losses = [model(**{n: v[row : row + 1] for n, v in batch.items()}, num_items_in_batch=count) for row in range(3)]
+    torch.testing.assert_close(sum(output.loss for output in losses), model(**batch).loss)
+    doubled = model(**batch, num_items_in_batch=2 * int(count))
+    torch.testing.assert_close(doubled.loss, model(**batch).loss / 2)
+
+
+@kinds
+@sides
+@pytest.mark.parametrize("time_conditioning", [False, True])
+def test_padding_on_either_side_changes_nothing(kind, side, time_conditioning):
+    model = make_mdlm(kind, time_conditioning=time_conditioning).double().train()
+    lengths, times = (5, 9, 1), torch.tensor([0.3, 0.6, 1.0])
+    batches = [masked_batch(1, length, seed=length) for length in lengths]
+    batches[2] = {"input_ids": torch.tensor([[MASK]]), "labels": torch.tensor([[7]])}
+    for batch, time in zip(batches, times, strict=True):
+        batch["timesteps"] = time[None]
+    alone = [model(**batch, skip_logits=False) for batch in batches]
+    ids = pad_rows([batch["input_ids"][0] for batch in batches], side, MASK)
+    mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)
+    labels = pad_rows([batch["labels"][0] for batch in batches], side, 3)  # a label under padding is none
+    together = model(ids, attention_mask=mask, labels=labels, timesteps=times, skip_logits=False)
+    for row, single in enumerate(alone):
+        torch.testing.assert_close(together.logits[row][mask[row] == 1], single.logits[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(together.row_nelbos[row], single.row_nelbos[0])
+        assert together.num_targets[row] == single.num_targets[0]
+        if single.control_points is not None:
+            count = single.control_points.shape[1]
+            torch.testing.assert_close(together.control_points[row, :count], single.control_points[0])
+    torch.testing.assert_close(together.loss, sum(one.row_nelbos.sum() for one in alone) / (4 + 8 + 1))
+
+
+@kinds
+def test_what_is_no_target_is_never_masked_and_not_counted(kind):
+    model, ids = make_mdlm(kind), clean_ids(8, 10)
+    labels = ids.clone()
+    labels[:, ::2] = -100
+    mask = torch.ones_like(ids)
+    mask[:4, 7:] = 0
+    output = model(ids, attention_mask=mask, labels=labels)
+    assert torch.equal(output.canvas[:, ::2], ids[:, ::2])
+    assert torch.equal(output.canvas[:4, 7:], ids[:4, 7:])
+    assert output.num_targets.tolist() == [3] * 4 + [5] * 4
+    masked = output.canvas == MASK
+    assert torch.equal(output.canvas[~masked], ids[~masked])
+    assert 5 < masked.sum() < 30
+    again = model(output.canvas, attention_mask=mask, labels=labels, timesteps=output.timesteps)
+    assert torch.equal(again.loss, output.loss)
+    assert model(ids, labels=torch.full_like(ids, -100)).loss == 0
+
+
+@kinds
+def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(kind):
+    model, batch = make_mdlm(kind).train(), masked_batch()
+    model(**batch).loss.backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    model.zero_grad()
+    model.backbone.blocks.requires_grad_(False)
+    model(**batch).loss.backward()
+    assert all((p.grad is None) == (".blocks." in name) for name, p in model.named_parameters())
+
+
+@kinds
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_lora_trains_the_adapter_and_what_the_curves_add_alone(kind, checkpointing, tmp_path):
+    several = (CURVES[kind] or {}).get("num_curves", 1) > 1
+    saved = ["curves"] if several else None
+    config = LoraConfig(r=2, target_modules=["attn_qkv", "attn_out"], modules_to_save=saved)
+    model, batch = get_peft_model(make_mdlm(kind), config).train(), masked_batch()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    model(**batch).loss.backward()
+    trained = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert all("lora_" in name or "curves.modules_to_save" in name for name in trained)
+    assert sum("lora_" in name for name in trained) == 3 * 2 * 2
+    assert sum("curves.modules_to_save" in name for name in trained) == (4 if several else 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter) if parameter.requires_grad else 0)
+    model.eval().save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(make_mdlm(kind), tmp_path).eval()
+    expected = model(**batch).logits
+    assert torch.equal(again(**batch).logits, expected)
+    torch.testing.assert_close(model.merge_and_unload()(**batch).logits, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(make_mdlm(kind)(**batch).logits, expected)
+
+
+@kinds
+def test_gradient_checkpointing_gives_the_same_gradients(kind):
+    model, batch = make_mdlm(kind, dropout=0.2).train(), masked_batch()
+    gradients = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model(**batch).loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+        model.zero_grad()
+        model.gradient_checkpointing_enable()
+        assert model.is_gradient_checkpointing
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-6)
+
+
+@kinds
+def test_bfloat16_is_near_full_precision_with_a_float32_loss(kind):
+    model, batch = make_mdlm(kind).train(), masked_batch(6)
+    full = model(**batch, skip_logits=False)
+    masked = batch["input_ids"] == MASK
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        automatic = model(**batch, skip_logits=False)
+    automatic.loss.backward()
+    for half in (automatic, model.bfloat16()(**batch, skip_logits=False)):
+        assert half.loss.dtype == half.row_nelbos.dtype == half.logits.dtype == torch.float32
+        assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
+        difference = (half.logits - full.logits)[masked][:, :MASK]
+        assert difference.std() < 0.1 * full.logits[masked][:, :MASK].std()
+        assert torch.equal(half.logits[~masked], full.logits[~masked])
+
+
+_COMPILED = """
+import torch
+from tests.mdlm_models import make_mdlm, masked_batch
+
+places, batch = torch.arange(9), masked_batch()
+masks = [
+    torch.stack([(places >= a) & (places < b) for a, b in rows]).long()
+    for rows in (((0, 9), (0, 5), (0, 1)), ((4, 9), (0, 9), (8, 9)))
+]
+for kind, layers in (("plain", 1), ("curve", 1), ("curves", 1), ("hidden", 2)):
+    torch._dynamo.reset()
+    model = make_mdlm(kind, num_hidden_layers=layers).train()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for mask in masks if kind != "curve" else [None]:
+        results = []
+        for run in (model, compiled):
+            loss = run(**batch, attention_mask=mask).loss
+            loss.backward()
+            results.append((loss.detach(), *(p.grad.clone() for p in model.parameters())))
+            model.zero_grad()
+        for one, other in zip(*results):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+    if kind == "plain":  # the model draws its masks itself
+        outputs = []
+        for run in (model, compiled):
+            torch.manual_seed(0)
+            outputs.append(run(batch["labels"].clamp(min=0), labels=batch["labels"]))
+        assert torch.equal(outputs[0].canvas, outputs[1].canvas)
+        torch.testing.assert_close(outputs[0].loss, outputs[1].loss)
+print("same")
+"""
+
+
+def test_compiling_gives_the_same_loss_and_gradients():
+    # in a process of its own: the shape checks of the test run cannot be compiled
+    command = [sys.executable, "-c", _COMPILED]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.endswith("same\n"), done.stderr
+
+
+@kinds
+@sides
+def test_eager_attention_is_sdpa(kind, side, tmp_path):
+    make_mdlm(kind).save_pretrained(tmp_path)
+    ids = pad_rows([masked_ids(1, length, seed=length)[0] for length in (5, 9)], side, 0)
+    mask = pad_rows([torch.ones(length, dtype=torch.long) for length in (5, 9)], side, 0)
+    logits = []
+    for attention in ("eager", "sdpa"):
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path, attn_implementation=attention)
+        assert model.config._attn_implementation == attention
+        logits.append(model(ids, attention_mask=mask).logits[mask == 1])
+    assert not torch.equal(*logits) or kind == "plain"
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
+@kinds
+def test_a_vocabulary_grows_around_the_mask(kind, tmp_path):
+    model, canvas = make_mdlm(kind), masked_ids(2, 8)
+    before = model(canvas).logits[canvas == MASK]
+    model.resize_token_embeddings(VOCAB + 5)
+    assert model.config.vocab_size == VOCAB + 5
+    assert model.config.mask_token_id == MASK
+    after = model(canvas).logits[canvas == MASK]
+    assert (after[:, MASK] < -9e5).all()
+    old = slice(0, MASK)
+    torch.testing.assert_close(after[:, old].log_softmax(-1), before[:, old].log_softmax(-1))
+    canvas[0, 0] = VOCAB + 4
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForMaskedLM.from_pretrained(tmp_path)(canvas).logits, model(canvas).logits)
+    with pytest.raises(ValueError, match="must hold mask_token_id=49, got new_num_tokens=49; keep at least 50"):
+        model.resize_token_embeddings(MASK)
+
+
+@pytest.mark.parametrize("kind", ["plain", "curves"])
+def test_two_threads_get_what_each_would_alone(kind):
+    model, canvases = make_mdlm(kind), [masked_ids(2, length, seed=length) for length in range(2, 12)]
+
+    def work(canvas):
+        generator = torch.Generator().manual_seed(canvas.shape[1])
+        with torch.no_grad():
+            return model(canvas).logits, model.generate(canvas, sampler="first_hitting", generator=generator)
+
+    expected = [work(canvas) for canvas in canvases]
+    with ThreadPoolExecutor(4) as pool:
+        for (logits, texts), (one, other) in zip(pool.map(work, canvases), expected, strict=True):
+            assert torch.equal(logits, one)
+            assert torch.equal(texts, other)
+
+
+def _call(changes, **config):
+    def call():
+        return make_mdlm(**config)(**{**masked_batch(2, 6), **changes})
+
+    return call
+
+
+_IDS = clean_ids(2, 6)
+_HOLE, _NOTHING = torch.ones(2, 6), torch.ones(2, 6)
+_HOLE[1, 3], _NOTHING[1] = 0, 0
+BAD_CALLS = {
+    "no row": (_call({"input_ids": _IDS[:0]}), r"\(batch, length\), with at least one token, got \(0, 6\)"),
+    "no token": (_call({"input_ids": _IDS[:, :0]}), r"with at least one token, got \(2, 0\)"),
+    "one row alone": (_call({"input_ids": _IDS[0]}), r"input_ids must be \(batch, length\), .* got \(6,\)"),
+    "not ids": (_call({"input_ids": _IDS.float()}), "input_ids must be token ids, integers, got torch.float32"),
+    "an id too high": (_call({"input_ids": _IDS + 45}), r"input_ids must be in \[0, 49\].* got [5-9]"),
+    "an id too low": (_call({"input_ids": _IDS - 60}), r"input_ids must be in \[0, 49\].* got -"),
+    "a label too high": (_call({"labels": _IDS + 45}), r"labels must be in \[0, 49\]"),
+    "a label too low": (_call({"labels": _IDS - 60}), r"labels must be in \[0, 49\]"),
+    "a label that is the mask": (_call({"labels": _IDS.clamp(min=49)}), "clean tokens, got the mask, 49; .* has -100"),
+    "labels of another shape": (_call({"labels": _IDS[:, :5]}), r"shape of input_ids, \(2, 6\), got \(2, 5\)"),
+    "labels that are no ids": (_call({"labels": _IDS.float()}), "labels must be token ids"),
+    "a mask of another shape": (_call({"attention_mask": torch.ones(2, 5)}), r"\(2, 6\), got \(2, 5\)"),
+    "a hole": (_call({"attention_mask": _HOLE}), "row 1 has a hole in it.* give them mask_token_id"),
+    "padding alone": (_call({"attention_mask": _NOTHING}), "row 1 has no token"),
+    "times of another shape": (_call({"timesteps": torch.ones(2, 1)}), r"one number a row, \(2,\), .* got .*\(2, 1\)"),
+    "times that are steps": (_call({"timesteps": torch.ones(2).long()}), r"in \(0, 1\], got torch.int64"),
+    "a time of 0": (_call({"timesteps": torch.tensor([0.0, 1.0])}), r"in \(0, 1\], got \[0.0, 1.0\]"),
+    "a time above 1": (_call({"timesteps": torch.tensor([0.5, 1.5])}), r"in \(0, 1\], got \[0.5, 1.5\]"),
+    "no time": (_call({"labels": None, "timesteps": None}, time_conditioning=True), "needs timesteps"),
+    "a tuple": (_call({"return_dict": False}), "always a MaskedDiffusionOutput"),
+    "folded times": (lambda: make_mdlm(folded=True, time_conditioning=True), "folded needs time_conditioning=False"),
+    "no such mask": (lambda: make_mdlm(mask_token_id=VOCAB), r"\[0, 49\] with vocab_size=50, got 50; a tokenizer's"),
+    "published": (lambda: MdlmConfig(hidden_dim=768, n_blocks=12, n_heads=12), "load it with .*from_original"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_input_is_told_what_to_do(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float32])
+def test_masks_and_ids_may_have_any_type_that_can_hold_them(dtype):
+    model, batch, mask = make_mdlm("curve"), masked_batch(), torch.ones(3, 9, dtype=torch.long)
+    mask[1, 4:], mask[2, :3] = 0, 0
+    expected = model(**batch, attention_mask=mask)
+    short = {name: value.int() if name != "timesteps" else value.double() for name, value in batch.items()}
+    got = model(**short, attention_mask=mask.to(dtype))
+    assert torch.equal(got.logits, expected.logits)
+    torch.testing.assert_close(got.loss, expected.loss)
