@@ -326,6 +326,12 @@ BAD_CALLS = {
     "a time of 0": (_call({"timesteps": torch.tensor([0.0, 1.0])}), r"in \(0, 1\], got \[0.0, 1.0\]"),
     "a time above 1": (_call({"timesteps": torch.tensor([0.5, 1.5])}), r"in \(0, 1\], got \[0.5, 1.5\]"),
     "no time": (_call({"labels": None, "timesteps": None}, time_conditioning=True), "needs timesteps"),
+    "text masked already": (_call({"timesteps": None}), "without timesteps input_ids are clean text.* has 49 at place"),
+    "labels shifted": (
+        _call({"input_ids": _IDS, "labels": _IDS.roll(1, 1), "timesteps": None}),
+        "labels the same or -100",
+    ),
+    "a second segment": (_call({"token_type_ids": torch.ones(2, 6).long()}), "no second segment, got 1"),
     "a tuple": (_call({"return_dict": False}), "always a MaskedDiffusionOutput"),
     "folded times": (lambda: make_mdlm(folded=True, time_conditioning=True), "folded needs time_conditioning=False"),
     "no such mask": (lambda: make_mdlm(mask_token_id=VOCAB), r"\[0, 49\] with vocab_size=50, got 50; a tokenizer's"),
@@ -346,5 +352,7 @@ def test_masks_and_ids_may_have_any_type_that_can_hold_them(dtype):
     expected = model(**batch, attention_mask=mask)
     short = {name: value.int() if name != "timesteps" else value.double() for name, value in batch.items()}
     got = model(**short, attention_mask=mask.to(dtype))
+    assert got.canvas.dtype == torch.int64
+    assert got.loss.dtype == torch.float32
     assert torch.equal(got.logits, expected.logits)
     torch.testing.assert_close(got.loss, expected.loss)

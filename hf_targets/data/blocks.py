@@ -112,6 +112,12 @@ def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
                 )
 
 
+def has_token(dataset: Dataset, column: str, token_id: int) -> bool:
+    """Return whether any row of a column of lists holds a token."""
+    batches = dataset.select_columns([column]).with_format("numpy").iter(_ROWS_AT_ONCE)
+    return any((np.concatenate(cast(dict[str, np.ndarray], rows)[column]) == token_id).any() for rows in batches)
+
+
 def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
     """Return the id of each token, and how many words begin in it."""
     empty = np.zeros(0, np.int64)

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -73,17 +74,19 @@ def sentence_rows(texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length
     """
     begin, end = _begin_and_end(tokenizer)
     room = _room(max_length, "max_length", begin)
-    rows = [(ids[:room], words[:room]) for ids, words in _ids_and_words(texts, tokenizer)]
-    if not rows:
+    parts, found = [], _ids_and_words(texts, tokenizer)
+    while rows := list(islice(found, _ROWS_AT_ONCE)):  # Python's lists of all rows would take ten times the memory
+        ids = [[*begin, *row[:room].tolist(), end] for row, _ in rows]
+        columns = {
+            "input_ids": ids,
+            "attention_mask": [[1] * len(row) for row in ids],
+            "labels": ids,
+            "num_words": [int(words[:room].sum()) + 1 for _, words in rows],
+        }
+        parts.append(Dataset.from_dict(columns, features=_COLUMNS))
+    if not parts:
         raise ValueError("texts must have a row that is not blank, got none; give a longer text")
-    ids = [[*begin, *row.tolist(), end] for row, _ in rows]
-    columns = {
-        "input_ids": ids,
-        "attention_mask": [[1] * len(row) for row in ids],
-        "labels": ids,
-        "num_words": [int(words.sum()) + 1 for _, words in rows],
-    }
-    return Dataset.from_dict(columns, features=_COLUMNS)
+    return concatenate_datasets(parts)
 
 
 def wrapped_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:

@@ -146,7 +146,7 @@ def _deficient(num_points: int, num_control_points: int, degree: int) -> str:
     if num_control_points < num_points:
         return (
             f"{num_points} words need at least as many control points, got {num_control_points}: B^T B is singular; "
-            f"raise num_control_points (or num_control_points_ratio to 1 or more), or choose {allow}"
+            f"raise num_control_points (or num_control_points_ratio to 2), or choose {allow}"
         )
     return (
         f"{num_points} words cannot be told apart on a curve of degree {degree} with {num_control_points} control "

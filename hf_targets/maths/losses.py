@@ -18,8 +18,8 @@ LOGITS_PER_CHUNK = 2**25
 def _chunk_loss(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float, dtype: torch.dtype
 ) -> Tensor:
-    logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-    logits = logits.to(torch.promote_types(dtype, torch.float32))
+    logits = F.linear(hidden.to(dtype), weight.to(dtype)).to(torch.promote_types(dtype, torch.float32))
+    logits = logits if bias is None else logits + bias
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="none")
 
 

@@ -14,6 +14,9 @@ HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "re
 class StrictLoading:
     """`from_pretrained` of a model that refuses a checkpoint with too few tensors, too many, or of other shapes."""
 
+    made_by = "from_base"
+    """The method that makes a model of a checkpoint of another kind."""
+
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | PathLike, *args: Any, output_loading_info: bool = False, **kwargs: Any
@@ -43,7 +46,7 @@ class StrictLoading:
         if kind != ours:
             raise ValueError(
                 f"{name} is a checkpoint of kind {kind!r}, not {ours!r}; "
-                f"make one of it with {cls.__name__}.from_base({str(name)!r})"
+                f"make one of it with {cls.__name__}.{cls.made_by}({str(name)!r})"
             )
 
 

@@ -126,3 +126,18 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
         raise ValueError(
             f"{name} must be in [0, {vocab_size - 1}], the model's vocabulary, got {wrong[0].item()}; {hint}"
         )
+
+
+def check_segments(token_type_ids: Tensor | None) -> None:
+    """Check that a tokenizer's segments are all the first one, for a model that knows no other; on a CPU alone.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if token_type_ids is None or not token_type_ids.is_cpu or torch.compiler.is_compiling():
+        return
+    if token_type_ids.any():
+        raise ValueError(
+            f"token_type_ids must be 0, as this model knows no second segment, got {int(token_type_ids.max())}; give "
+            "the tokenizer one text a row"
+        )

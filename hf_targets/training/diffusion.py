@@ -15,6 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
+from hf_targets.data.blocks import has_token
 from hf_targets.data.diffusion import DiffusionCollator
 from hf_targets.maths.losses import IGNORED
 from hf_targets.models.mdlm.bound import EvaluationNoise, exp_or_inf, mean_bound
@@ -80,8 +81,8 @@ class DiffusionTrainer(TargetTrainer):
             a tokenizer, or with `timesteps`, it takes rows of one length.
     Raises:
         ValueError: Before training starts, if the model is another, a data set has token ids beyond its vocabulary,
-            there are `timesteps` where they would not be used, or weights that are sharded (FSDP, DeepSpeed) are to be
-            averaged.
+            the mask is another than the tokenizer's or among the labels, there are `timesteps` where they would not be
+            used, or weights that are sharded (FSDP, DeepSpeed) are to be averaged.
     """
 
     args: DiffusionTrainingArguments
@@ -104,6 +105,12 @@ class DiffusionTrainer(TargetTrainer):
         self._averaging: AveragingCallback | None = None
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")
+        mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer, or a mask in it
+        if mask is not None and mask != self._mask_token_id:
+            raise ValueError(
+                f"tokenizer and model must have the same mask, got the ids {mask} and {self._mask_token_id}; give "
+                "MdlmConfig mask_token_id=tokenizer.mask_token_id"
+            )
         has_times = isinstance(train, Dataset) and TIMES_COLUMN in train.column_names
         if has_times and isinstance(data_collator, DiffusionCollator):
             raise ValueError(
@@ -129,6 +136,15 @@ class DiffusionTrainer(TargetTrainer):
         if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
             raise ValueError(f"evaluation draws its own times, and the {name} data has timesteps; give clean text")
         super()._check_dataset(dataset, name)
+        if isinstance(dataset, Dataset) and has_token(dataset, "labels", self._mask_token_id):
+            raise ValueError(
+                f"labels are clean tokens, and the {name} data has the mask among them, id {self._mask_token_id}; give "
+                "text without it, and tokenizer and model the same mask_token_id"
+            )
+
+    @property
+    def _mask_token_id(self) -> int:
+        return cast(int, self._core.config.mask_token_id)
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         return labels if attention_mask is None else labels.masked_fill(attention_mask == 0, IGNORED)

@@ -23,7 +23,8 @@ def _as_arguments(settings: dict[str, Any]) -> list[str]:
 def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from the command line: `recipe.py [settings.yaml] [--field value ...]`.
 
-    A field on the command line goes over the same field in the file, and that over its default.
+    A field on the command line goes over the same field in the file, and that over its default; `null` in the file is
+    None.
 
     Args:
         dataclass_types: As for `HfArgumentParser`; each field's help is its metadata's.
@@ -44,6 +45,12 @@ def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tup
     *filled, left = parser.parse_args_into_dataclasses(
         [*_as_arguments(settings), *given], return_remaining_strings=True, look_for_args_file=False
     )
+    overridden = {argument.split("=")[0].removeprefix("--") for argument in given}
+    for key in (key for key, value in settings.items() if value is None and key not in overridden):
+        homes = [one for one in filled if hasattr(one, key)]
+        left += [] if homes else [key]
+        for home in homes:
+            setattr(home, key, None)
     if left:
         raise ValueError(f"unknown settings: {' '.join(left)}; --help lists the known ones")
     return tuple(filled)

@@ -17,7 +17,7 @@ from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.training.arguments import DiffusionTrainingArguments
 from hf_targets.training.averaging import AVERAGING_NAME
 from tests.diffusion_training import InOrder, assert_same, blocks, bound, losses, make_trainer, masked_blocks, weights
-from tests.mdlm_models import clean_ids, make_mdlm
+from tests.mdlm_models import MASK, clean_ids, make_mdlm
 from tests.tiny_models import VOCAB, make_backbone
 
 
@@ -205,6 +205,12 @@ def test_bad_input_is_told_before_training_starts(tmp_path):
         make_trainer(tmp_path, train=blocks(2).remove_columns("labels"))
     with pytest.raises(ValueError, match=f"got {VOCAB}"):
         make_trainer(tmp_path, train=Dataset.from_dict({"input_ids": [[VOCAB]], "labels": [[1]]}))
+    with pytest.raises(ValueError, match=f"the train data has the mask among them, id {MASK}"):
+        make_trainer(tmp_path, train=Dataset.from_dict({"input_ids": [[MASK]], "labels": [[MASK]]}))
+    tokenizer = word_level_tokenizer(["a\n"])
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    with pytest.raises(ValueError, match=f"the same mask, got the ids {tokenizer.mask_token_id} and {MASK}"):
+        make_trainer(tmp_path, tokenizer=tokenizer)
     with pytest.raises(ValueError, match="the eval data has timesteps; give clean text"):
         make_trainer(tmp_path, evaluation=masked_blocks(2))
     with pytest.raises(ValueError, match="drops the column timesteps"):

@@ -81,6 +81,16 @@ def given_canvas(
     return Canvas(ids, masked, None if keep.all() else keep.long())
 
 
+def have_holes(keep: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch"]:
+    """Return which rows have something left out between what is kept.
+
+    >>> have_holes(torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()).tolist()
+    [False, True, False]
+    """
+    begins = keep & ~F.pad(keep, (1, 0))[:, :-1]
+    return begins.sum(dim=1) > 1
+
+
 def _check_count(name: str, value: int) -> None:
     if type(value) is not int or value < 1:
         raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
@@ -115,8 +125,7 @@ def _checked_keep(attention_mask: Tensor | None, input_ids: Tensor) -> Bool[Tens
     keep = attention_mask != 0
     if not (keep == attention_mask).all():
         raise ValueError("attention_mask must hold 1 for tokens and 0 for padding, and nothing else")
-    begins = keep & ~F.pad(keep, (1, 0))[:, :-1]
-    holed = begins.sum(dim=1) > 1
+    holed = have_holes(keep)
     if holed.any():
         raise ValueError(
             f"attention_mask may be 0 at the ends of a row alone, as padding; row {int(holed.nonzero()[0])} has a "

@@ -13,9 +13,10 @@ class CurveConfig(PreTrainedConfig):
     """Configuration of `SentenceCurve`, a part of the configurations of models that predict curves.
 
     A text of L tokens has N = trunc(L * num_control_points_ratio) control points, and the curve the degree
-    max(trunc(N * degree_ratio), 2). The defaults are those of table 4; table 3 has the best for each data set.
+    max(trunc(N * degree_ratio), 2). The defaults are those of table 6; table 3 has the best for each data set.
 
-    Its N_ratio = 0.2 for LM1B is not what the text asks for, N > L: B^T B is singular, and the formula
+    Its N_ratio = 0.2 for LM1B is not among those searched (appendix B.2: 2.0, 2.5, 3.0), nor what the text asks for,
+    N > L: B^T B is singular, and the formula
     (B^T B)^-1 B^T does not exist. The pseudo-inverse in its place keeps 25 of the 128 directions of a text of 128, and
     the way there and back loses 81 % of unit noise (0.812 by `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
     A model can live with that early in training, where it even was the best and the cheapest (recipes/README.md).
@@ -103,7 +104,7 @@ class CurveConfig(PreTrainedConfig):
             raise ValueError(
                 f"num_control_points_ratio={self.num_control_points_ratio} gives a text fewer control points than "
                 "tokens, so B^T B is singular, B^+ does not exist, and the curve loses a part of the text (as with the "
-                "0.2 of the paper's table 3 for LM1B); raise it to 1 or more, better 2, or choose "
+                "0.2 of the paper's table 3 for LM1B); raise it to 2 (1 holds only short texts), or choose "
                 'rank_deficient="pseudo_inverse" for the nearest curve'
             )
         super().__post_init__(**kwargs)

@@ -111,6 +111,8 @@ class SentenceCurve(nn.Module):
         return f"num_control_points={count}, degree={degree}"
 
     def _map(self, direction: int, rows: Tensor, length: int, lengths: Tensor | None) -> Tensor:
+        if rows.dim() != 3:
+            raise ValueError(f"a curve is of a batch, (batch, length, dim), got shape {tuple(rows.shape)}")
         wide, device = torch.promote_types(rows.dtype, torch.float32), rows.device
         if lengths is None:
             matrices = self._matrices(length, wide, device)[direction]
@@ -277,6 +279,9 @@ def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tens
 
 
 def _check(lengths: Tensor, batch: int, length: int) -> None:
+    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
+        what = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ValueError(f"lengths must be a tensor of integers, int32 or int64, got {what}")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must be one number a row, ({batch},), got shape {tuple(lengths.shape)}")
     readable = type(lengths) is Tensor and lengths.is_cpu  # looking would hold up a device, or a tracer

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.maths.noise import ScheduleName
+from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 from hf_targets.models.curves.configuration import CurveConfig
 
 
@@ -33,7 +33,7 @@ class MdlmConfig(PreTrainedConfig):
     num_hidden_layers: int = field(default=12, metadata={"help": "Blocks."})
     num_attention_heads: int = field(default=12, metadata={"help": "Attention heads of each; they divide hidden_size."})
     max_position_embeddings: int = field(
-        default=1024, metadata={"help": "Tokens of a canvas in training; rotary positions allow longer ones."}
+        default=1024, metadata={"help": "Tokens that the model sees at once; `generate` goes on beyond with a stride."}
     )
     cond_dim: int = field(default=128, metadata={"help": "Width of the time embedding that modulates the blocks."})
     mask_token_id: int | None = field(default=None, metadata={"help": "Id of the mask; None: the last one."})
@@ -44,6 +44,12 @@ class MdlmConfig(PreTrainedConfig):
     )
     noise_schedule: ScheduleName = field(
         default="log_linear", metadata={"help": f"How fast tokens are masked: {', '.join(get_args(ScheduleName))}."}
+    )
+    sigma_min: float | None = field(
+        default=None, metadata={"help": "Total noise at time 0, of a linear or geometric schedule; None: its default."}
+    )
+    sigma_max: float | None = field(
+        default=None, metadata={"help": "Total noise at time 1, of a linear or geometric schedule; None: its default."}
     )
     num_diffusion_steps: int | None = field(
         default=None, metadata={"help": "T of the discrete-time bound; None: continuous time."}
@@ -82,17 +88,35 @@ class MdlmConfig(PreTrainedConfig):
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.noise_schedule not in get_args(ScheduleName):
-            names = ", ".join(map(repr, get_args(ScheduleName)))
-            raise ValueError(f"noise_schedule must be one of {names}, got {self.noise_schedule!r}")
+        NoiseSchedule(self.noise_schedule, self.sigma_min, self.sigma_max)  # which checks the three
         if self.num_diffusion_steps is not None and self.num_diffusion_steps < 1:
             raise ValueError(
                 f"num_diffusion_steps must be at least 1, got {self.num_diffusion_steps}; None is continuous time"
             )
-        if isinstance(self.curve, dict):  # no sub-config of Transformers' kind, which is never None
-            self.curve = CurveConfig.from_dict(self.curve)
+        self.curve = as_curve_config(self.curve)  # no sub-config of Transformers' kind, which is never None
         if self.tie_word_embeddings:
             raise ValueError("tie_word_embeddings must be False: the output matrix starts at zero, the embedding not")
         if self.folded and self.time_conditioning:
             raise ValueError("only a constant modulation can be folded: folded needs time_conditioning=False")
         super().__post_init__(**kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, and of the curve its own alone: what else Transformers adds means nothing there."""
+        values = super().to_dict()
+        if isinstance(values["curve"], dict):
+            own = {"model_type", *CurveConfig.__annotations__}
+            values["curve"] = {name: value for name, value in values["curve"].items() if name in own}
+        return values
+
+
+def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig | None:
+    """Return the configuration of a curve, given as such or by its fields.
+
+    Raises:
+        ValueError: If it is neither, nor None.
+    """
+    if curve is None or isinstance(curve, CurveConfig):
+        return curve
+    if not isinstance(curve, dict):
+        raise ValueError(f"curve must be a CurveConfig, a dict of its fields, or None, got {type(curve).__name__}")
+    return CurveConfig.from_dict(curve)

@@ -15,6 +15,7 @@ from hf_targets.decoding.masked_diffusion.loop import fill_canvas
 from hf_targets.decoding.masked_diffusion.output import MaskedDiffusionGenerationOutput
 from hf_targets.decoding.masked_diffusion.settings import SamplerName, SamplerSettings
 from hf_targets.models.dropout import without_dropout
+from hf_targets.models.wrapping import check_segments
 
 
 class MaskedDiffusionGeneration:
@@ -26,6 +27,7 @@ class MaskedDiffusionGeneration:
         input_ids: Tensor | None = None,
         *,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         batch_size: int | None = None,
         max_length: int | None = None,
         num_steps: int | None = None,
@@ -61,6 +63,7 @@ class MaskedDiffusionGeneration:
             input_ids: (batch, length), given tokens, with the mask id where tokens are to be filled in; None: nothing
                 is given.
             attention_mask: (batch, length), 0 at padding, which stays as it is. Prompts are padded on the left.
+            token_type_ids: (batch, length), as BERT's tokenizer gives them, all 0: the model knows no second segment.
             batch_size: Texts to generate without `input_ids`; None: 1.
             max_length: Tokens of the canvas, given ones counted: masks are appended up to it. None: as long as
                 `input_ids`, or without them as the model's max_position_embeddings.
@@ -82,6 +85,7 @@ class MaskedDiffusionGeneration:
             ValueError: If a value is out of range, an option is not one of this sampler, or there is nothing to fill.
         Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models"; each sampler names its own.
         """
+        check_segments(token_type_ids)
         config = self.config
         settings = SamplerSettings(sampler, num_steps, tokens_per_step, entropy_bound)
         draw = TokenDraw(

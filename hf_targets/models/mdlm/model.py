@@ -12,17 +12,19 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import ModelOutput
 
+from hf_targets.decoding.masked_diffusion.canvas import have_holes
 from hf_targets.maths.losses import IGNORED, token_cross_entropy
 from hf_targets.maths.noise import SMALLEST_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
+from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import StrictLoading
 from hf_targets.models.curves.configuration import CurveConfig
 from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
-from hf_targets.models.mdlm.configuration import MdlmConfig
+from hf_targets.models.mdlm.configuration import MdlmConfig, as_curve_config
 from hf_targets.models.mdlm.folding import fold_modulation
 from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
 from hf_targets.models.mdlm.layers import ZeroLinear
 from hf_targets.models.mdlm.original import OriginalLayout
-from hf_targets.models.wrapping import check_ids
+from hf_targets.models.wrapping import check_ids, check_segments
 
 IMPOSSIBLE = -1e6
 """The published model's logit of what cannot be: the mask as a clean token, another token where one is given."""
@@ -80,7 +82,8 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
     @property
     def schedule(self) -> NoiseSchedule:
         """How fast tokens are masked."""
-        return NoiseSchedule(cast(MdlmConfig, self.config).noise_schedule)
+        config = cast(MdlmConfig, self.config)
+        return NoiseSchedule(config.noise_schedule, config.sigma_min, config.sigma_max)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -133,18 +136,21 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             )
         return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
-    def with_curve(self, curve: CurveConfig | None) -> "MdlmForMaskedDiffusion":
+    def with_curve(self, curve: CurveConfig | dict[str, Any] | None) -> "MdlmForMaskedDiffusion":
         """Return a copy that predicts another curve, or none, with the same weights: where fine-tuning begins.
 
         The tokens and the network of K > 1 curves are new, unless this model has as many.
         """
         config = copy.deepcopy(cast(MdlmConfig, self.config))
-        config.curve = copy.deepcopy(curve)
+        config.curve = as_curve_config(copy.deepcopy(curve))
         config._attn_implementation = self.config._attn_implementation
         model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
         own = model.state_dict()
         fits = {name: value for name, value in self.state_dict().items() if name in own}
         model.load_state_dict({name: value for name, value in fits.items() if value.shape == own[name].shape}, False)
+        trained = {name: parameter.requires_grad for name, parameter in self.named_parameters()}
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trained.get(name, True))
         return model.train(self.training)
 
     def fold_modulation(self) -> "MdlmForMaskedDiffusion":
@@ -162,6 +168,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         labels: Tensor | None = None,
         timesteps: Tensor | None = None,
         *,
+        token_type_ids: Tensor | None = None,
         generator: torch.Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
@@ -179,6 +186,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             labels: (batch, length), the clean token, not shifted; -100 is given to the model, never masked.
             timesteps: (batch,), in (0, 1], when the canvas was masked. Needed without labels by a model with
                 `time_conditioning`.
+            token_type_ids: (batch, length), as BERT's tokenizer gives them, all 0: the model knows no second segment.
             generator: Of times and masks; None: the global one.
             num_items_in_batch: What the loss is divided by; None counts the targets, masked or not.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
@@ -187,6 +195,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MaskedDiffusionOutput")
+        check_segments(token_type_ids)
         config = cast(MdlmConfig, self.config)
         check_batch(input_ids, labels, timesteps)
         check_ids(input_ids, config.vocab_size, "input_ids")
@@ -204,6 +213,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
                     f"{IGNORED}"
                 )
             if timesteps is None:
+                _check_clean(input_ids, labels)
                 timesteps = self._draw_times(len(input_ids), input_ids.device, generator)
                 canvas = mask_tokens(
                     input_ids,
@@ -277,13 +287,12 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
 
     def _output_bias(self) -> Tensor:
         """Return the output bias with the mask made impossible."""
-        linear = self.get_output_embeddings()
-        mask = torch.tensor([cast(MdlmConfig, self.config).mask_token_id], device=linear.bias.device)
-        bias = linear.bias.to(torch.promote_types(linear.bias.dtype, torch.float32))
-        return bias.index_add(0, mask, bias.new_full((1,), IMPOSSIBLE))
+        bias = output_embedding(self).bias
+        is_mask = torch.arange(len(bias), device=bias.device) == cast(MdlmConfig, self.config).mask_token_id
+        return bias.to(torch.promote_types(bias.dtype, torch.float32)) + IMPOSSIBLE * is_mask
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, self.get_output_embeddings().weight)
+        logits = F.linear(hidden, output_embedding(self).weight)
         return (logits.to(torch.promote_types(logits.dtype, torch.float32)) + self._output_bias()).log_softmax(dim=-1)
 
     def _substitute(self, hidden: Tensor, canvas: Tensor) -> Tensor:
@@ -296,7 +305,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
     def _masked_losses(self, hidden: Tensor, canvas: Tensor, labels: Tensor) -> Tensor:
         """Return -log p(label), (batch, length), where a target is masked; elsewhere SUBS makes it 0."""
         masked = (canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
-        output, bias = self.get_output_embeddings(), self._output_bias()
+        output, bias = output_embedding(self), self._output_bias()
         if torch.compiler.is_compiling():  # a compiled graph has no shapes that depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
             return token_cross_entropy(hidden.flatten(0, 1), output.weight, targets, bias).view_as(labels)
@@ -331,6 +340,19 @@ def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | No
         raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
 
 
+def _check_clean(input_ids: Tensor, labels: Tensor) -> None:
+    """Check that a text without times is what its labels say; on a CPU alone, as elsewhere the look would wait."""
+    if input_ids.is_cpu and not torch.compiler.is_compiling():
+        wrong = (labels != IGNORED) & (labels != input_ids)
+        if wrong.any():
+            row, place = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"without timesteps input_ids are clean text, and labels the same or {IGNORED}; row {row} has "
+                f"{input_ids[row, place]} at place {place} and the label {labels[row, place]}. Give the text as it is, "
+                "which the model masks, or the timesteps at which it was masked"
+            )
+
+
 def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
     """Check that a mask is shaped as its batch, and is 0 at the ends of its rows alone.
 
@@ -344,11 +366,10 @@ def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
             f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
             f"{tuple(attention_mask.shape)}"
         )
-    if torch.compiler.is_compiling():
-        return
+    if not attention_mask.is_cpu or torch.compiler.is_compiling():
+        return  # looking would wait for the device
     kept = attention_mask != 0
-    begins = kept & ~F.pad(kept, (1, 0))[:, :-1]
-    wrong = (begins.sum(dim=1) != 1).nonzero().flatten()
+    wrong = (have_holes(kept) | ~kept.any(dim=1)).nonzero().flatten()
     if len(wrong):
         row = int(wrong[0])
         what = "has no token" if not kept[row].any() else "has a hole in it"

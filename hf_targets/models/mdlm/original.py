@@ -29,6 +29,8 @@ class OriginalLayout:
     which is computed here and must be that of rotary positions of base 10,000.
     """
 
+    made_by = "from_original"
+
     @classmethod
     def from_original(
         cls,

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
 from hf_targets.maths.noise import NoiseSchedule
@@ -207,3 +208,39 @@ def test_another_curve_has_the_type_and_the_attention_of_the_model():
     assert {parameter.dtype for parameter in other.parameters()} == {torch.bfloat16}
     assert other.config._attn_implementation == "eager"
     assert model.config.curve is None
+    assert not other.training
+    assert not other.with_curve(None).training
+
+
+def test_a_curve_may_be_given_by_its_fields():
+    model = make_mdlm()
+    model.backbone.requires_grad_(False)
+    curved = model.with_curve({"degree": 2, "num_curves": 2})
+    assert curved.config.curve.num_curves == 2
+    trained = {name for name, parameter in curved.named_parameters() if parameter.requires_grad}
+    assert trained
+    assert all(name.startswith("backbone.curves.") for name in trained)  # what is new
+    with pytest.raises(ValueError, match="a dict of its fields, or None, got int"):
+        model.with_curve(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_adapter_on_the_output_matrix_is_refused_as_it_would_have_no_effect():
+    model = get_peft_model(make_mdlm(), LoraConfig(r=2, target_modules=["linear"]))
+    with pytest.raises(ValueError, match="output embedding must be a torch.nn.Linear.*adapter's target_modules"):
+        model(input_ids=masked_ids(2, 6))
+
+
+def test_the_range_of_a_schedule_is_the_configurations():
+    schedule = make_mdlm(noise_schedule="geometric", sigma_max=20.0).schedule
+    assert schedule.alpha(torch.ones(1)).item() == pytest.approx(math.exp(-20))
+    with pytest.raises(ValueError, match="sigma"):
+        make_mdlm(noise_schedule="geometric", sigma_max=-1.0)
+
+
+def test_a_bert_tokenizers_segments_are_taken():
+    model, canvas = make_mdlm(), masked_ids(2, 6)
+    segments = torch.zeros_like(canvas)
+    assert torch.equal(model(canvas, token_type_ids=segments).logits, model(canvas).logits)
+    assert model.generate(canvas, token_type_ids=segments, temperature=0.0).shape == canvas.shape
+    with pytest.raises(ValueError, match="no second segment, got 1"):
+        model.generate(canvas, token_type_ids=segments + 1)
