@@ -22,6 +22,7 @@ def plot_learning_curves(histories: Mapping[str, Sequence[dict[str, float]]], pa
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     validation, training = figure.subplots(1, 2)
+    heads = any("loss_next_word" in entry for history in histories.values() for entry in history)
     for number, (name, history) in enumerate(histories.items()):
         color = f"C{number}"
         _plot(validation, history, "eval_perplexity", color, "-", name)
@@ -29,7 +30,8 @@ def plot_learning_curves(histories: Mapping[str, Sequence[dict[str, float]]], pa
         key = "loss_next_word" if any("loss_next_word" in entry for entry in history) else "loss"
         _plot(training, history, key, color, "-", name)
     validation.set(xlabel="optimizer step", ylabel="validation perplexity per token", yscale="log")
-    training.set(xlabel="optimizer step", ylabel="training loss of the next word (nats per token)")
+    what = "training loss of the next word" if heads else "training loss"
+    training.set(xlabel="optimizer step", ylabel=f"{what} (nats per token)")
     for axes in (validation, training):
         axes.grid(alpha=0.3, which="both")
         if axes.lines:

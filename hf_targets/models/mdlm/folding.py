@@ -33,7 +33,6 @@ def fold_modulation(model: "MdlmForMaskedDiffusion") -> "MdlmForMaskedDiffusion"
     if config.folded:
         raise ValueError("this model is folded already")
     config.folded = True
-    config._attn_implementation = model.config._attn_implementation
     state = {name: tensor.to(torch.float64, copy=True) for name, tensor in model.state_dict().items()}
     wide = {name: tensor for name, tensor in state.items() if "sigma_map" not in name and "adaLN" not in name}
     time_embedding = cast(TimeEmbedding, copy.deepcopy(model.backbone.sigma_map)).double()

@@ -11,6 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_targets.models.mdlm.configuration import MdlmConfig
+from hf_targets.models.zero_linear import ZeroLinear
 
 _EPSILON = 1e-5
 _TIME_FEATURES = 256
@@ -29,10 +30,6 @@ class LayerNorm(nn.Module):
         wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         weight = None if self.weight is None else self.weight.to(wide.dtype)
         return F.layer_norm(wide, hidden.shape[-1:], weight, None, _EPSILON).to(hidden.dtype)
-
-
-class ZeroLinear(nn.Linear):
-    """A linear layer that training starts at zero."""
 
 
 class TimeEmbedding(nn.Module):

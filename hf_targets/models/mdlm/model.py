@@ -22,9 +22,9 @@ from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.models.mdlm.configuration import MdlmConfig, as_curve_config
 from hf_targets.models.mdlm.folding import fold_modulation
 from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
-from hf_targets.models.mdlm.layers import ZeroLinear
 from hf_targets.models.mdlm.original import OriginalLayout
 from hf_targets.models.wrapping import check_ids, check_segments
+from hf_targets.models.zero_linear import ZeroLinear
 
 IMPOSSIBLE = -1e6
 """The published model's logit of what cannot be: the mask as a clean token, another token where one is given."""
@@ -143,7 +143,6 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         """
         config = copy.deepcopy(cast(MdlmConfig, self.config))
         config.curve = as_curve_config(copy.deepcopy(curve))
-        config._attn_implementation = self.config._attn_implementation
         model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
         own = model.state_dict()
         fits = {name: value for name, value in self.state_dict().items() if name in own}

@@ -21,8 +21,9 @@ from hf_targets.models.backbone import check_backbone, output_embedding
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
-from hf_targets.models.multitoken.heads import FutureHeads, ZeroLinear
+from hf_targets.models.multitoken.heads import FutureHeads
 from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_ids, check_shapes, keep_weights, load_base
+from hf_targets.models.zero_linear import ZeroLinear
 
 
 @dataclass

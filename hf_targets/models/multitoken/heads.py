@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
+from hf_targets.models.zero_linear import ZeroLinear
 
 
 class MlpHead(nn.Module):
@@ -23,10 +24,6 @@ class MlpHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
         return self.outer(F.relu(self.inner(hidden)))
-
-
-class ZeroLinear(nn.Linear):
-    """A linear layer that the model starts at zero."""
 
 
 class MedusaHead(nn.Module):

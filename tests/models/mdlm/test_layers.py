@@ -11,12 +11,12 @@ from hf_targets.models.mdlm.layers import (
     LayerNorm,
     OutputLayer,
     TimeEmbedding,
-    ZeroLinear,
     _rotate,
     modulate,
     rotary_frequencies,
     rotary_table,
 )
+from hf_targets.models.zero_linear import ZeroLinear
 from tests import mdlm_reference as reference
 from tests.mdlm_models import make_mdlm
 

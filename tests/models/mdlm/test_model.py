@@ -226,7 +226,7 @@ def test_a_curve_may_be_given_by_its_fields():
 
 def test_an_adapter_on_the_output_matrix_is_refused_as_it_would_have_no_effect():
     model = get_peft_model(make_mdlm(), LoraConfig(r=2, target_modules=["linear"]))
-    with pytest.raises(ValueError, match="output embedding must be a torch.nn.Linear.*adapter's target_modules"):
+    with pytest.raises(ValueError, match=r"output embedding must be a torch\.nn\.Linear.*adapter's target_modules"):
         model(input_ids=masked_ids(2, 6))
 
 
