@@ -16,10 +16,10 @@ class CurveConfig(PreTrainedConfig):
     max(trunc(N * degree_ratio), 2). The defaults are those of table 6; table 3 has the best for each data set.
 
     Its N_ratio = 0.2 for LM1B is not among those searched (appendix B.2: 2.0, 2.5, 3.0), nor what the text asks for,
-    N > L: B^T B is singular, and the formula
-    (B^T B)^-1 B^T does not exist. The pseudo-inverse in its place keeps 25 of the 128 directions of a text of 128, and
-    the way there and back loses 81 % of unit noise (0.812 by `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
-    A small model with it ended 2% above plain MDLM on sentences of LM1B, in less than half the time (recipes/README.md).
+    N > L: B^T B is singular, and the formula (B^T B)^-1 B^T does not exist. The pseudo-inverse in its place keeps 25 of
+    the 128 directions of a text of 128, and the way there and back loses 81 % of unit noise (0.812 by
+    `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21). A small model with it ended 2% above plain MDLM on
+    sentences of LM1B, in less than half the time (recipes/README.md).
 
     The higher the degree, the larger the control points: with the defaults, errors of words grow up to 30 times in
     those of 128 words, 904 times of 250, and a million times of 512; from 934 words on there is no inverse. For long

@@ -1,0 +1,161 @@
+"""What sentence curves cost: training steps and sampling against plain MDLM, and what the cached sampler saves.
+
+    python recipes/benchmarks/curves.py
+
+A model of the size published for LM1B (139M parameters) with random weights: time does not depend on their values.
+All variants share their weights and take turns, so that ratios hold on a busy machine too. A step is forward and
+backward, without the optimizer, whose time is the same for all. Measured: recipes/README.md.
+`--parts train sample folded evaluations` chooses among the four.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from hf_targets.training.settings import parse
+
+
+@dataclass
+class Setup:
+    """What is measured."""
+
+    parts: list[str] = field(
+        default_factory=lambda: ["train", "sample", "folded", "evaluations"], metadata={"help": "Which of the four."}
+    )
+    lengths: list[int] = field(default_factory=lambda: [32, 128, 256], metadata={"help": "L."})
+    ratios: list[float] = field(default_factory=lambda: [0.2, 1.0, 2.0, 3.0], metadata={"help": "N_ratio."})
+    degree_ratio: float = field(default=0.1, metadata={"help": "Eta_ratio."})
+    hidden_size: int = field(default=768, metadata={"help": "Of the model."})
+    num_layers: int = field(default=12, metadata={"help": "Of the model."})
+    vocab_size: int = field(default=30522, metadata={"help": "V."})
+    num_tokens: int = field(default=512, metadata={"help": "Tokens of a batch; rows are these over L."})
+    num_steps: int = field(default=2, metadata={"help": "Evaluations of the network in a timed sampling."})
+    rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
+
+
+def make_models(setup: Setup, length: int) -> dict[str, MdlmForMaskedDiffusion]:
+    """Return plain MDLM and its curve variants, with the same weights."""
+    curves: dict[str, CurveConfig | None] = {"plain": None}
+    for place in ("input", "hidden"):
+        for ratio in setup.ratios:
+            fields: dict[str, Any] = {"num_control_points_ratio": ratio, "degree_ratio": setup.degree_ratio}
+            curves[f"{place} {ratio:g}"] = CurveConfig(place=place, rank_deficient="pseudo_inverse", **fields)
+    models, device = {}, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for name, curve in curves.items():
+        config = MdlmConfig(
+            vocab_size=setup.vocab_size,
+            hidden_size=setup.hidden_size,
+            num_hidden_layers=setup.num_layers,
+            num_attention_heads=max(1, setup.hidden_size // 64),
+            max_position_embeddings=length,
+            dropout=0.0,
+            curve=curve,
+        )
+        with torch.device("meta" if models else device):
+            models[name] = MdlmForMaskedDiffusion(config)
+        if name != "plain":
+            models[name].load_state_dict(models["plain"].state_dict(), assign=True)
+        else:
+            for parameter in models["plain"].parameters():
+                if not parameter.any():  # a new model's modulation and output are 0
+                    torch.nn.init.normal_(parameter, std=0.02)
+    return models
+
+
+def take_turns(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: median(times) for name, times in seconds.items()}
+
+
+def train_step(model: MdlmForMaskedDiffusion, canvas: torch.Tensor, ids: torch.Tensor) -> None:
+    """Go forward and backward; the times are fixed, so that all variants have the same masks."""
+    model.train()
+    model(canvas, labels=ids, timesteps=torch.full((len(ids),), 0.5, device=ids.device)).loss.backward()
+    model.zero_grad()
+
+
+def print_ratios(what: str, seconds: dict[str, float], length: int) -> None:
+    """Print each variant's time over the plain model's, and over that and N_ratio."""
+    print(f"\n{what}, L = {length}: plain {1000 * seconds['plain']:.0f} ms\n")
+    print("| place, N_ratio | x plain | x plain / N_ratio |\n| --- | ---: | ---: |")
+    for name, value in seconds.items():
+        if name != "plain":
+            ratio = value / seconds["plain"]
+            print(f"| {name} | {ratio:.2f} | {ratio / float(name.split()[1]):.2f} |", flush=True)
+
+
+def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, ids: torch.Tensor) -> None:
+    """Print how long a pass takes with the constant modulation folded into its neighbours."""
+    models = {"adaLN": model.eval(), "folded": model.fold_modulation().eval()}
+    with torch.no_grad():
+        seconds = take_turns({name: partial(one, ids, skip_logits=True) for name, one in models.items()}, setup.rounds)
+    sizes = {name: one.num_parameters() for name, one in models.items()}
+    print(f"\nA pass without the output matrix, L = {ids.shape[1]}\n")
+    print("| modulation | parameters | ms | x |\n| --- | ---: | ---: | ---: |")
+    for name, value in seconds.items():
+        print(f"| {name} | {sizes[name]:,} | {1000 * value:.0f} | {value / seconds['adaLN']:.3f} |")
+
+
+def print_evaluations(batch_size: int = 16) -> None:
+    """Print evaluations of the network, which do not depend on it, for texts of 128 tokens by number of steps."""
+    config = MdlmConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, cond_dim=8)
+    model = MdlmForMaskedDiffusion(config).eval()
+    print(
+        f"\nEvaluations a row, {batch_size} rows of 128 tokens\n\n| sampler | steps | evaluations | tokens a forward |"
+    )
+    print("| --- | ---: | ---: | ---: |")
+    wanted: list[tuple[str, int | None]] = [(name, n) for n in (32, 128, 512, 1000) for name in ("ancestral", "cached")]
+    for sampler, steps in [*wanted, ("first_hitting", None)]:
+        options = {} if steps is None else {"num_steps": steps}
+        output = model.generate(
+            batch_size=batch_size,
+            max_length=128,
+            sampler=sampler,
+            generator=torch.Generator().manual_seed(0),
+            return_dict_in_generate=True,
+            **options,
+        )
+        rows = output.num_row_evaluations / batch_size
+        print(f"| {sampler} | {steps or ''} | {rows:.1f} | {output.tokens_per_forward:.2f} |")
+
+
+def main() -> None:
+    """Measure the parts asked for."""
+    (setup,) = parse(Setup)
+    torch.manual_seed(0)
+    for length in setup.lengths:
+        models = make_models(setup, length)
+        mask, device = setup.vocab_size - 1, models["plain"].device
+        ids = torch.randint(mask, (max(1, setup.num_tokens // length), length), device=device)
+        canvas = ids.masked_fill(torch.arange(length, device=device) % 2 == 0, mask)
+        if "train" in setup.parts:
+            runs = {name: partial(train_step, model, canvas, ids) for name, model in models.items()}
+            print_ratios("A training step", take_turns(runs, setup.rounds), length)
+        if "sample" in setup.parts:
+            options: dict[str, Any] = {"max_length": length, "num_steps": setup.num_steps, "sampler": "ancestral"}
+            options["batch_size"] = len(ids)
+            runs = {name: partial(model.eval().generate, **options) for name, model in models.items()}
+            print_ratios("Sampling", take_turns(runs, setup.rounds), length)
+        if "folded" in setup.parts:
+            print_folded(setup, models["plain"], canvas)
+    if "evaluations" in setup.parts:
+        print_evaluations()
+
+
+if __name__ == "__main__":
+    main()
