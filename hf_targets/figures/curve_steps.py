@@ -68,7 +68,8 @@ def plot_curve_steps(
     figure.supxlabel(f"first principal component, {first:.1%} of the variance", fontsize=10)
     figure.supylabel(f"second principal component, {second:.1%} of the variance", fontsize=10)
     if tokenizer is not None:
-        figure.draw_without_rendering()  # places the axes, which labels are placed by
+        figure.draw_without_rendering()  # places the axes, which words are placed by
+        figure.set_layout_engine("none")  # saving would move them again
         for axes, place in zip(panels, places, strict=False):
             _write_words(axes, steps[place], plane, tokenizer)
     figure.savefig(path)
