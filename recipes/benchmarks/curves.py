@@ -122,7 +122,7 @@ def print_evaluations(batch_size: int = 16) -> None:
     wanted: list[tuple[str, int | None]] = [(name, n) for n in (32, 128, 512, 1000) for name in ("ancestral", "cached")]
     for sampler, steps in [*wanted, ("first_hitting", None)]:
         options = {} if steps is None else {"num_steps": steps}
-        output = model.generate(
+        output: Any = model.generate(
             batch_size=batch_size,
             max_length=128,
             sampler=sampler,

@@ -264,6 +264,7 @@ metrics = trainer.evaluate()
 if trainer.is_world_process_zero():
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
     torch.save((weights(trainer.model), log, metrics), folder + "/result.pt")
+trainer.accelerator.end_training()  # a process that ends before its group may abort
 """
 
 
