@@ -10,6 +10,7 @@ from hf_targets.maths.noise import mask_tokens
 from hf_targets.training.arguments import DiffusionTrainingArguments
 from hf_targets.training.diffusion import DiffusionTrainer
 from tests.mdlm_models import MASK, clean_ids, make_mdlm
+from tests.trainer_runs import SHORT
 
 
 def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
@@ -44,17 +45,7 @@ class InOrder(DiffusionTrainer):
 
 def make_trainer(folder, model=None, train=None, evaluation=None, kind=DiffusionTrainer, tokenizer=None, **arguments):
     collator, callbacks = arguments.pop("data_collator", None), arguments.pop("callbacks", None)
-    options = {
-        "learning_rate": 1e-2,
-        "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": 4,
-        "max_steps": 4,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        **arguments,
-    }
+    options = {**SHORT, **arguments}
     return kind(
         model=make_mdlm() if model is None else model,
         args=DiffusionTrainingArguments(output_dir=str(folder), **options),
@@ -64,20 +55,6 @@ def make_trainer(folder, model=None, train=None, evaluation=None, kind=Diffusion
         eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
         processing_class=tokenizer,
     )
-
-
-def weights(model) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def losses(trainer) -> list[dict[str, float]]:
-    return [entry for entry in trainer.state.log_history if "loss" in entry]
-
-
-def assert_same(one, other, **tolerance):
-    assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], **tolerance)
 
 
 def bound(model, rows: Dataset, draws: int = 1, seed: int = 0) -> PerplexityBound:

@@ -77,6 +77,14 @@ CONFIGS = {
 }
 FAMILIES = tuple(CONFIGS)
 CACHED_FAMILIES = tuple(name for name in FAMILIES if name != "reformer")
+_NO_SDPA = ("gpt_neo", "reformer")
+ATTENTIONS = (
+    *((name, "sdpa") for name in FAMILIES if name not in _NO_SDPA),
+    *((name, "eager") for name in FAMILIES),
+)
+"""Families with each attention that Transformers has for them."""
+TIES = (*((name, True) for name in CACHED_FAMILIES), *((name, False) for name in FAMILIES))
+"""Families with and without tied phrase embeddings: Reformer's output matrix is wider than its input matrix."""
 TARGETS = ("difference", "embedding", "conditional")  # the last: differences, with heads that read the conjugate
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from hf_targets.maths.bsplines import basis_matrix
 from hf_targets.models.curves.configuration import CurveConfig
 from hf_targets.models.dropout import without_dropout
-from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion, check_mask
+from hf_targets.models.mdlm.inputs import check_mask
+from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 
 _CANVASES_AT_ONCE = 32
 

@@ -9,9 +9,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_targets.evaluation.perplexity import row_of_block
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.dropout import without_dropout
-from hf_targets.models.mdlm.bound import EvaluationNoise, exp_or_inf, mean_bound
+from hf_targets.models.mdlm.bound import EvaluationNoise, mean_bound
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 
 _MOST_LEFT_AT_THE_END = 0.01
@@ -39,12 +39,12 @@ class PerplexityBound:
     @property
     def perplexity(self) -> float:
         """Return exp(nelbo), for each token: to compare models with the same tokenizer."""
-        return exp_or_inf(self.nelbo)
+        return perplexity(self.nelbo)
 
     @property
     def per_word(self) -> float | None:
         """Return exp(tokens * nelbo / words), whatever the tokenizer; None where words are not counted."""
-        return exp_or_inf(self.nelbo * self.num_tokens / self.num_words) if self.num_words else None
+        return perplexity(self.nelbo * self.num_tokens / self.num_words) if self.num_words else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -55,7 +55,7 @@ class PerplexityBound:
         if self.standard_error is None:
             return None
         margin = _NORMAL_QUANTILE * self.standard_error
-        return exp_or_inf(self.nelbo - margin), exp_or_inf(self.nelbo + margin)
+        return perplexity(self.nelbo - margin), perplexity(self.nelbo + margin)
 
 
 def perplexity_bound(

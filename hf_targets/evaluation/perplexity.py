@@ -5,7 +5,6 @@ column "PPL" of papers on generation: how probable what one model wrote is under
 repeats itself, so it never comes without a measure of variety.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.evaluation.repetition import distinct_ngrams
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.dropout import without_dropout
 
 _DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
@@ -41,12 +40,12 @@ class BlockPerplexity:
     @property
     def per_token(self) -> float:
         """Return exp(nll / tokens): to compare models with the same tokenizer."""
-        return _exp(self.nll / self.num_tokens)
+        return perplexity(self.nll / self.num_tokens)
 
     @property
     def per_word(self) -> float | None:
         """Return exp(nll / words), whatever the tokenizer; None where words are not counted."""
-        return _exp(self.nll / self.num_words) if self.num_words else None
+        return perplexity(self.nll / self.num_words) if self.num_words else None
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class GeneratedTextPerplexity:
     @property
     def perplexity(self) -> float:
         """Return exp(nll / tokens) over the tokens of all texts."""
-        return _exp(self.nll / self.num_tokens)
+        return perplexity(self.nll / self.num_tokens)
 
     @property
     def mean_over_texts(self) -> float:
@@ -156,7 +155,7 @@ def perplexity_of_generated_texts(
     return GeneratedTextPerplexity(
         nll=sum(row.sum().item() for row in nlls),
         num_tokens=sum(map(len, nlls)),
-        per_text=tuple(_exp(row.mean().item()) for row in nlls),
+        per_text=tuple(perplexity(row.mean().item()) for row in nlls),
         entropy=_entropy([id_ for ids in generated for id_ in ids]),
         mean_entropy_of_texts=fmean(map(_entropy, generated)),
         distinct_order=order,
@@ -261,7 +260,3 @@ def _negative_log_likelihoods(
 def _entropy(ids: Sequence[int]) -> float:
     counts = torch.tensor(ids).unique(return_counts=True)[1]
     return torch.special.entr(counts.double() / counts.sum()).sum().item()
-
-
-def _exp(mean_nll: float) -> float:
-    return math.exp(mean_nll) if mean_nll < 700 else math.inf  # a text may be as good as impossible

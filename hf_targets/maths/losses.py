@@ -1,5 +1,6 @@
-"""Cross-entropy from hidden states, never holding the logits of all rows, and the sum that trains the heads."""
+"""Cross-entropy from hidden states, never holding the logits of all rows; what it is divided by, and its perplexity."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 IGNORED = -100
 """The label of a position that is not a target, as everywhere in Transformers."""
+
+_LARGEST_EXPONENT = 700.0
+"""Above it a float overflows."""
 
 LOGITS_PER_CHUNK = 2**25
 """Logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
@@ -58,6 +62,21 @@ def token_cross_entropy(
         arguments = (rows, weight, labels, bias, label_smoothing, dtype)
         losses.append(checkpoint(_chunk_loss, *arguments, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(losses)
+
+
+def perplexity(mean_nll: float) -> float:
+    """Return exp(mean negative log-likelihood), inf where that overflows: a text may be as good as impossible."""
+    return math.exp(mean_nll) if mean_nll < _LARGEST_EXPONENT else math.inf
+
+
+def target_count(targets: Int[Tensor, "batch time"], num_items_in_batch: Tensor | int | None) -> Tensor | int:
+    """Return what a loss is divided by: the Trainer's count where there is one, else the labels other than -100.
+
+    A count that is a tensor is on the device of the targets; without targets it is 1, and the loss 0.
+    """
+    if num_items_in_batch is None:
+        return (targets != IGNORED).sum().clamp(min=1)
+    return num_items_in_batch.to(targets.device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch
 
 
 def ngram_loss(

@@ -101,7 +101,16 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, labels:
             f"labels must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(labels.shape)}; "
             "they are unshifted: the model shifts them"
         )
-    for name, ids in (("input_ids", input_ids), ("labels", labels)):
+    check_integers(input_ids=input_ids, labels=labels)
+
+
+def check_integers(**named: Tensor | None) -> None:
+    """Check that tensors of these names, where there are any, hold token ids.
+
+    Raises:
+        ValueError: If they are not of integers.
+    """
+    for name, ids in named.items():
         if ids is not None and ids.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
 

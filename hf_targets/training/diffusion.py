@@ -17,8 +17,8 @@ from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
 from hf_targets.data.blocks import has_token
 from hf_targets.data.diffusion import DiffusionCollator
-from hf_targets.maths.losses import IGNORED
-from hf_targets.models.mdlm.bound import EvaluationNoise, exp_or_inf, mean_bound
+from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.models.mdlm.bound import EvaluationNoise, mean_bound
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.training.arguments import DiffusionTrainingArguments
 from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
@@ -260,7 +260,7 @@ class DiffusionTrainer(TargetTrainer):
         num_targets, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
         nelbo, error = mean_bound(torch.as_tensor(predictions.predictions), num_targets)
         # Trainer's own loss is a mean over batches, which depends on their size
-        metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": exp_or_inf(nelbo)}
+        metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": perplexity(nelbo)}
         if num_words:
-            metrics["word_perplexity"] = exp_or_inf(nelbo * num_targets / num_words)
+            metrics["word_perplexity"] = perplexity(nelbo * num_targets / num_words)
         return metrics if error is None else {**metrics, "nelbo_standard_error": error}

@@ -1,6 +1,5 @@
 """Training and evaluation of a language model with future-word heads, or of a plain one beside it."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.training.arguments import MultiTokenTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
@@ -32,25 +31,21 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
     if num_tokens == 0:
         raise ValueError("a perplexity needs at least one target, and all labels are -100, padding or a first token")
     by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
-    metrics = {f"perplexity_{weight:g}": _exp(nll) for weight, nll in by_weight.items()}
+    metrics = {f"perplexity_{weight:g}": perplexity(nll) for weight, nll in by_weight.items()}
     chosen = {}
     if 0.0 in by_weight:
         chosen[""] = by_weight[0.0]
     if num_words:
-        metrics |= {f"word_perplexity_{w:g}": _exp(nll * num_tokens / num_words) for w, nll in by_weight.items()}
+        metrics |= {f"word_perplexity_{w:g}": perplexity(nll * num_tokens / num_words) for w, nll in by_weight.items()}
     ensembles = {weight: nll for weight, nll in by_weight.items() if weight > 0}
     if ensembles:
         metrics["ensemble_weight"] = min(ensembles, key=ensembles.__getitem__)
         chosen["_ensemble"] = min(ensembles.values())
     for suffix, nll in chosen.items():
-        metrics[f"perplexity{suffix}"] = _exp(nll)
+        metrics[f"perplexity{suffix}"] = perplexity(nll)
         if num_words:
-            metrics[f"word_perplexity{suffix}"] = _exp(nll * num_tokens / num_words)
+            metrics[f"word_perplexity{suffix}"] = perplexity(nll * num_tokens / num_words)
     return metrics
-
-
-def _exp(exponent: float) -> float:
-    return math.exp(exponent) if exponent < 700 else math.inf  # a model that learns nothing is a figure too
 
 
 def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:

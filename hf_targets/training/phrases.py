@@ -1,6 +1,5 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one beside it."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
 from hf_targets.data.phrases import PhraseCollator
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.phrases.model import DynamicVocabForCausalLM
 from hf_targets.training.arguments import DynamicVocabTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
@@ -111,4 +110,4 @@ class DynamicVocabTrainer(TargetTrainer):
                 "a perplexity needs at least one target, and all labels are -100, padding or a first token"
             )
         names = ("perplexity", "best_path_perplexity")
-        return {name: math.exp(min(700.0, total / count)) for name, total in zip(names, sums, strict=False)}
+        return {name: perplexity(total / count) for name, total in zip(names, sums, strict=False)}

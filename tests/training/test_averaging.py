@@ -10,7 +10,8 @@ from transformers import TrainerCallback
 from hf_targets.maths.losses import IGNORED
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
-from tests.diffusion_training import assert_same, bound, losses, make_trainer, weights
+from tests.diffusion_training import bound, make_trainer
+from tests.trainer_runs import assert_same, losses, weights
 
 
 def make_model(dtype=torch.float32) -> nn.Sequential:

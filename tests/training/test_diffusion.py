@@ -1,8 +1,4 @@
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +12,10 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.training.arguments import DiffusionTrainingArguments
 from hf_targets.training.averaging import AVERAGING_NAME
-from tests.diffusion_training import InOrder, assert_same, blocks, bound, losses, make_trainer, masked_blocks, weights
+from tests.diffusion_training import InOrder, blocks, bound, make_trainer, masked_blocks
 from tests.mdlm_models import MASK, clean_ids, make_mdlm
 from tests.tiny_models import VOCAB, make_backbone
+from tests.trainer_runs import assert_same, losses, run_processes, weights
 
 
 @pytest.mark.parametrize("kind", ["plain", "curves"])
@@ -174,18 +171,11 @@ from tests.training.test_diffusion import run_in_order
 
 trainer, results = run_in_order(sys.argv[1], 4, ddp_backend="gloo", report_to="none")
 torch.save(results, f"{sys.argv[1]}/result{trainer.args.process_index}.pt")
-trainer.accelerator.end_training()  # a process that ends before its group may abort
 """
 
 
 def test_two_processes_take_the_step_of_one_and_draw_noise_of_their_own(tmp_path):
-    script, root = tmp_path / "two.py", str(Path(__file__).parents[2])
-    script.write_text(_TWO)
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [*launch, str(script), str(tmp_path)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_processes(_TWO, tmp_path)
     (two, two_log, two_metrics, times), other = (
         torch.load(tmp_path / f"result{rank}.pt", weights_only=False) for rank in (0, 1)
     )

@@ -1,8 +1,4 @@
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from hf_targets import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.multitoken import perplexities
 from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
+from tests.trainer_runs import SHORT, assert_same, run_processes, weights
 
 
 def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
@@ -24,34 +21,13 @@ def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
 
 
 def make_trainer(folder, model=None, train=None, evaluation=None, **arguments):
-    options = {
-        "learning_rate": 1e-2,
-        "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": 4,
-        "max_steps": 4,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "ensemble_weights": [0.0, 0.3],
-        **arguments,
-    }
+    options = {**SHORT, "ensemble_weights": [0.0, 0.3], **arguments}
     return MultiTokenTrainer(
         model=make_model("gpt2") if model is None else model,
         args=MultiTokenTrainingArguments(output_dir=str(folder), **options),
         train_dataset=blocks(32) if train is None else train,
         eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
     )
-
-
-def weights(model) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def assert_same(one, other, **tolerance):
-    assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], **tolerance)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -253,7 +229,8 @@ def test_lora_trains_through_the_trainer_and_merges(tmp_path):
 _TWO = """
 import sys, torch
 from tests.tiny_models import make_model
-from tests.training.test_multitoken import make_trainer, weights
+from tests.trainer_runs import weights
+from tests.training.test_multitoken import make_trainer
 
 folder, batch = sys.argv[1], int(sys.argv[2])
 trainer = make_trainer(
@@ -264,23 +241,14 @@ metrics = trainer.evaluate()
 if trainer.is_world_process_zero():
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
     torch.save((weights(trainer.model), log, metrics), folder + "/result.pt")
-trainer.accelerator.end_training()  # a process that ends before its group may abort
 """
 
 
 def test_two_processes_take_the_step_of_one(tmp_path):
-    script = tmp_path / "two.py"
-    script.write_text(_TWO)
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     results = []
     for number, batch in ((1, 8), (2, 4)):
         folder = tmp_path / str(number)
-        folder.mkdir()
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(number)]
-        command = [*launch, str(script), str(folder), str(batch)]
-        done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr[-3000:]
+        run_processes(_TWO, folder, batch, processes=number)
         results.append(torch.load(folder / "result.pt", weights_only=False))
     (one, one_log, one_metrics), (two, two_log, two_metrics) = results
     assert_same(one, two, rtol=1e-4, atol=1e-6)

@@ -1,8 +1,4 @@
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +15,7 @@ from hf_targets.training.phrase_settings import PhraseSettings, make_collator
 from hf_targets.training.phrases import has_phrases
 from tests import tiny_models
 from tests.tiny_models import VOCAB, WORDS, make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
+from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
 
 PARTS = ("loss_phrase", "loss_token", "loss_kl")
 
@@ -40,17 +37,7 @@ class InOrder(DynamicVocabTrainer):
 def make_trainer(
     folder, model=None, collator="ours", train=None, evaluation=None, kind=DynamicVocabTrainer, **arguments
 ):
-    options = {
-        "learning_rate": 1e-2,
-        "lr_scheduler_type": "constant",
-        "per_device_train_batch_size": 4,
-        "max_steps": 4,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        **arguments,
-    }
+    options = {**SHORT, **arguments}
     model = make_dynamic_model("gpt2") if model is None else model
     return kind(
         model=model,
@@ -59,20 +46,6 @@ def make_trainer(
         train_dataset=blocks(32) if train is None else train,
         eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
     )
-
-
-def weights(model) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def losses(trainer) -> list[dict[str, float]]:
-    return [entry for entry in trainer.state.log_history if "loss" in entry]
-
-
-def assert_same(one, other, **tolerance):
-    assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], **tolerance)
 
 
 def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(tmp_path):
@@ -284,18 +257,11 @@ from tests.training.test_phrases import run_in_order
 trainer, results = run_in_order(sys.argv[1], 4, ddp_backend="gloo")
 if trainer.is_world_process_zero():
     torch.save(results, sys.argv[1] + "/result.pt")
-trainer.accelerator.end_training()  # a process that ends before its group may abort
 """
 
 
 def test_two_processes_take_the_step_of_one(tmp_path):
-    script, root = tmp_path / "two.py", str(Path(__file__).parents[2])
-    script.write_text(_TWO)
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [*launch, str(script), str(tmp_path)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_processes(_TWO, tmp_path)
     two, two_log, two_metrics = torch.load(tmp_path / "result.pt", weights_only=False)
     one, one_log, one_metrics = run_in_order(tmp_path / "one", 8)[1]
     assert_same(one, two, rtol=1e-4, atol=1e-6)

@@ -81,6 +81,19 @@ def given_canvas(
     return Canvas(ids, masked, None if keep.all() else keep.long())
 
 
+def check_mask_shape(attention_mask: Tensor, input_ids: Tensor) -> None:
+    """Check that a mask has a number for each token.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(attention_mask.shape)}"
+        )
+
+
 def have_holes(keep: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch"]:
     """Return which rows have something left out between what is kept.
 
@@ -117,11 +130,7 @@ def _check_ids(input_ids: Tensor, vocab_size: int) -> None:
 def _checked_keep(attention_mask: Tensor | None, input_ids: Tensor) -> Bool[Tensor, "batch length"]:
     if attention_mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
-    if attention_mask.shape != input_ids.shape:
-        raise ValueError(
-            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
-            f"{tuple(attention_mask.shape)}"
-        )
+    check_mask_shape(attention_mask, input_ids)
     keep = attention_mask != 0
     if not (keep == attention_mask).all():
         raise ValueError("attention_mask must hold 1 for tokens and 0 for padding, and nothing else")

@@ -122,8 +122,3 @@ def mean_bound(row_nelbos: Tensor, num_targets: int) -> tuple[float, float | Non
     draws = row_nelbos.double().sum(dim=0) / num_targets
     error = draws.std().item() / math.sqrt(len(draws)) if len(draws) > 1 else None
     return draws.mean().item(), error
-
-
-def exp_or_inf(nelbo: float) -> float:
-    """Return exp(nelbo), a perplexity; infinity where it is too large for a float."""
-    return math.exp(nelbo) if nelbo < 700 else math.inf

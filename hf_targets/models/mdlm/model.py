@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import ModelOutput
 
-from hf_targets.decoding.masked_diffusion.canvas import have_holes
-from hf_targets.maths.losses import IGNORED, token_cross_entropy
+from hf_targets.maths.losses import IGNORED, target_count, token_cross_entropy
 from hf_targets.maths.noise import SMALLEST_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import StrictLoading
@@ -22,6 +21,7 @@ from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.models.mdlm.configuration import MdlmConfig, as_curve_config
 from hf_targets.models.mdlm.folding import fold_modulation
 from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
+from hf_targets.models.mdlm.inputs import check_batch, check_clean, check_mask
 from hf_targets.models.mdlm.original import OriginalLayout
 from hf_targets.models.wrapping import check_ids, check_segments
 from hf_targets.models.zero_linear import ZeroLinear
@@ -206,13 +206,8 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             labels = labels.long()
             if attention_mask is not None:
                 labels = labels.masked_fill(attention_mask == 0, IGNORED)
-            if labels.is_cpu and not torch.compiler.is_compiling() and (labels == config.mask_token_id).any():
-                raise ValueError(
-                    f"labels must be clean tokens, got the mask, {config.mask_token_id}; a token that is no target has "
-                    f"{IGNORED}"
-                )
+            check_clean(labels, cast(int, config.mask_token_id), None if timesteps is not None else input_ids)
             if timesteps is None:
-                _check_clean(input_ids, labels)
                 timesteps = self._draw_times(len(input_ids), input_ids.device, generator)
                 canvas = mask_tokens(
                     input_ids,
@@ -235,13 +230,9 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         if labels is not None and weights is not None:
             losses = self._masked_losses(states.hidden, canvas, labels)
             rows = (losses * weights[:, None].to(losses.dtype)).sum(dim=1)
-            num_targets = (labels != IGNORED).sum(dim=1)
-            count = num_targets.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            if isinstance(count, Tensor):
-                count = count.to(rows.device)
-            output.loss = rows.sum() / count
+            output.loss = rows.sum() / target_count(labels, num_items_in_batch)
             output.loss_parts = {"nelbo": output.loss.detach()}
-            output.row_nelbos, output.num_targets = rows.detach(), num_targets
+            output.row_nelbos, output.num_targets = rows.detach(), (labels != IGNORED).sum(dim=1)
         return output
 
     def log_probabilities(
@@ -310,69 +301,3 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             return token_cross_entropy(hidden.flatten(0, 1), output.weight, targets, bias).view_as(labels)
         losses = token_cross_entropy(hidden[masked], output.weight, labels[masked], bias)
         return torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
-
-
-def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None) -> None:
-    """Check the shapes and types of ids, labels and times, and, on a CPU alone, the range of times.
-
-    Raises:
-        ValueError: If they are not as `forward` says.
-    """
-    if input_ids.dim() != 2 or not input_ids.numel():
-        raise ValueError(f"input_ids must be (batch, length), with at least one token, got {tuple(input_ids.shape)}")
-    if labels is not None and labels.shape != input_ids.shape:
-        raise ValueError(
-            f"labels must have the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(labels.shape)}; each is "
-            "the clean token at its own place"
-        )
-    for name, ids in (("input_ids", input_ids), ("labels", labels)):
-        if ids is not None and ids.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
-    if timesteps is None:
-        return
-    if timesteps.shape != input_ids.shape[:1] or not timesteps.is_floating_point():
-        raise ValueError(
-            f"timesteps must be one number a row, ({len(input_ids)},), in (0, 1], got {timesteps.dtype} of shape "
-            f"{tuple(timesteps.shape)}"
-        )
-    if timesteps.is_cpu and not torch.compiler.is_compiling() and not ((timesteps > 0) & (timesteps <= 1)).all():
-        raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
-
-
-def _check_clean(input_ids: Tensor, labels: Tensor) -> None:
-    """Check that a text without times is what its labels say; on a CPU alone, as elsewhere the look would wait."""
-    if input_ids.is_cpu and not torch.compiler.is_compiling():
-        wrong = (labels != IGNORED) & (labels != input_ids)
-        if wrong.any():
-            row, place = wrong.nonzero()[0].tolist()
-            raise ValueError(
-                f"without timesteps input_ids are clean text, and labels the same or {IGNORED}; row {row} has "
-                f"{input_ids[row, place]} at place {place} and the label {labels[row, place]}. Give the text as it is, "
-                "which the model masks, or the timesteps at which it was masked"
-            )
-
-
-def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
-    """Check that a mask is shaped as its batch, and is 0 at the ends of its rows alone.
-
-    Raises:
-        ValueError: If it is not, or a row has no token.
-    """
-    if attention_mask is None:
-        return
-    if attention_mask.shape != input_ids.shape:
-        raise ValueError(
-            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
-            f"{tuple(attention_mask.shape)}"
-        )
-    if not attention_mask.is_cpu or torch.compiler.is_compiling():
-        return  # looking would wait for the device
-    kept = attention_mask != 0
-    wrong = (have_holes(kept) | ~kept.any(dim=1)).nonzero().flatten()
-    if len(wrong):
-        row = int(wrong[0])
-        what = "has no token" if not kept[row].any() else "has a hole in it"
-        raise ValueError(
-            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
-            f"{what}. Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
-        )

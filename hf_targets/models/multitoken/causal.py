@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_targets.decoding.multitoken.past import PastPredictions
-from hf_targets.maths.losses import IGNORED, ngram_loss, token_cross_entropy
+from hf_targets.maths.losses import IGNORED, ngram_loss, target_count, token_cross_entropy
 from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.alignment import mask_first_tokens, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
@@ -272,10 +272,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         label_smoothing: float,
     ) -> dict[str, Tensor]:
         """Return L_0 and L_1 to L_{N-1} of equation (5), each over the number of next-word targets."""
-        if count is None:
-            count = (targets != IGNORED).sum().clamp(min=1)
-        if isinstance(count, Tensor):
-            count = count.to(hidden.device)
+        count = target_count(targets, count)
         kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
         rows = [predictions.flatten(0, 1) for predictions in (hidden, *future)]
         labels = [part.flatten() for part in (targets, *kept)]

@@ -16,7 +16,7 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from hf_targets.data.phrase_tokenization import tokenizer_fingerprint
 from hf_targets.data.phrase_vocabulary import PhraseVocabulary
 from hf_targets.decoding.phrases.table import PhraseTable, vocabularies_of
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.models.backbone import check_backbone
 from hf_targets.models.checkpoint import StrictLoading
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
@@ -274,9 +274,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         loss = loss_parts = row_losses = logits = None
         if labels is not None:
             targets = shifted_targets(labels, attention_mask, position_ids)
-            count = (targets != IGNORED).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            if isinstance(count, Tensor):
-                count = count.to(hidden.device)
+            count = target_count(targets, num_items_in_batch)
             if table is None:
                 parts = {"token": token_loss(hidden, targets, output)}
             else:

@@ -8,9 +8,11 @@ from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, PhraseVocabu
 from hf_targets.maths.losses import IGNORED
 from hf_targets.models.phrases.configuration import BASE_FIELDS
 from tests.tiny_models import (
+    ATTENTIONS,
     CACHED_FAMILIES,
     FAMILIES,
     PHRASES,
+    TIES,
     VOCAB,
     WORDS,
     make_backbone,
@@ -33,12 +35,9 @@ def empty_vocabularies() -> list:
     return [None, none, [none, none], removed, [none, removed]]
 
 
-@families
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("family", "attention"), ATTENTIONS)
 def test_without_phrases_the_logits_are_the_backbones_bit_for_bit(family, attention, tmp_path):
     base = make_backbone(family)
-    if attention == "sdpa" and not base._supports_sdpa:
-        pytest.skip(f"{family} has no sdpa attention in Transformers")
     base.save_pretrained(tmp_path)
     ids = token_ids(2, 16)
     mask = torch.ones_like(ids)
@@ -61,11 +60,8 @@ def test_without_phrases_the_logits_are_the_backbones_bit_for_bit(family, attent
                 torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=1e-5)
 
 
-@families
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("family", "tied"), TIES)
 def test_logits_are_products_of_hidden_states_with_the_rows_of_both_matrices(family, tied):
-    if family == "reformer" and tied:
-        pytest.skip("its two matrices have two widths")
     model, ids, vocabulary = make_dynamic_model(family, tie_phrase_embeddings=tied), phrase_ids(), make_vocabulary()
     windows, places = (
         torch.zeros(4, 4, dtype=torch.long),
@@ -165,12 +161,11 @@ def test_a_phrase_is_one_position_of_the_cache(family):
             assert cache.get_seq_length() == place + 1
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "reformer"])  # tied and untied matrices, two widths
+@pytest.mark.parametrize(  # tied and untied matrices, two widths
+    ("family", "tied"), [pair for pair in TIES if pair[0] in ("gpt2", "llama", "opt", "reformer")]
+)
 @pytest.mark.parametrize("projection", ["mlp", "linear"])
-@pytest.mark.parametrize("tied", [True, False])
 def test_saving_keeps_ids_and_outputs(family, projection, tied, tmp_path):
-    if family == "reformer" and tied:
-        pytest.skip("its two matrices have two widths")
     model = make_dynamic_model(family, projection=projection, tie_phrase_embeddings=tied, kl_loss_weight=0.5)
     vocabulary, ids = make_vocabulary((20, 21), *PHRASES), phrase_ids()
     vocabulary.remove([VOCAB + 2])

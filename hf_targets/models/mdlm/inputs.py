@@ -1,0 +1,86 @@
+"""What a batch of a masked diffusion model must be; values are looked at on a CPU alone: elsewhere that would wait."""
+
+import torch
+from torch import Tensor
+
+from hf_targets.decoding.masked_diffusion.canvas import check_mask_shape, have_holes
+from hf_targets.maths.losses import IGNORED
+from hf_targets.models.wrapping import check_integers
+
+
+def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None) -> None:
+    """Check the shapes and types of ids, labels and times, and the range of times.
+
+    Raises:
+        ValueError: If they are not as `forward` says.
+    """
+    if input_ids.dim() != 2 or not input_ids.numel():
+        raise ValueError(f"input_ids must be (batch, length), with at least one token, got {tuple(input_ids.shape)}")
+    if labels is not None and labels.shape != input_ids.shape:
+        raise ValueError(
+            f"labels must have the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(labels.shape)}; each is "
+            "the clean token at its own place"
+        )
+    check_integers(input_ids=input_ids, labels=labels)
+    if timesteps is None:
+        return
+    if timesteps.shape != input_ids.shape[:1] or not timesteps.is_floating_point():
+        raise ValueError(
+            f"timesteps must be one number a row, ({len(input_ids)},), in (0, 1], got {timesteps.dtype} of shape "
+            f"{tuple(timesteps.shape)}"
+        )
+    if _can_look(timesteps) and not ((timesteps > 0) & (timesteps <= 1)).all():
+        raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
+
+
+def check_clean(labels: Tensor, mask_token_id: int, text: Tensor | None) -> None:
+    """Check that labels hold no mask and are those of the text.
+
+    Args:
+        text: (batch, length), the input where it is clean text; None where it is a canvas, masked at times that are
+            known.
+    Raises:
+        ValueError: If a label is the mask, or another token than the text's.
+    """
+    if not _can_look(labels):
+        return
+    if (labels == mask_token_id).any():
+        raise ValueError(
+            f"labels must be clean tokens, got the mask, {mask_token_id}; a token that is no target has {IGNORED}"
+        )
+    if text is None:
+        return
+    wrong = (labels != IGNORED) & (labels != text)
+    if wrong.any():
+        row, place = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"without timesteps input_ids are clean text, and labels the same or {IGNORED}; row {row} has "
+            f"{text[row, place]} at place {place} and the label {labels[row, place]}. Give the text as it is, which "
+            "the model masks, or the timesteps at which it was masked"
+        )
+
+
+def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
+    """Check that a mask is shaped as its batch, and is 0 at the ends of its rows alone.
+
+    Raises:
+        ValueError: If it is not, or a row has no token.
+    """
+    if attention_mask is None:
+        return
+    check_mask_shape(attention_mask, input_ids)
+    if not _can_look(attention_mask):
+        return
+    kept = attention_mask != 0
+    wrong = (have_holes(kept) | ~kept.any(dim=1)).nonzero().flatten()
+    if len(wrong):
+        row = int(wrong[0])
+        what = "has no token" if not kept[row].any() else "has a hole in it"
+        raise ValueError(
+            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
+            f"{what}. Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+        )
+
+
+def _can_look(tensor: Tensor) -> bool:
+    return tensor.is_cpu and not torch.compiler.is_compiling()

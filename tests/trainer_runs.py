@@ -1,0 +1,53 @@
+"""What the tests of all trainers share: a short training's settings, what it left, and runs in several processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SHORT: dict[str, Any] = {
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "constant",
+    "per_device_train_batch_size": 4,
+    "max_steps": 4,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+"""Arguments of a training of four steps."""
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    """Return a model's tensors as they are now."""
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def losses(trainer) -> list[dict[str, float]]:
+    """Return what a trainer has logged of its losses."""
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], **tolerance: float) -> None:
+    """Assert that two models' tensors are the same."""
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], **tolerance)
+
+
+def run_processes(script: str, folder: Path, *arguments: object, processes: int = 2) -> None:
+    """Run a script, whose first argument is the folder, as so many processes of one training; `trainer` is its name.
+
+    The group is ended at the end: a process that goes before its group may abort.
+    """
+    folder.mkdir(exist_ok=True)
+    file, root = folder / "script.py", str(Path(__file__).parents[1])
+    file.write_text(f"{script}\ntrainer.accelerator.end_training()\n")
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    command = [*launch, str(file), str(folder), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
