@@ -27,7 +27,7 @@ class PhraseCollator:
     `labels` are dropped.
 
     - `input_ids`, `attention_mask`, `labels`: the static sequence; labels are -100 at padding.
-    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_labels`: the interleaved one.
+    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets`: the interleaved one.
     - `token_positions`: for each place of the interleaved one, where its (last) token stands in the static one.
     - `windows`: (windows, longest) static ids, filled with 0, none of them a prefix of another.
     - `phrase_windows`: (entries, 2): the entry is the first `length` tokens of window `window`; no two are the same.
@@ -150,7 +150,7 @@ class PhraseCollator:
             "labels": padded([labels for _, labels in rows], IGNORED),
             "phrase_input_ids": padded(sequences, self._pad_id),
             "phrase_attention_mask": padded([[1] * len(sequence) for sequence in sequences], 0),
-            "phrase_labels": padded(targets, IGNORED),
+            "phrase_targets": padded(targets, IGNORED),
             "token_positions": padded([[end - 1 for _, end in spans] for spans in pieces], 0),
             "windows": padded(entries.windows, 0),
             "phrase_windows": entries.places,

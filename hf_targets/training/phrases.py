@@ -10,6 +10,7 @@ from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 from hf_targets.data.phrases import PhraseCollator
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.phrases.model import DynamicVocabForCausalLM
+from hf_targets.models.weight_access import num_rows
 from hf_targets.training.arguments import DynamicVocabTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
 
@@ -58,7 +59,7 @@ class DynamicVocabTrainer(TargetTrainer):
         if not self.has_phrases and args.encoder_learning_rate is not None:
             raise ValueError(f"{type(model).__name__} has no phrase encoder: leave out encoder_learning_rate")
         if self.has_phrases:
-            vocab_size: int = model.get_output_embeddings().weight.shape[0]  # pyright: ignore
+            vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore
             if data_collator.vocab_size != vocab_size:
                 raise ValueError(
                     f"phrase ids begin where the model's {vocab_size} tokens end, and the collator's begin at "

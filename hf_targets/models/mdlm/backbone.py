@@ -83,7 +83,7 @@ class MdlmBackbone(nn.Module):
         points = self.curve.to_control_points(hidden, lengths)
         keep = None if lengths is None else self.curve.keep(lengths, length).long()
         if self.curves is not None:
-            points, keep = self.curves.expand(points), None if keep is None else self.curves.expand_keep(keep)
+            points, keep = self.curves(points), None if keep is None else self.curves.expand_keep(keep)
             if condition is not None and len(condition) > 1:
                 condition = condition.repeat_interleave(self.curves.num_curves, dim=0)
         points = self._run(self.blocks[self.num_token_layers :], points, condition, keep)

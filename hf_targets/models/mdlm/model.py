@@ -23,7 +23,8 @@ from hf_targets.models.mdlm.folding import fold_modulation
 from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
 from hf_targets.models.mdlm.inputs import check_batch, check_clean, check_mask
 from hf_targets.models.mdlm.original import OriginalLayout
-from hf_targets.models.wrapping import check_ids, check_segments
+from hf_targets.models.weight_access import call_inside
+from hf_targets.models.wrapping import check_count, check_ids, check_segments
 from hf_targets.models.zero_linear import ZeroLinear
 
 IMPOSSIBLE = -1e6
@@ -195,6 +196,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MaskedDiffusionOutput")
         check_segments(token_type_ids)
+        check_count(num_items_in_batch, has_labels=labels is not None)
         config = cast(MdlmConfig, self.config)
         check_batch(input_ids, labels, timesteps)
         check_ids(input_ids, config.vocab_size, "input_ids")
@@ -275,15 +277,18 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             attention_mask = (attention_mask != 0).long()
         return self.backbone(canvas, attention_mask, sigma)
 
-    def _output_bias(self) -> Tensor:
+    def _bias_without_mask(self, bias: Tensor) -> Tensor:
         """Return the output bias with the mask made impossible."""
-        bias = output_embedding(self).bias
         is_mask = torch.arange(len(bias), device=bias.device) == cast(MdlmConfig, self.config).mask_token_id
         return bias.to(torch.promote_types(bias.dtype, torch.float32)) + IMPOSSIBLE * is_mask
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, output_embedding(self).weight)
-        return (logits.to(torch.promote_types(logits.dtype, torch.float32)) + self._output_bias()).log_softmax(dim=-1)
+        def compute(weight: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+            logits = F.linear(hidden, weight)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            return (logits + self._bias_without_mask(bias)).log_softmax(dim=-1)
+
+        return call_inside(output_embedding(self), compute, hidden)
 
     def _substitute(self, hidden: Tensor, canvas: Tensor) -> Tensor:
         """Return log-probabilities in which a token that is not masked is itself."""
@@ -295,9 +300,13 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
     def _masked_losses(self, hidden: Tensor, canvas: Tensor, labels: Tensor) -> Tensor:
         """Return -log p(label), (batch, length), where a target is masked; elsewhere SUBS makes it 0."""
         masked = (canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
-        output, bias = output_embedding(self), self._output_bias()
+        output = output_embedding(self)
+
+        def compute(weight: Tensor, bias: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
+            return token_cross_entropy(hidden, weight, targets, self._bias_without_mask(bias))
+
         if torch.compiler.is_compiling():  # a compiled graph has no shapes that depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
-            return token_cross_entropy(hidden.flatten(0, 1), output.weight, targets, bias).view_as(labels)
-        losses = token_cross_entropy(hidden[masked], output.weight, labels[masked], bias)
+            return call_inside(output, compute, hidden.flatten(0, 1), targets).view_as(labels)
+        losses = call_inside(output, compute, hidden[masked], labels[masked])
         return torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.logits_process import LogitsProcessorList
@@ -26,6 +25,7 @@ from hf_targets.decoding.multitoken.loop import decode_rows
 from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
 from hf_targets.maths.mixing import check_ensemble_weight
 from hf_targets.models.multitoken.tree_mask import takes_tree_mask
+from hf_targets.models.weight_access import embedding_rows
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class HeadsGenerationMixin(GenerationMixin):
     def future_logits(self, states: Tensor, words: Tensor) -> Tensor:
         """Return head n's logits (rows, vocab), given its states (rows, d) and the n words (rows, n) since then."""
         output, n = self.get_output_embeddings(), words.shape[1]
-        rows = F.embedding(words, output.weight.detach()) if self.sequential else None
+        rows = embedding_rows(output, words) if self.sequential else None
         return self.heads.output(n, output)(self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:
