@@ -87,7 +87,8 @@ def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, l
     Args:
         layer: The output embedding that hidden states are read by.
     """
-    return call_inside(layer, _losses, hidden, targets, label_smoothing)
+    losses = call_inside(layer, _losses, hidden.flatten(0, -2), targets.flatten(), label_smoothing)
+    return losses.view(targets.shape)
 
 
 def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
@@ -95,5 +96,4 @@ def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
 
 
 def _losses(weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    rows, labels = hidden.flatten(0, -2), targets.flatten()
-    return token_cross_entropy(rows, weight, labels, bias, label_smoothing=label_smoothing).view(targets.shape)
+    return token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)

@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_targets.decoding.multitoken.past import PastPredictions
-from hf_targets.maths.losses import IGNORED, ngram_loss, target_count
+from hf_targets.maths.losses import IGNORED, ngram_loss, target_count, token_cross_entropy
 from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.alignment import next_targets, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
@@ -21,7 +22,7 @@ from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
 from hf_targets.models.multitoken.heads import FutureHeads
-from hf_targets.models.weight_access import embedding_rows, execution_device, num_rows, output_cross_entropy
+from hf_targets.models.weight_access import call_inside, execution_device, num_rows, output_cross_entropy
 from hf_targets.models.wrapping import (
     WrapsBackbone,
     backbone_inputs,
@@ -205,15 +206,18 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             **kwargs,
         )
         hidden: Tensor = outputs[0]
-        future, exists = [], []
+        targets = next_targets(labels, attention_mask, position_ids, shifted=shifted) if scored else None
+        future, exists, sums = [], [], []
         if scored or weight:
             cache = outputs.get("past_key_values") if weight else None
-            future, exists = self._predict_future(hidden, input_ids, attention_mask, position_ids, cache)
+            known = self._known_words(hidden, input_ids, attention_mask, position_ids, cache)
+            # one call with a gradient: of several, FSDP may lose that of a tied matrix
+            future, exists, sums = call_inside(self.get_output_embeddings(), self._read, *known, targets, smoothing)
 
         loss = loss_parts = nlls = logits = None
-        if scored:
-            targets = next_targets(labels, attention_mask, position_ids, shifted=shifted)
-            parts = self._loss_parts(hidden, future, exists, targets, num_items_in_batch, smoothing)
+        if targets is not None:
+            count = target_count(targets, num_items_in_batch)
+            parts = {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
             loss = ngram_loss(parts["next_word"], list(parts.values())[1:], self.config.loss_weight)
             loss_parts = {name: part.detach() for name, part in parts.items()}
             if nll_weights is not None:
@@ -248,18 +252,17 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             if ids is not None:
                 check_ids(ids, vocab_size, name, None if name == "input_ids" else IGNORED)
 
-    def _predict_future(
+    def _known_words(
         self,
         hidden: Tensor,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
         cache: Cache | None,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return head n's predicted embeddings of the last targets of `hidden`, and which of them exist, for each n.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the hidden states and words that the heads look at, and the steps of the positions read now.
 
-        Entry n - 1 is (batch, time - n, d), more if a cache tells what the positions before these predicted; its last
-        row predicts the target of the last position.
+        With a cache the first two go back to earlier positions, whose heads predict the targets of these.
         """
         batch, time, _ = hidden.shape
         words = torch.zeros_like(hidden[..., 0], dtype=torch.long) if input_ids is None else input_ids
@@ -276,42 +279,45 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
                 cache.layers.append(layer)
         before = None if layer is None else layer.last_steps()
         steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device, before=before)
-        past = 0
         if layer is not None:
             hidden, words, _ = layer.extend(hidden, words, steps, window=self.config.ngram_size - 1)
-            past = hidden.shape[1] - time
-        rows = None
-        if self.config.target == "difference":
-            rows = embedding_rows(self.get_output_embeddings(), words[:, 1:])
+        return hidden, words, steps
+
+    def _read(
+        self,
+        matrix: Tensor,
+        bias: Tensor | None,
+        hidden: Tensor,
+        words: Tensor,
+        steps: Tensor,
+        targets: Tensor | None,
+        smoothing: float,
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Return what the heads predict with the output matrix, which of it exists, and the summed losses.
+
+        Entry n - 1 of the first two is head n's, (batch, time - n, d) and (batch, time - n), longer if a cache tells
+        what earlier positions predicted; its last row predicts the target of the last position. Entry n of the losses
+        is the sum of L_n of equation (5); there are none without targets.
+        """
+        time = steps.shape[1]
+        past = hidden.shape[1] - time
+        rows = F.embedding(words[:, 1:], matrix.detach()) if self.config.target == "difference" else None
         future = self.heads(hidden, rows, past)
         exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
-        return future, exists
-
-    def _loss_parts(
-        self,
-        hidden: Tensor,
-        future: list[Tensor],
-        exists: list[Tensor],
-        targets: Tensor,
-        count: Tensor | int | None,
-        smoothing: float,
-    ) -> dict[str, Tensor]:
-        """Return L_0 and L_1 to L_{N-1} of equation (5), each over the number of next-word targets."""
-        count = target_count(targets, count)
+        if targets is None:
+            return future, exists, []
         kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
-        rows = [predictions.flatten(0, 1) for predictions in (hidden, *future)]
+        states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
         labels = [part.flatten() for part in (targets, *kept)]
-        shared = self.get_output_embeddings()
         if self.heads.outputs is None:  # one call over all rows: one gradient of the shared matrix
-            losses = output_cross_entropy(shared, torch.cat(rows), torch.cat(labels), label_smoothing=smoothing)
-            sums = [part.sum() for part in losses.split([len(part) for part in rows])]
+            joined = torch.cat(states), matrix, torch.cat(labels), bias
+            losses = token_cross_entropy(*joined, label_smoothing=smoothing).split([len(part) for part in states])
         else:
-            outputs = [shared, *(self.heads.output(n, shared) for n in range(1, len(rows)))]
-            sums = [
-                output_cross_entropy(output, part, wanted, label_smoothing=smoothing).sum()
-                for output, part, wanted in zip(outputs, rows, labels, strict=True)
-            ]
-        return {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
+            losses = [token_cross_entropy(states[0], matrix, labels[0], bias, label_smoothing=smoothing)]
+            for n in range(1, len(states)):
+                own = self.heads.output(n, self.get_output_embeddings())
+                losses.append(output_cross_entropy(own, states[n], labels[n], label_smoothing=smoothing))
+        return future, exists, [part.sum() for part in losses]
 
     @torch.no_grad()
     def _score(
