@@ -233,7 +233,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             losses = self._masked_losses(states.hidden, canvas, labels)
             rows = (losses * weights[:, None].to(losses.dtype)).sum(dim=1)
             output.loss = rows.sum() / target_count(labels, num_items_in_batch)
-            output.loss_parts = {"nelbo": output.loss.detach()}
+            output.loss_parts = {"nelbo": output.loss.detach().clone()}  # Trainer scales the loss in place
             output.row_nelbos, output.num_targets = rows.detach(), (labels != IGNORED).sum(dim=1)
         return output
 
