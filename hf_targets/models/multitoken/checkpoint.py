@@ -5,14 +5,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from safetensors.torch import save_file
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
-from hf_targets.models.checkpoint import HUB_ARGUMENTS, StrictLoading, check_complete
+from hf_targets.models.checkpoint import StrictLoading, check_tensors
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
+from hf_targets.models.published import read_tensors
+from hf_targets.models.weight_files import HUB_ARGUMENTS
+from hf_targets.models.wrapping import load_base
 
 HEADS_NAME = "heads.safetensors"
 
@@ -96,18 +97,12 @@ class CheckpointMixin(StrictLoading):
         cls, name: str | PathLike, config: MultiTokenConfig, hub: dict[str, Any], backbone_kwargs: dict[str, Any]
     ) -> Self:
         file = cached_file(name, HEADS_NAME, **hub)
-        try:
-            state = load_file(str(file))
-        except SafetensorError as error:
-            raise ValueError(f"{file} is not a whole safetensors file: {error}") from error
+        state = read_tensors(Path(file))
         fields = {key: getattr(config, key) for key in BASE_FIELDS}
-        backbone = AutoModelForCausalLM.from_pretrained(str(config.base_model_name_or_path), **backbone_kwargs)
+        backbone = load_base(str(config.base_model_name_or_path), backbone_kwargs)
         if isinstance(backbone, cls):  # its base has heads too, which these replace
             backbone = backbone.backbone  # pyright: ignore[reportAttributeAccessIssue]
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
-        expected = model.heads.state_dict()
-        both = expected.keys() & state.keys()
-        mismatched = [key for key in both if expected[key].shape != state[key].shape]
-        check_complete(name, expected.keys() - state.keys(), state.keys() - expected.keys(), mismatched)
+        check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
         model.heads.load_state_dict(state)
         return model.eval()
