@@ -76,7 +76,7 @@ def _check_complete(
 ) -> None:
     shapes = [f"{name} is {tuple(found)}, not {tuple(expected)}" for name, (found, expected) in mismatched.items()]
     wrong = {"missing": missing, "not in the model": extra, "of another shape": shapes}
-    told = [f"{what}: {_listed(names)}" for what, names in wrong.items() if names]
+    told = [f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names]
     if told:
         raise ValueError(
             f"the checkpoint at {where} does not fit its configuration; {'; '.join(told)}. It is cut short, or its "
@@ -84,8 +84,7 @@ def _check_complete(
         )
 
 
-def _listed(names: Iterable[str]) -> str:
-    """Return the first names in their order, and how many more there are."""
-    names = sorted(names)
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
