@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
-from hf_targets.models.checkpoint import HUB_ARGUMENTS
+from hf_targets.models.weight_files import HUB_ARGUMENTS
 
 
 def find_checkpoint(

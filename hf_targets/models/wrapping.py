@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import HUB_ARGUMENTS
 from hf_targets.models.weight_access import execution_device, is_readable
+from hf_targets.models.weight_files import broken_files_named
 
 LOADING_ARGUMENTS = (
     *HUB_ARGUMENTS,
@@ -101,10 +102,11 @@ def load_base(
     """Return the causal language model that this is, or is the name or path of.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If it is neither, or a file of it is cut short.
     """
     if isinstance(base, str | PathLike):
-        return AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+        with broken_files_named(base, backbone_kwargs or {}):
+            return AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
     if not isinstance(base, PreTrainedModel):
         raise ValueError(f"{name} must be a Transformers model, its name or its path, got {type(base).__name__}")
     return base

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
-from hf_targets.models.checkpoint import check_complete
+from hf_targets.models.checkpoint import check_tensors
 from hf_targets.models.published import read_tensors
 from hf_targets.models.weight_access import is_readable
 
@@ -112,8 +112,7 @@ class ExponentialAverage:
             shapes[_RAW + name] = parameter.shape
             if parameter.dtype != self.weights[name].dtype:
                 shapes[_AVERAGE + name] = parameter.shape
-        mismatched = [name for name in shapes.keys() & tensors.keys() if tensors[name].shape != shapes[name]]
-        check_complete(file, shapes.keys() - tensors.keys(), tensors.keys() - shapes.keys(), mismatched)
+        check_tensors(file, tensors, shapes)
         self.num_updates = int(tensors[_NUM_UPDATES])
         for name, parameter in self._parameters.items():
             self.weights[name].copy_(tensors.get(_AVERAGE + name, parameter))

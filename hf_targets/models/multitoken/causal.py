@@ -18,6 +18,7 @@ from hf_targets.maths.losses import IGNORED, ngram_loss, target_count, token_cro
 from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.alignment import next_targets, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
+from hf_targets.models.fingerprint import Fingerprint
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
@@ -112,6 +113,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
         # A copy: a composite configuration resets the attention implementation of the one it is given.
         model = cls(MultiTokenConfig(backbone=copy.deepcopy(base.config), **known), backbone=base)
+        model.base_fingerprint = Fingerprint.of(base)
         model.heads.to(device=execution_device(output), dtype=output.weight.dtype)
         model.heads.copy_outputs(output)
         model.generation_config = copy.deepcopy(base.generation_config)

@@ -165,6 +165,7 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every word on its own
         cache = model_kwargs["past_key_values"]
+        max_positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
         # Transformers' loop reads the whole prompt again if a cache holds some of it already
         alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
@@ -177,7 +178,7 @@ class HeadsGenerationMixin(GenerationMixin):
                 self,
                 input_ids,
                 settings=drafting,
-                max_positions=getattr(self.config.get_text_config(), "max_position_embeddings", None),
+                max_positions=max_positions,
                 processors=logits_processor,
                 criteria=stopping_criteria,
                 config=config,
@@ -185,7 +186,8 @@ class HeadsGenerationMixin(GenerationMixin):
                 **model_kwargs,
             )
         drafter = ChainDrafter(self, config)
-        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, config.max_length)
+        lengths = {"max_length": config.max_length, "max_positions": max_positions}
+        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, **lengths)
         output = super()._assisted_decoding(
             input_ids,
             logits_processor=logits_processor,

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.models.multitoken.checkpoint import HUB_ARGUMENTS
 from hf_targets.models.published import find_checkpoint, read_tensors
+from hf_targets.models.weight_files import HUB_ARGUMENTS
+from hf_targets.models.wrapping import load_base
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +84,7 @@ def load_medusa_heads(
     layout, num_heads, names = _match(file, tensors.keys(), config)
     if base is None and (base := config.get("base_model_name_or_path")) is None:
         raise ValueError(f"no config.json beside {file} names the base model of these heads; give it as base")
-    if isinstance(base, str | os.PathLike):
-        base = AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+    base = load_base(base, backbone_kwargs)
     output = output_embedding(base)
     matrices = {theirs for ours, theirs in names.items() if ours.startswith("outputs.")}
     copies = output.bias is None and all(torch.equal(tensors[one].to(output.weight), output.weight) for one in matrices)
