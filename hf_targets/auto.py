@@ -1,7 +1,9 @@
 """The one table that makes our models known to the Auto classes of Transformers."""
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.models.auto import modeling_auto
 
+from hf_targets.models.headless import headless
 from hf_targets.models.mdlm.configuration import MdlmConfig
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
@@ -13,7 +15,16 @@ MODELS = [
     (AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM),
     (AutoModelForCausalLM, DynamicVocabConfig, DynamicVocabForCausalLM),
     (AutoModelForMaskedLM, MdlmConfig, MdlmForMaskedDiffusion),
+    (AutoModel, MultiTokenConfig, headless(MultiTokenForCausalLM)),
+    (AutoModel, DynamicVocabConfig, headless(DynamicVocabForCausalLM)),
+    (AutoModel, MdlmConfig, MdlmForMaskedDiffusion),
 ]
+
+_NAMES = {
+    AutoModelForCausalLM: modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    AutoModelForMaskedLM: modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+}
+"""Pipelines and Trainer know a model's task by its class name in these tables, to which `register` adds nothing."""
 
 
 def register() -> None:
@@ -21,3 +32,5 @@ def register() -> None:
     for auto_class, config_class, model_class in MODELS:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         auto_class.register(config_class, model_class, exist_ok=True)
+        if auto_class in _NAMES:
+            _NAMES[auto_class][config_class.model_type] = model_class.__name__

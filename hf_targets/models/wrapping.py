@@ -84,16 +84,15 @@ class WrapsBackbone:
         self.backbone.set_output_embeddings(new_embeddings)
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        """Check what `generate` was given: segments too, which only some backbones take."""
-        if model_kwargs.get("token_type_ids") is not None and not self._takes_token_types():
-            raise ValueError(
-                f"{type(self.backbone).__name__} takes no token_type_ids; call the tokenizer with "
-                "return_token_type_ids=False, or leave them out"
-            )
+        """Check what `generate` was given, as Transformers does: segments and embeddings, which some do not take."""
+        takes = {
+            "token_type_ids": self.backbone.base_model.forward,
+            "inputs_embeds": self.backbone.prepare_inputs_for_generation,
+        }
+        for name, function in takes.items():
+            if model_kwargs.get(name) is not None and name not in inspect.signature(function).parameters:
+                raise ValueError(f"{type(self.backbone).__name__} does not generate from {name}; leave it out")
         super()._validate_model_kwargs(model_kwargs)  # pyright: ignore
-
-    def _takes_token_types(self) -> bool:
-        return "token_type_ids" in inspect.signature(self.backbone.base_model.forward).parameters
 
 
 def load_base(

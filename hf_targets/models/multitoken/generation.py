@@ -115,9 +115,12 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting: DraftSettings | None = None,
         candidate_generator: CandidateGenerator | None = None,
         tokenizer: Any = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare a step of `generate` as the backbone would."""
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
         if not self._supports_default_dynamic_cache():
             # Reformer counts positions itself and cannot pad given ones; it prints what else it does not know
             kwargs = {k: v for k, v in kwargs.items() if k not in _NOT_FOR_REFORMER}
@@ -169,6 +172,11 @@ class HeadsGenerationMixin(GenerationMixin):
         # Transformers' loop reads the whole prompt again if a cache holds some of it already
         alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
+            if model_kwargs.get("inputs_embeds") is not None:
+                raise ValueError(
+                    "several rows, branches and own stopping criteria are drafted from the text's tokens; give "
+                    "input_ids in place of inputs_embeds, or leave out draft_tokens"
+                )
             if synced_gpus:
                 raise ValueError(
                     "several rows, branches and own stopping criteria are drafted without keeping several GPUs in "
