@@ -1,7 +1,7 @@
 """The one table that makes our models known to the Auto classes of Transformers."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from transformers.models.auto import modeling_auto
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from hf_targets.models.headless import headless
 from hf_targets.models.mdlm.configuration import MdlmConfig
@@ -20,17 +20,11 @@ MODELS = [
     (AutoModel, MdlmConfig, MdlmForMaskedDiffusion),
 ]
 
-_NAMES = {
-    AutoModelForCausalLM: modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    AutoModelForMaskedLM: modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-}
-"""Pipelines and Trainer know a model's task by its class name in these tables, to which `register` adds nothing."""
-
 
 def register() -> None:
     """Register every configuration and model; `import hf_targets` has done it."""
     for auto_class, config_class, model_class in MODELS:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         auto_class.register(config_class, model_class, exist_ok=True)
-        if auto_class in _NAMES:
-            _NAMES[auto_class][config_class.model_type] = model_class.__name__
+        if auto_class is AutoModelForCausalLM:  # Trainer shifts the labels that it smooths for classes named here
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = model_class.__name__

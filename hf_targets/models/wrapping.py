@@ -4,6 +4,7 @@
 # (a mixin: the backbone and PreTrainedModel's methods are its model's)
 
 import inspect
+import logging
 from os import PathLike
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import HUB_ARGUMENTS
 from hf_targets.models.weight_access import execution_device, is_readable
 from hf_targets.models.weight_files import broken_files_named
+
+logger = logging.getLogger(__name__)
 
 LOADING_ARGUMENTS = (
     *HUB_ARGUMENTS,
@@ -43,6 +46,10 @@ class _DynamicCacheSupport:
 class WrapsBackbone:
     """A model with a `backbone`, a causal language model, whose embeddings, cache and attention are its own."""
 
+    new_part: str
+    """Name of the module that the target adds."""
+    trained_by: str
+    """Name of the trainer that trains all of the model."""
     base_model_prefix = "backbone"
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
     supports_gradient_checkpointing = True
@@ -82,6 +89,29 @@ class WrapsBackbone:
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the backbone's output embedding."""
         self.backbone.set_output_embeddings(new_embeddings)
+
+    def add_model_tags(self, tags: list[str] | str) -> None:
+        """Tag the model, as TRL's trainers do with the model that they will train.
+
+        Raises:
+            ValueError: If that is SFTTrainer: it reads hidden states and output matrix itself, for the loss of the next
+                token alone, and would pass by what the target adds.
+        """
+        names = {tags} if isinstance(tags, str) else set(tags)
+        new_part = getattr(self, self.new_part)
+        if {"trl", "sft"} <= names:
+            raise ValueError(
+                f"TRL's SFTTrainer computes the loss of the next token alone, and would never train this model's "
+                f"{self.new_part}; use {self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
+            )
+        if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
+            logger.warning(
+                "TRL trains the backbone of %s and leaves its %s as they are: train them again afterwards, with %s",
+                type(self).__name__,
+                self.new_part,
+                self.trained_by,
+            )
+        super().add_model_tags(tags)  # pyright: ignore
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         """Check what `generate` was given, as Transformers does: segments and embeddings, which some do not take."""

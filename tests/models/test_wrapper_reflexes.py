@@ -5,12 +5,11 @@ import copy
 import pytest
 import torch
 from peft import PrefixTuningConfig, get_peft_model
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, pipeline
-from transformers.utils import logging
+from transformers import AutoModel, AutoModelForCausalLM
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM
 from hf_targets.maths.losses import IGNORED
-from tests.tiny_models import FAMILIES, KINDS, WORDS, make_any, make_backbone, new_part, token_ids, training_inputs
+from tests.tiny_models import FAMILIES, KINDS, make_any, make_backbone, new_part, token_ids, training_inputs
 from tests.trainer_runs import assert_same, weights
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -169,18 +168,6 @@ def test_auto_model_loads_the_backbone_without_its_output_matrix(kind, family, t
     torch.testing.assert_close(loaded(ids)[0], model.base_model(ids)[0])
     assert AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16, use_cache=False).dtype == torch.bfloat16
     assert type(AutoModel.from_config(model.config)) is type(loaded)
-
-
-@kinds
-def test_a_text_generation_pipeline_takes_a_model_without_a_complaint(kind, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.get_logger("transformers"), "propagate", True)
-    model = make_any("gpt2", kind)
-    model.save_pretrained(tmp_path)
-    WORDS.save_pretrained(tmp_path)
-    generate = pipeline("text-generation", str(tmp_path), tokenizer=AutoTokenizer.from_pretrained(tmp_path))
-    assert type(generate.model) is type(model)
-    assert generate("w1 w2 w3", max_new_tokens=4, do_sample=False)[0]["generated_text"]
-    assert "is not supported for" not in caplog.text
 
 
 @kinds

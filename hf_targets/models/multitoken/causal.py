@@ -71,6 +71,8 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
     """
 
     config_class = MultiTokenConfig
+    new_part = "heads"
+    trained_by = "MultiTokenTrainer"
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)

@@ -78,6 +78,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     """
 
     config_class = DynamicVocabConfig
+    new_part = "phrase_encoder"
+    trained_by = "DynamicVocabTrainer"
 
     def __init__(
         self,
