@@ -88,8 +88,8 @@ def keep_weights(*models: PreTrainedModel) -> None:
             module._is_hf_initialized = True  # pyright: ignore[reportArgumentType]
 
 
-def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
-    """Check that there is a token, and that labels are shaped as the input is.
+def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> Tensor:
+    """Return the input, once it is certain that there is a token, and that labels are shaped as the input is.
 
     Raises:
         ValueError: If not.
@@ -104,6 +104,7 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, labels:
             "they are unshifted: the model shifts them"
         )
     check_integers(input_ids=input_ids, labels=labels)
+    return given
 
 
 def check_integers(**named: Tensor | None) -> None:

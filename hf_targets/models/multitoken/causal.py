@@ -19,6 +19,7 @@ from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.alignment import mask_first_tokens, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
 from hf_targets.models.fingerprint import Fingerprint
+from hf_targets.models.inputs import check_attention_mask, check_nll_weights, kept_positions
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
@@ -162,15 +163,18 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             output_last_hidden_state: Whether to return it.
             kwargs: Passed to the backbone.
         Raises:
-            ValueError: If labels have another shape or are outside the vocabulary, a weight is outside [0, 1], word
-                differences lack `input_ids`, or an ensemble is asked for that there is not: of heads with
-                `own_outputs`, with a cache that does not hold what its positions predicted, or with labels beside a
-                filled one.
+            ValueError: If labels or the attention mask have another shape, labels are outside the vocabulary, logits of
+                positions beyond the text are asked for, a weight is outside [0, 1] or there is none, word differences
+                lack `input_ids`, or an ensemble is asked for that there is not: of heads with `own_outputs`, with a
+                cache that does not hold what its positions predicted, or with labels beside a filled one.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
-        self._check_inputs(input_ids, inputs_embeds, labels)
+        text = self._check_inputs(input_ids, inputs_embeds, labels)
+        check_attention_mask(attention_mask, text, past_key_values)
+        check_nll_weights(nll_weights, labels)
+        kept = kept_positions(logits_to_keep, text.shape[1])
         if weight and past_key_values is not None:
             PastPredictions.check(past_key_values)
             if labels is not None and past_key_values.get_seq_length():
@@ -205,7 +209,6 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             skip_logits = self.training and labels is not None
         if not skip_logits:
             mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.get_output_embeddings()(mixed[:, kept])
         return MultiTokenCausalLMOutput(
             loss=loss,
@@ -218,12 +221,13 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             attentions=outputs.get("attentions"),
         )
 
-    def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
-        check_shapes(input_ids, inputs_embeds, labels)
+    def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> Tensor:
+        text = check_shapes(input_ids, inputs_embeds, labels)
         vocab_size = self.get_output_embeddings().weight.shape[0]
         for name, ids, ignored in (("input_ids", input_ids, None), ("labels", labels, IGNORED)):
             if ids is not None:
                 check_ids(ids, vocab_size, name, ignored)
+        return text
 
     def _predict_future(
         self,

@@ -19,10 +19,12 @@ from hf_targets.decoding.phrases.table import PhraseTable, vocabularies_of
 from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.models.backbone import check_backbone
 from hf_targets.models.checkpoint import StrictLoading
+from hf_targets.models.inputs import check_attention_mask, kept_positions
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.models.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
 from hf_targets.models.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.models.phrases.generation import PhraseGenerationMixin
+from hf_targets.models.phrases.inputs import check_phrase_batch
 from hf_targets.models.phrases.loss import excluded_phrases, kl_loss, phrase_loss, shifted_targets, token_loss
 from hf_targets.models.phrases.transplant import transplant_embeddings
 from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_ids, check_shapes, keep_weights, load_base
@@ -243,14 +245,17 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
             kwargs: Passed to the backbone.
         Raises:
-            ValueError: If labels have another shape, an id is neither a token nor a phrase of its row, only a part of
-                the fields of `PhraseCollator` is there, or `phrases` beside them.
+            ValueError: If labels or the attention mask have another shape, an id is neither a token nor a phrase of its
+                row, logits of positions beyond the text are asked for, the fields of `PhraseCollator` point to nothing
+                or are there in part only, or `phrases` beside them.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
         if phrases is not None and phrase_input_ids is not None:
             raise ValueError("a training batch brings its own phrases; leave out phrases or phrase_input_ids")
-        check_shapes(input_ids, inputs_embeds, labels)
+        text = check_shapes(input_ids, inputs_embeds, labels)
+        check_attention_mask(attention_mask, text, past_key_values)
+        kept = kept_positions(logits_to_keep, text.shape[1])
         table = None if phrases is None else self.phrase_table(phrases)
         if table is not None and not table.num_slots:
             table = None
@@ -296,7 +301,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if skip_logits is None:
             skip_logits = self.training and labels is not None
         if not skip_logits:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = output(hidden[:, kept])
             if table is not None:
                 logits = torch.cat([logits, table.logits(hidden[:, kept]).to(logits.dtype)], dim=-1)
@@ -345,6 +349,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 "PhraseCollator makes them all"
             )
         vocab_size, output = self.get_output_embeddings().weight.shape[0], self.get_output_embeddings()
+        sizes = {"num_phrases": len(phrase_windows), "vocab_size": vocab_size, "time": hidden.shape[1]}
+        check_phrase_batch(ids, mask, labels, token_positions, windows, phrase_mask, masked_phrases, **sizes)
         tokens = self.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
         if len(phrase_windows):
             inputs, outputs = self.phrase_encoder(windows, phrase_windows)
