@@ -11,15 +11,20 @@ from hf_targets.maths.losses import token_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
-    """A layer's parameters and hooks with another `forward`; it lives for one call, and the layer stays as it is."""
+    """A layer with another `forward`, for one call: its parameters, hooks and all other attributes are the layer's own.
+
+    What a hook sets or swaps on it (DeepSpeed counts gradients there) is thereby set on the layer.
+    """
 
     def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.__dict__.update(layer.__dict__)  # the same dictionaries: a hook that swaps a parameter swaps it in both
-        self.__dict__.pop("forward", None)  # accelerate's
+        object.__setattr__(self, "__dict__", layer.__dict__)
 
-    def forward(self, compute: Callable[..., Any], *arguments: Any) -> Any:
+    @property
+    def forward(self) -> Callable[..., Any]:  # a property goes over the `forward` that accelerate puts on a layer
         """Compute with the weights, between the hooks that bring them and take them away."""
+        return self._compute
+
+    def _compute(self, compute: Callable[..., Any], *arguments: Any) -> Any:
         offloading = self.__dict__.get("_hf_hook")
         if offloading is None:
             return compute(*_weights(self), *arguments)

@@ -216,8 +216,8 @@ def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) ->
         )
 
 
-def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **labels: Tensor | None) -> None:
-    """Check that there is a token, and that all labels are shaped as the input is.
+def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **labels: Tensor | None) -> Tensor:
+    """Return the input, once it is certain that there is a token, and that all labels are shaped as the input is.
 
     Raises:
         ValueError: If not.
@@ -233,6 +233,7 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **label
                 f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
             )
     check_integers(input_ids=input_ids, **labels)
+    return given
 
 
 def check_integers(**named: Tensor | None) -> None:

@@ -127,3 +127,17 @@ def test_a_call_inside_a_layer_has_its_weights_and_leaves_it_as_it_was():
     assert torch.equal(call_inside(layer, lambda weight, bias, given: F.linear(given, weight, bias), hidden), expected)
     assert layer.weight.is_meta
     assert all(torch.equal(tensor, state[name]) for name, tensor in whole_state_dict(model).items())
+
+
+def test_what_a_hook_sets_on_a_called_layer_is_set_on_the_layer():
+    layer, hidden = nn.Linear(3, 4), torch.randn(2, 3)
+
+    def count(module, _) -> None:
+        module.num_calls = getattr(module, "num_calls", 0) + 1
+
+    layer.register_forward_pre_hook(count)
+    for expected in (1, 2):
+        call_inside(layer, lambda weight, bias, given: given @ weight.T, hidden)
+        assert layer.num_calls == expected
+    layer(hidden)
+    assert layer.num_calls == 3

@@ -6,6 +6,7 @@ that the processes have an accelerator each, and assert that the weights are DTe
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,22 @@ def train_both_ways(case: str, folder: Path) -> tuple[Trainer, dict]:
     return trainer, results
 
 
+def train_with_zero_3(case: str, folder: Path) -> tuple[Trainer, dict]:
+    """Return what DeepSpeed's ZeRO-3 logged and evaluated, no weight too small to be sharded."""
+    stage = {"stage": 3, "stage3_param_persistence_threshold": 0}
+    sizes = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+    deepspeed = {
+        "zero_optimization": stage,
+        "gradient_clipping": "auto",
+        "zero_allow_untested_optimizer": True,
+        **sizes,
+    }
+    results = {"plain": train(case, folder / "plain", save_strategy="no")[1:]}
+    trainer, *results["sharded"] = train(case, folder / "sharded", deepspeed=deepspeed, save_strategy="no")
+    results["num_here"] = sum(parameter.numel() for parameter in trainer.model.parameters())
+    return trainer, results
+
+
 _TWO = """
 import sys, torch
 from pathlib import Path
@@ -106,6 +123,9 @@ for case in CASES:
 """
 
 
+_ZERO = _TWO.replace("train_both_ways", "train_with_zero_3")
+
+
 def assert_close(ours: list | dict, theirs: list | dict) -> None:
     pairs = zip(ours, theirs, strict=True) if isinstance(ours, list) else [(ours, theirs)]
     for one, other in pairs:
@@ -116,6 +136,20 @@ def test_sharded_weights_take_the_steps_of_whole_ones_and_are_saved_whole(tmp_pa
     run_processes(_TWO, tmp_path)  # all cases in one run: most of its time is its start
     for case in CASES:
         check_case(case, tmp_path / case, torch.load(tmp_path / f"{case}.pt", weights_only=False))
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+def test_zero_3_takes_the_steps_of_whole_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    run_processes(_ZERO, tmp_path)
+    for case in CASES:
+        results = torch.load(tmp_path / f"{case}.pt", weights_only=False)
+        (plain, plain_metrics, _), (sharded, metrics, _) = results["plain"], results["sharded"]
+        assert results["num_here"] == 0 and len(sharded) == 4
+        # it logs a norm of its own; where the averages of a log come together, losses are rounded
+        for one, other in zip(sharded, plain, strict=True):
+            assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert_close(metrics, plain_metrics)
 
 
 def check_case(case: str, folder: Path, results: dict) -> None:

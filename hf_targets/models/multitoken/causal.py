@@ -19,6 +19,7 @@ from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.alignment import next_targets, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
 from hf_targets.models.fingerprint import Fingerprint
+from hf_targets.models.inputs import check_attention_mask, check_nll_weights, kept_positions
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
@@ -182,10 +183,11 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
                 target of each position at its own index. They go over `labels`.
         Raises:
-            ValueError: If labels have another shape or are outside the vocabulary, a weight is outside [0, 1], word
-                differences lack `input_ids`, `num_items_in_batch` comes without labels, or an ensemble is asked for
-                that there is not: of heads with `own_outputs`, with a cache that does not hold what its positions
-                predicted, or with labels beside a filled one.
+            ValueError: If labels or the attention mask have another shape, labels are outside the vocabulary or missing
+                beside `num_items_in_batch`, logits of positions beyond the text are asked for, a weight is outside
+                [0, 1] or there is none, word differences lack `input_ids`, or an ensemble is asked for that there is
+                not: of heads with `own_outputs`, with a cache that does not hold what its positions predicted, or with
+                labels beside a filled one.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
@@ -193,7 +195,10 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         shifted: Tensor | None = kwargs.pop("shift_labels", None)  # a name with "label" in it confuses Trainer
         scored = labels is not None or shifted is not None
         check_count(num_items_in_batch, has_labels=scored)
-        self._check_inputs(input_ids, inputs_embeds, labels, shifted)
+        text = self._check_inputs(input_ids, inputs_embeds, labels, shifted)
+        check_attention_mask(attention_mask, text, past_key_values)
+        check_nll_weights(nll_weights, has_labels=scored)
+        kept = kept_positions(logits_to_keep, text.shape[1])
         if weight and past_key_values is not None:
             PastPredictions.check(past_key_values)
             if scored and past_key_values.get_seq_length():
@@ -230,7 +235,6 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             skip_logits = self.training and scored
         if not skip_logits:
             mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.get_output_embeddings()(mixed[:, kept])
         return MultiTokenCausalLMOutput(
             loss=loss,
@@ -249,12 +253,13 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         inputs_embeds: Tensor | None,
         labels: Tensor | None,
         shifted: Tensor | None,
-    ) -> None:
-        check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
+    ) -> Tensor:
+        text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
         vocab_size = num_rows(self.get_output_embeddings())
         for name, ids in (("input_ids", input_ids), ("labels", labels), ("shift_labels", shifted)):
             if ids is not None:
                 check_ids(ids, vocab_size, name, None if name == "input_ids" else IGNORED)
+        return text
 
     def _known_words(
         self,

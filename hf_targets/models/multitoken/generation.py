@@ -24,6 +24,7 @@ from hf_targets.decoding.multitoken.drafts import DraftSettings
 from hf_targets.decoding.multitoken.loop import decode_rows
 from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
 from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.models.inputs import check_prompt_mask
 from hf_targets.models.multitoken.tree_mask import takes_tree_mask
 from hf_targets.models.weight_access import embedding_rows
 
@@ -65,6 +66,7 @@ class HeadsGenerationMixin(GenerationMixin):
         Related: Transformers compares drafts with what the model computes for the whole chunk; where two words are
             equally probable up to rounding, this may choose another than one word at a time does.
         """
+        check_prompt_mask(args[0] if args else None, kwargs)
         weight = self._check_weight(ensemble_weight)
         cached = self._supports_default_dynamic_cache() and not self.backbone._is_stateful
         if draft_tokens is not None:

@@ -7,6 +7,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.models.dropout import without_dropout
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
+from hf_targets.models.phrases.inputs import check_windows
 from hf_targets.models.weight_access import call_inside, execution_device, num_rows
 
 
@@ -58,7 +59,10 @@ class PhraseEncoder(nn.Module):
             phrase_windows: (phrases, 2): phrase p is the first `phrase_windows[p, 1]` tokens of window
                 `phrase_windows[p, 0]`.
         Returns: (phrases, d) twice; one tensor where they are tied.
+        Raises:
+            ValueError: If a phrase is not in its window.
         """
+        check_windows(windows, phrase_windows)
         states: Tensor = self.transformer(input_ids=windows, use_cache=False)[0]
         last = states[phrase_windows[:, 0], phrase_windows[:, 1] - 1]
         embeddings = self.input_projection(last)

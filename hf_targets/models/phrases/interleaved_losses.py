@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hf_targets.models.alignment import next_targets
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
+from hf_targets.models.phrases.inputs import check_phrase_batch
 from hf_targets.models.phrases.loss import excluded_phrases, kl_loss, phrase_loss
 from hf_targets.models.weight_access import num_rows
 
@@ -31,7 +32,7 @@ def interleaved_losses(
         masked_phrases: (k, 3).
         kwargs: Passed to the backbone.
     Raises:
-        ValueError: If only a part of the fields is there.
+        ValueError: If only a part of the fields is there, or one points to nothing.
     """
     ids, mask, labels, token_positions = interleaved
     windows, phrase_windows = encoded
@@ -42,6 +43,8 @@ def interleaved_losses(
         )
     output = model.get_output_embeddings()
     vocab_size = num_rows(output)
+    sizes = {"num_phrases": len(phrase_windows), "vocab_size": vocab_size, "time": hidden.shape[1]}
+    check_phrase_batch(ids, mask, labels, token_positions, windows, phrase_mask, masked_phrases, **sizes)
     tokens = model.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
     if len(phrase_windows):
         inputs, outputs = model.phrase_encoder(windows, phrase_windows)

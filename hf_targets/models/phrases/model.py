@@ -20,6 +20,7 @@ from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.models.alignment import next_targets
 from hf_targets.models.backbone import check_backbone
 from hf_targets.models.checkpoint import StrictLoading
+from hf_targets.models.inputs import check_attention_mask, kept_positions
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.models.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
 from hf_targets.models.phrases.encoder import PhraseEncoder, check_causal
@@ -265,9 +266,10 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
                 target of each position at its own index. They go over `labels`.
         Raises:
-            ValueError: If labels have another shape, `num_items_in_batch` comes without them, an id is neither a token
-                nor a phrase of its row, only a part of the fields of `PhraseCollator` is there, or `phrases` beside
-                them.
+            ValueError: If labels or the attention mask have another shape, labels are missing beside
+                `num_items_in_batch`, an id is neither a token nor a phrase of its row, logits of positions beyond the
+                text are asked for, the fields of `PhraseCollator` point to nothing or are there in part only, or
+                `phrases` beside them.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
@@ -276,7 +278,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         shifted: Tensor | None = kwargs.pop("shift_labels", None)  # a name with "label" in it confuses Trainer
         scored = labels is not None or shifted is not None
         check_count(num_items_in_batch, has_labels=scored)
-        check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
+        text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
+        check_attention_mask(attention_mask, text, past_key_values)
+        kept = kept_positions(logits_to_keep, text.shape[1])
         table = None if phrases is None else self.phrase_table(phrases)
         if table is not None and not table.num_slots:
             table = None
@@ -321,7 +325,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if skip_logits is None:
             skip_logits = self.training and scored
         if not skip_logits:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = output(hidden[:, kept])
             if table is not None:
                 logits = torch.cat([logits, table.logits(hidden[:, kept]).to(logits.dtype)], dim=-1)
