@@ -1,4 +1,7 @@
-"""What a call of a model may ask for beside its text: masks that fit it, and logits of positions that it has."""
+"""What a call of a model may be given: a text, labels and masks that fit it, logits of positions that it has.
+
+Values are looked at on a CPU alone: elsewhere the look would wait for the device.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +11,92 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 
 _INTEGERS = (torch.int64, torch.int32)
+
+
+def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) -> None:
+    """Check that a count of targets comes with the labels that it counts.
+
+    Trainer takes the labels away, and leaves the count, to compute a loss of its own from the logits: for its
+    `label_smoothing_factor` or a `compute_loss_func`. That loss would train the next token alone.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    if num_items_in_batch is not None and not has_labels:
+        raise ValueError(
+            "num_items_in_batch counts labels, and there are none: Trainer keeps them for label_smoothing_factor or "
+            "compute_loss_func, which would train only a part of this model. Use this model's own trainer of "
+            "hf_targets, or set label_smoothing_factor=0; for a loss of your own also set "
+            "model.accepts_loss_kwargs=False"
+        )
+
+
+def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **labels: Tensor | None) -> Tensor:
+    """Return the input, once it is certain that there is a token, and that all labels are shaped as the input is.
+
+    Raises:
+        ValueError: If not.
+    """
+    given = inputs_embeds if input_ids is None else input_ids
+    if given is None or given.shape[0] == 0 or given.shape[1] == 0:
+        shape = None if given is None else tuple(given.shape)
+        raise ValueError(f"input_ids or inputs_embeds must hold at least one token, got shape {shape}")
+    for name, ids in labels.items():
+        if ids is not None and ids.shape != given.shape[:2]:
+            hint = "they are unshifted: the model shifts them" if name == "labels" else "each at its own position"
+            raise ValueError(
+                f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
+            )
+    check_integers(input_ids=input_ids, **labels)
+    return given
+
+
+def check_integers(**named: Tensor | None) -> None:
+    """Check that tensors of these names, where there are any, hold token ids.
+
+    Raises:
+        ValueError: If they are not of integers.
+    """
+    for name, ids in named.items():
+        if ids is not None and ids.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
+
+
+def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:
+    """Check that ids are of the vocabulary.
+
+    Args:
+        ignored: A label that is not a target.
+        hint: What to do, at the end of the error.
+    Raises:
+        ValueError: If one is not.
+    """
+    if not can_look(ids):
+        return
+    lowest, highest = ids.aminmax()
+    if lowest >= 0 and highest < vocab_size:
+        return
+    wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != ignored if ignored is not None else True)]
+    if wrong.numel():
+        hint = hint or "use the model's own tokenizer, or resize_token_embeddings"
+        raise ValueError(
+            f"{name} must be in [0, {vocab_size - 1}], the model's vocabulary, got {wrong[0].item()}; {hint}"
+        )
+
+
+def check_segments(token_type_ids: Tensor | None) -> None:
+    """Check that a tokenizer's segments are all the first one, for a model that knows no other.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if token_type_ids is None or not can_look(token_type_ids):
+        return
+    if token_type_ids.any():
+        raise ValueError(
+            f"token_type_ids must be 0, as this model knows no second segment, got {int(token_type_ids.max())}; give "
+            "the tokenizer one text a row"
+        )
 
 
 def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None) -> None:
@@ -52,7 +141,7 @@ def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
 
 
 def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
-    """Return the positions, of `time` in all, that logits are asked for; indices are looked at on a CPU alone.
+    """Return the positions, of `time` in all, that logits are asked for.
 
     Raises:
         ValueError: If there are no such positions.
@@ -61,7 +150,7 @@ def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
         return slice(-logits_to_keep, None)
     if isinstance(logits_to_keep, Tensor) and logits_to_keep.dim() == 1 and logits_to_keep.dtype in _INTEGERS:
         there = (logits_to_keep >= -time) & (logits_to_keep < time)
-        if not _can_look(there) or there.all():
+        if not can_look(there) or there.all():
             return logits_to_keep
     raise ValueError(
         f"logits_to_keep must be in [0, {time}], the number of last positions and 0 for all, or indices in "
@@ -84,14 +173,15 @@ def check_nll_weights(nll_weights: Sequence[float] | None, *, has_labels: bool) 
 
 
 def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None:
-    """Check that all values are in [start, stop); on a CPU alone, as elsewhere the look would wait for the device.
+    """Check that all values are in [start, stop).
 
     Raises:
         ValueError: If one is not.
     """
-    if _can_look(values) and (wrong := (values < start) | (values >= stop)).any():
+    if can_look(values) and (wrong := (values < start) | (values >= stop)).any():
         raise ValueError(f"{name} in [{start}, {stop - 1}], got {values[wrong][0].item()}")
 
 
-def _can_look(tensor: Tensor) -> bool:
+def can_look(tensor: Tensor) -> bool:
+    """Return whether a tensor's values are here to be looked at."""
     return tensor.is_cpu and not torch.compiler.is_compiling()

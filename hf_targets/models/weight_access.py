@@ -1,6 +1,8 @@
 """The one way to use a layer's weights outside of its own `forward`: offloaded and sharded weights are real there."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -27,7 +29,8 @@ class _BorrowedLayer(nn.Module):
     def _compute(self, compute: Callable[..., Any], *arguments: Any) -> Any:
         offloading = self.__dict__.get("_hf_hook")
         if offloading is None:
-            return compute(*_weights(self), *arguments)
+            with gathered(self):
+                return compute(*_weights(self), *arguments)
         arguments, _ = offloading.pre_forward(self, *arguments)
         return offloading.post_forward(self, compute(*_weights(self), *arguments))
 
@@ -46,6 +49,20 @@ def call_inside(layer: nn.Module, compute: Callable[..., Any], *arguments: Any) 
     if torch.compiler.is_compiling():  # hooks break a graph, and a layer made on the fly does
         return compute(*_weights(layer), *arguments)
     return _BorrowedLayer(layer)(compute, *arguments)
+
+
+def gathered(*modules: nn.Module) -> AbstractContextManager[Any]:
+    """Return a context in which weights are whole that ZeRO-3 has sharded and no hook brings back yet.
+
+    Models loaded under ZeRO-3 have such weights until DeepSpeed takes them over. Gradients do not flow to them.
+    """
+    sharded = [
+        parameter
+        for module in modules
+        for parameter in module.parameters()
+        if hasattr(parameter, "ds_id") and not parameter.numel()
+    ]
+    return import_module("deepspeed").zero.GatheredParameters(sharded) if sharded else nullcontext()
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor | None, Tensor | None]:

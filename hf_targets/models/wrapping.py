@@ -8,14 +8,12 @@ import logging
 from os import PathLike
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hf_targets.models.backbone import output_embedding
-from hf_targets.models.checkpoint import HUB_ARGUMENTS
 from hf_targets.models.weight_access import execution_device, is_readable
-from hf_targets.models.weight_files import broken_files_named
+from hf_targets.models.weight_files import HUB_ARGUMENTS, broken_files_named
 
 logger = logging.getLogger(__name__)
 
@@ -182,12 +180,12 @@ def check_copyable(base: PreTrainedModel) -> None:
     """Check that a model's weights are here, to be copied.
 
     Raises:
-        ValueError: If accelerate has offloaded them.
+        ValueError: If they are offloaded or sharded.
     """
     if not is_readable(base) and execution_device(base).type != "meta":
         raise ValueError(
             f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
-            "offloaded; give phrase_encoder=, or load the base model whole and offload the model made of it"
+            "offloaded or sharded; give phrase_encoder=, or load the base model whole, and save the model made of it"
         )
 
 
@@ -196,89 +194,3 @@ def keep_weights(*models: PreTrainedModel) -> None:
     for model in models:
         for module in model.modules():
             module._is_hf_initialized = True  # pyright: ignore[reportArgumentType]
-
-
-def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) -> None:
-    """Check that a count of targets comes with the labels that it counts.
-
-    Trainer takes the labels away, and leaves the count, to compute a loss of its own from the logits: for its
-    `label_smoothing_factor` or a `compute_loss_func`. That loss would train the next token alone.
-
-    Raises:
-        ValueError: If it does not.
-    """
-    if num_items_in_batch is not None and not has_labels:
-        raise ValueError(
-            "num_items_in_batch counts labels, and there are none: Trainer keeps them for label_smoothing_factor or "
-            "compute_loss_func, which would train only a part of this model. Use this model's own trainer of "
-            "hf_targets, or set label_smoothing_factor=0; for a loss of your own also set "
-            "model.accepts_loss_kwargs=False"
-        )
-
-
-def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **labels: Tensor | None) -> Tensor:
-    """Return the input, once it is certain that there is a token, and that all labels are shaped as the input is.
-
-    Raises:
-        ValueError: If not.
-    """
-    given = inputs_embeds if input_ids is None else input_ids
-    if given is None or given.shape[0] == 0 or given.shape[1] == 0:
-        shape = None if given is None else tuple(given.shape)
-        raise ValueError(f"input_ids or inputs_embeds must hold at least one token, got shape {shape}")
-    for name, ids in labels.items():
-        if ids is not None and ids.shape != given.shape[:2]:
-            hint = "they are unshifted: the model shifts them" if name == "labels" else "each at its own position"
-            raise ValueError(
-                f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
-            )
-    check_integers(input_ids=input_ids, **labels)
-    return given
-
-
-def check_integers(**named: Tensor | None) -> None:
-    """Check that tensors of these names, where there are any, hold token ids.
-
-    Raises:
-        ValueError: If they are not of integers.
-    """
-    for name, ids in named.items():
-        if ids is not None and ids.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
-
-
-def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:
-    """Check that ids are of the vocabulary; on a CPU alone, as elsewhere the look would wait for the device.
-
-    Args:
-        ignored: A label that is not a target.
-        hint: What to do, at the end of the error.
-    Raises:
-        ValueError: If one is not.
-    """
-    if ids.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    lowest, highest = ids.aminmax()
-    if lowest >= 0 and highest < vocab_size:
-        return
-    wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != ignored if ignored is not None else True)]
-    if wrong.numel():
-        hint = hint or "use the model's own tokenizer, or resize_token_embeddings"
-        raise ValueError(
-            f"{name} must be in [0, {vocab_size - 1}], the model's vocabulary, got {wrong[0].item()}; {hint}"
-        )
-
-
-def check_segments(token_type_ids: Tensor | None) -> None:
-    """Check that a tokenizer's segments are all the first one, for a model that knows no other; on a CPU alone.
-
-    Raises:
-        ValueError: If they are not.
-    """
-    if token_type_ids is None or not token_type_ids.is_cpu or torch.compiler.is_compiling():
-        return
-    if token_type_ids.any():
-        raise ValueError(
-            f"token_type_ids must be 0, as this model knows no second segment, got {int(token_type_ids.max())}; give "
-            "the tokenizer one text a row"
-        )

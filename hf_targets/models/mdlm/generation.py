@@ -15,8 +15,8 @@ from hf_targets.decoding.masked_diffusion.loop import fill_canvas
 from hf_targets.decoding.masked_diffusion.output import MaskedDiffusionGenerationOutput
 from hf_targets.decoding.masked_diffusion.settings import SamplerName, SamplerSettings
 from hf_targets.models.dropout import without_dropout
+from hf_targets.models.inputs import check_segments
 from hf_targets.models.weight_access import execution_device
-from hf_targets.models.wrapping import check_segments
 
 
 class MaskedDiffusionGeneration:

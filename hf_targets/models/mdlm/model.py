@@ -17,6 +17,7 @@ from hf_targets.maths.noise import SMALLEST_TIME, NoiseSchedule, antithetic_time
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import StrictLoading
 from hf_targets.models.curves.configuration import CurveConfig
+from hf_targets.models.inputs import check_count, check_ids, check_segments
 from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.models.mdlm.configuration import MdlmConfig, as_curve_config
 from hf_targets.models.mdlm.folding import fold_modulation
@@ -24,7 +25,6 @@ from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
 from hf_targets.models.mdlm.inputs import check_attention, check_batch, check_clean, check_mask
 from hf_targets.models.mdlm.original import OriginalLayout
 from hf_targets.models.weight_access import call_inside
-from hf_targets.models.wrapping import check_count, check_ids, check_segments
 from hf_targets.models.zero_linear import ZeroLinear
 
 IMPOSSIBLE = -1e6

@@ -19,7 +19,14 @@ from hf_targets.maths.mixing import mix_predictions
 from hf_targets.models.alignment import next_targets, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
 from hf_targets.models.fingerprint import Fingerprint
-from hf_targets.models.inputs import check_attention_mask, check_nll_weights, kept_positions
+from hf_targets.models.inputs import (
+    check_attention_mask,
+    check_count,
+    check_ids,
+    check_nll_weights,
+    check_shapes,
+    kept_positions,
+)
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
@@ -28,10 +35,7 @@ from hf_targets.models.weight_access import call_inside, execution_device, num_r
 from hf_targets.models.wrapping import (
     WrapsBackbone,
     backbone_inputs,
-    check_count,
-    check_ids,
     check_loading,
-    check_shapes,
     keep_weights,
     load_base,
     split_fields,

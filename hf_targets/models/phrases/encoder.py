@@ -8,7 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_targets.models.dropout import without_dropout
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
 from hf_targets.models.phrases.inputs import check_windows
-from hf_targets.models.weight_access import call_inside, execution_device, num_rows
+from hf_targets.models.weight_access import call_inside, execution_device, gathered, num_rows
 
 
 def _projection(kind: str, width: int, out: int) -> nn.Module:
@@ -80,7 +80,7 @@ class PhraseEncoder(nn.Module):
         windows = torch.randint(num_rows(inputs), (32, 4), generator=generator).to(device)
         rows = torch.arange(32, device=device)
         lengths = rows % 3 + 2
-        with without_dropout(self):
+        with without_dropout(self), gathered(self):
             phrases = self(windows, torch.stack([rows, lengths], dim=1))
         for projection, phrase, token in zip(
             (self.input_projection, self.output_projection), phrases, (inputs, outputs), strict=True
@@ -102,7 +102,7 @@ def check_causal(transformer: PreTrainedModel) -> int:
     Raises:
         ValueError: If a token's hidden state changes with the tokens after it: prefixes would not embed as phrases do.
     """
-    with without_dropout(transformer):
+    with without_dropout(transformer), gathered(transformer):
         window = torch.tensor([[1, 2, 3, 4]], device=execution_device(transformer))
         whole = transformer(input_ids=window, use_cache=False)[0]
         prefix = transformer(input_ids=window[:, :2], use_cache=False)[0]

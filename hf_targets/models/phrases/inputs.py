@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.maths.losses import IGNORED
-from hf_targets.models.inputs import check_range
-from hf_targets.models.wrapping import check_integers
+from hf_targets.models.inputs import check_integers, check_range
 
 
 def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:

@@ -20,7 +20,7 @@ from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.models.alignment import next_targets
 from hf_targets.models.backbone import check_backbone
 from hf_targets.models.checkpoint import StrictLoading
-from hf_targets.models.inputs import check_attention_mask, kept_positions
+from hf_targets.models.inputs import check_attention_mask, check_count, check_ids, check_shapes, kept_positions
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.models.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
 from hf_targets.models.phrases.encoder import PhraseEncoder, check_causal
@@ -33,10 +33,7 @@ from hf_targets.models.wrapping import (
     WrapsBackbone,
     backbone_inputs,
     check_copyable,
-    check_count,
-    check_ids,
     check_loading,
-    check_shapes,
     keep_weights,
     load_base,
     split_fields,
