@@ -100,36 +100,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def check_output_dir(args: TrainingArguments, *, overwrite: bool) -> tuple[Path, bool]:
-    """Return the output folder and whether to resume in it, once it is certain that nothing of worth is lost.
-
-    Nothing is written or removed here.
-
-    Args:
-        args: Their `resume_from_checkpoint` is "true" or "false": every row of a comparison finds its own checkpoint.
-        overwrite: Whether an older output may be replaced.
-    Raises:
-        ValueError: If the folder has something in it and neither is asked for, it is a file, or
-            `resume_from_checkpoint` is anything else.
-    """
-    wanted = {"none": False, "false": False, "true": True}.get(str(args.resume_from_checkpoint).lower())
-    if wanted is None:
-        raise ValueError(
-            f"resume_from_checkpoint must be true or false, as every row has checkpoints of its own, got "
-            f"{args.resume_from_checkpoint!r}"
-        )
-    folder = Path(args.output_dir or ".")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"output_dir {folder} is a file; name a folder")
-    is_used = folder.exists() and any(folder.iterdir())
-    if args.process_index == 0 and is_used and not wanted and not overwrite:
-        raise ValueError(
-            f"output_dir {folder} is not empty; name another, or pass --overwrite_output_dir true to replace it, or "
-            "--resume_from_checkpoint true to go on"
-        )
-    return folder, wanted
-
-
 def _check_nodes(path: Path, node: yaml.Node | None, sizes: dict[int, int]) -> int:
     """Return how many values a node holds, each counted as often as it is referred to."""
     if node is None or isinstance(node, yaml.ScalarNode):
