@@ -69,7 +69,7 @@ def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
     )
 
 
-def check_nll_weights(nll_weights: Sequence[float] | None, labels: Tensor | None) -> None:
+def check_nll_weights(nll_weights: Sequence[float] | None, *, has_labels: bool) -> None:
     """Check that there is something to score, and under a weight.
 
     Raises:
@@ -79,7 +79,7 @@ def check_nll_weights(nll_weights: Sequence[float] | None, labels: Tensor | None
         return
     if not len(nll_weights):
         raise ValueError("nll_weights must have an ensemble weight, such as 0 for none, got []; or leave them out")
-    if labels is None:
+    if not has_labels:
         raise ValueError("nll_weights score labels; give labels, or leave nll_weights out")
 
 

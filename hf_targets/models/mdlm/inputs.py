@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from hf_targets.decoding.masked_diffusion.canvas import check_mask_shape, have_holes
 from hf_targets.maths.losses import IGNORED
@@ -79,6 +80,19 @@ def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
         raise ValueError(
             f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
             f"{what}. Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+        )
+
+
+def check_attention(config: PreTrainedConfig, output_attentions: bool | None) -> None:
+    """Check that the attention in use has the weights that are asked for.
+
+    Raises:
+        ValueError: If it has not: only eager attention does.
+    """
+    if output_attentions and config._attn_implementation not in (None, "eager"):
+        raise ValueError(
+            f'output_attentions takes attn_implementation="eager", got {config._attn_implementation!r}; call '
+            'set_attn_implementation("eager"), or load the model with it'
         )
 
 

@@ -19,6 +19,7 @@ from hf_targets.models.checkpoint import StrictLoading, check_tensors, listed
 from hf_targets.models.fingerprint import Fingerprint
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.published import read_tensors
+from hf_targets.models.weight_access import whole_state_dict
 from hf_targets.models.weight_files import HUB_ARGUMENTS
 from hf_targets.models.wrapping import load_base
 
@@ -60,7 +61,7 @@ class CheckpointMixin(StrictLoading):
         base = self._unchanged_base(config.base_model_name_or_path)
         config.heads_only = True
         config.architectures = [type(self).__name__]
-        state = {name: tensor.contiguous() for name, tensor in self.heads.state_dict().items()}  # pyright: ignore[reportAttributeAccessIssue]
+        state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder, prefix=".heads-") as unfinished:
@@ -102,27 +103,40 @@ class CheckpointMixin(StrictLoading):
         name = pretrained_model_name_or_path
         hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
         own = {key: kwargs.pop(key) for key in BASE_FIELDS if key in kwargs}
-        config = cls._read_config(name, config, hub, own)
         wants_info = kwargs.pop("output_loading_info", False)
-        if config.heads_only:
-            model = cls._load_heads(name, config, hub, {k: v for k, v in kwargs.items() if k not in hub})
+        loading = {key: value for key, value in kwargs.items() if key not in hub}
+        known, unused = cls._read_config(name, config, hub, own, loading)
+        if known.heads_only:
+            model = cls._load_heads(name, known, hub, loading)
             info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         else:
-            model, info = super().from_pretrained(name, *args, config=config, output_loading_info=True, **kwargs)  # pyright: ignore[reportGeneralTypeIssues]
+            if own or config is not None:  # else Transformers reads it, and sets the generation's configuration too
+                loading = {"config": known, **unused}
+            loading |= {"output_loading_info": True, **hub}
+            model, info = super().from_pretrained(name, *args, **loading)  # pyright: ignore[reportGeneralTypeIssues]
         return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
 
     @classmethod
     def _read_config(
-        cls, name: str | PathLike, config: PreTrainedConfig | None, hub: dict[str, Any], own: dict[str, Any]
-    ) -> MultiTokenConfig:
+        cls,
+        name: str | PathLike,
+        config: PreTrainedConfig | None,
+        hub: dict[str, Any],
+        own: dict[str, Any],
+        loading: dict[str, Any],
+    ) -> tuple[MultiTokenConfig, dict[str, Any]]:
+        """Return the configuration, with `own` fields and those among `loading` set, and the rest of `loading`."""
         if config is None:
             values, _ = PreTrainedConfig.get_config_dict(name, **hub)
         else:
             values = config.to_dict()
         cls.check_kind(name, values)
         if isinstance(config, MultiTokenConfig) and not own:
-            return config
-        return MultiTokenConfig.from_dict({**values, **own})
+            return config, loading
+        fields = loading if config is None else {}
+        read: Any = MultiTokenConfig.from_dict({**values, **own}, return_unused_kwargs=True, **fields)
+        made, unused = read
+        return made, unused if config is None else loading
 
     @classmethod
     def _load_heads(

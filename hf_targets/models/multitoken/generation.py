@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.logits_process import LogitsProcessorList
@@ -27,6 +26,7 @@ from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
 from hf_targets.maths.mixing import check_ensemble_weight
 from hf_targets.models.inputs import check_prompt_mask
 from hf_targets.models.multitoken.tree_mask import takes_tree_mask
+from hf_targets.models.weight_access import embedding_rows
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +117,12 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting: DraftSettings | None = None,
         candidate_generator: CandidateGenerator | None = None,
         tokenizer: Any = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare a step of `generate` as the backbone would."""
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
         if not self._supports_default_dynamic_cache():
             # Reformer counts positions itself and cannot pad given ones; it prints what else it does not know
             kwargs = {k: v for k, v in kwargs.items() if k not in _NOT_FOR_REFORMER}
@@ -171,6 +174,11 @@ class HeadsGenerationMixin(GenerationMixin):
         # Transformers' loop reads the whole prompt again if a cache holds some of it already
         alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
+            if model_kwargs.get("inputs_embeds") is not None:
+                raise ValueError(
+                    "several rows, branches and own stopping criteria are drafted from the text's tokens; give "
+                    "input_ids in place of inputs_embeds, or leave out draft_tokens"
+                )
             if synced_gpus:
                 raise ValueError(
                     "several rows, branches and own stopping criteria are drafted without keeping several GPUs in "
@@ -234,7 +242,7 @@ class HeadsGenerationMixin(GenerationMixin):
     def future_logits(self, states: Tensor, words: Tensor) -> Tensor:
         """Return head n's logits (rows, vocab), given its states (rows, d) and the n words (rows, n) since then."""
         output, n = self.get_output_embeddings(), words.shape[1]
-        rows = F.embedding(words, output.weight.detach()) if self.sequential else None
+        rows = embedding_rows(output, words) if self.sequential else None
         return self.heads.output(n, output)(self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:
 def check_phrase_batch(
     ids: Tensor,
     attention_mask: Tensor | None,
-    labels: Tensor,
+    targets: Tensor,
     token_positions: Tensor,
     windows: Tensor,
     phrase_mask: Tensor | None,
@@ -48,12 +48,12 @@ def check_phrase_batch(
     Raises:
         ValueError: If one does not, or has another shape than the text with phrases.
     """
-    beside = {"phrase_attention_mask": attention_mask, "phrase_labels": labels, "token_positions": token_positions}
+    beside = {"phrase_attention_mask": attention_mask, "phrase_targets": targets, "token_positions": token_positions}
     for name, tensor in beside.items():
         _check_shape(name, tensor, ids.shape, "phrase_input_ids")
-    check_integers(phrase_input_ids=ids, phrase_labels=labels, token_positions=token_positions)
+    check_integers(phrase_input_ids=ids, phrase_targets=targets, token_positions=token_positions)
     check_range(ids, vocab_size + num_phrases, "phrase_input_ids must be")
-    check_range(labels.masked_fill(labels == IGNORED, 0), vocab_size + num_phrases, "phrase_labels must be")
+    check_range(targets.masked_fill(targets == IGNORED, 0), vocab_size + num_phrases, "phrase_targets must be")
     check_range(token_positions, time, "token_positions must be")
     check_range(windows, vocab_size, "windows must be")
     _check_shape("phrase_mask", phrase_mask, (len(ids), num_phrases), "(batch, phrases)")
