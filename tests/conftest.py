@@ -6,7 +6,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
+from tests.memory import misalign_files
+
 torch.set_num_threads(1)  # the suite runs in several processes
+if "HF_TARGETS_MISALIGN" in os.environ:
+    misalign_files(int(os.environ["HF_TARGETS_MISALIGN"]))
 
 
 @pytest.fixture(autouse=True)

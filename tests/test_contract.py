@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig
 from transformers.pytorch_utils import Conv1D
 
 from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
+from tests.memory import realigned
 from tests.tiny_models import (
     ATTENTIONS,
     CACHED_FAMILIES,
@@ -44,7 +45,7 @@ def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(family, tar
     model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.bin"))
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "multitoken"
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert isinstance(again, MultiTokenForCausalLM)
     for field in ("ngram_size", "target", "loss_weight", "ensemble_weight", "head", "head_bias"):
         assert getattr(again.config, field) == getattr(model.config, field)
@@ -65,7 +66,7 @@ def test_a_saved_dynamic_vocabulary_comes_back_bit_for_bit_through_the_auto_clas
     model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.bin"))
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "dynamic_vocab"
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert isinstance(again, DynamicVocabForCausalLM)
     assert again.config.kl_direction == "reverse"
     for part, module in (("backbone", again.backbone), ("phrase_encoder", again.phrase_encoder.transformer)):
@@ -87,13 +88,13 @@ def test_without_an_ensemble_the_logits_are_the_backbones_bit_for_bit(family, at
     ids = token_ids(2, 16)
     mask = torch.ones_like(ids)
     mask[0, 10:] = 0
-    bare = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention)
-    model = MultiTokenForCausalLM.from_base(tmp_path, backbone_kwargs={"attn_implementation": attention})
+    bare = realigned(AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention))
+    model = realigned(MultiTokenForCausalLM.from_base(tmp_path, backbone_kwargs={"attn_implementation": attention}))
     expected = bare(input_ids=ids, attention_mask=mask).logits
     for weight in (None, 0.0):
         assert torch.equal(model(input_ids=ids, attention_mask=mask, ensemble_weight=weight).logits, expected)
     model.save_pretrained(tmp_path / "wrapped")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "wrapped", attn_implementation=attention)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "wrapped", attn_implementation=attention))
     assert torch.equal(again(input_ids=ids, attention_mask=mask).logits, expected)
 
 

@@ -14,6 +14,7 @@ from hf_targets.training.lora import add_lora
 from hf_targets.training.phrase_settings import PhraseSettings, make_collator
 from hf_targets.training.phrases import has_phrases
 from tests import tiny_models
+from tests.memory import realigned
 from tests.tiny_models import VOCAB, WORDS, make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
 
@@ -160,7 +161,7 @@ def test_what_was_kept_before_training_is_not_used_after_it(tmp_path):
     trainer.train()
     model.save_pretrained(tmp_path / "trained")
     model.eval()
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "trained")
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "trained"))
     with torch.no_grad():
         after = model(ids, phrases=vocabulary).logits
         assert torch.equal(after, again(ids, phrases=vocabulary).logits)
@@ -192,7 +193,7 @@ def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
         torch.testing.assert_close(loaded(input_ids=ids, phrases=vocabulary).logits, adapted)
     merged = model.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
     with torch.no_grad():
         assert torch.equal(again(ids, phrases=vocabulary).logits, merged(ids, phrases=vocabulary).logits)
         torch.testing.assert_close(again(ids, phrases=vocabulary).logits, adapted, rtol=1e-3, atol=1e-3)

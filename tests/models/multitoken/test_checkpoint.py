@@ -6,6 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Gemma2Config, GPT2Config
 
 from hf_targets import MultiTokenForCausalLM
+from tests.memory import realigned
 from tests.tiny_models import make_backbone, make_model, token_ids
 
 
@@ -31,12 +32,12 @@ def edit_tensors(file, change):
 def test_heads_alone_come_back_on_their_base_model(heads_folder):
     folder, model = heads_folder
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "heads.safetensors"]
-    again = AutoModelForCausalLM.from_pretrained(folder)
+    again = realigned(AutoModelForCausalLM.from_pretrained(folder))
     ids = token_ids(2, 8)
     assert again.config.ensemble_weight == 0.2
     assert not again.config.heads_only
     assert not again.training
-    assert torch.equal(again(ids).logits, model.eval()(ids).logits)
+    assert torch.equal(again(ids).logits, realigned(model).eval()(ids).logits)
     assert again.generation_config.to_dict() == model.generation_config.to_dict()
 
 
@@ -103,8 +104,8 @@ def test_saving_the_whole_model_loads_without_its_base(heads_folder, base_folder
     for path in base_folder.iterdir():
         path.unlink()
     ids = token_ids(1, 8)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "full")
-    assert torch.equal(again(ids).logits, model.eval()(ids).logits)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "full"))
+    assert torch.equal(again(ids).logits, realigned(model).eval()(ids).logits)
     assert json.loads((tmp_path / "full" / "config.json").read_text()).get("heads_only", False) is False
 
 
@@ -164,4 +165,5 @@ def test_new_words_reach_the_wrapped_model_and_its_configuration(family, tmp_pat
     assert model(ids).logits.shape[-1] == 60
     assert model.config.backbone.vocab_size == 60
     model.save_pretrained(tmp_path)
-    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, model(ids).logits)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert torch.equal(again(ids).logits, model(ids).logits)

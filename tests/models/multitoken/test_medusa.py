@@ -15,6 +15,7 @@ from hf_targets.models.multitoken import medusa
 from hf_targets.models.multitoken.heads import FutureHeads
 from hf_targets.models.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm
 from tests.hub_server import HubServer, run_against
+from tests.memory import realigned
 from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
 
 WIDTH = 32
@@ -138,7 +139,7 @@ def test_written_for_vllm_and_read_again_nothing_has_changed(own, bias, tmp_path
     if not own:
         assert report.matched[-1] == ("lm_head.weight", "backbone.lm_head.weight")
     ids = token_ids(2, 8)
-    assert torch.equal(again(ids, labels=ids).loss, model(ids, labels=ids).loss)
+    assert torch.equal(realigned(again)(ids, labels=ids).loss, realigned(model)(ids, labels=ids).loss)
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -6,6 +6,7 @@ from hf_targets import DynamicVocabForCausalLM
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.models.phrases.encoder import check_causal
 from hf_targets.models.phrases.transplant import transplant_embeddings
+from tests.memory import realigned
 from tests.small_tokenizers import BPE, LEGACY, METASPACE, SENTENCES
 from tests.tiny_models import FAMILIES, VOCAB, make_backbone, make_dynamic_model, token_ids
 
@@ -111,7 +112,7 @@ def test_an_encoder_of_another_width_is_projected(width, tmp_path):
     assert model.config.phrase_encoder_width == width
     assert model.phrase_encoder.input_projection.weight.shape == (32, width)
     model.save_pretrained(tmp_path)
-    again = DynamicVocabForCausalLM.from_pretrained(tmp_path)
+    again = realigned(DynamicVocabForCausalLM.from_pretrained(tmp_path))
     places = torch.tensor([[0, 2], [1, 3]])
     pairs = zip(*(one.phrase_encoder(token_ids(2, 4), places) for one in (model, again)), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
@@ -173,7 +174,7 @@ def test_an_encoder_with_other_tokens_reads_the_backbones(tmp_path):
         assert model.phrase_encoder.transformer.wte.weight.shape == (len(METASPACE), 16)
     assert torch.equal(given.phrase_encoder.transformer.wte.weight, named.phrase_encoder.transformer.wte.weight)
     given.save_pretrained(tmp_path / "dynamic")
-    again = DynamicVocabForCausalLM.from_pretrained(tmp_path / "dynamic")
+    again = realigned(DynamicVocabForCausalLM.from_pretrained(tmp_path / "dynamic"))
     places = torch.tensor([[0, 3]])
     ids = torch.tensor([[len(METASPACE) - 1, 5, 6]])
     assert torch.equal(again.phrase_encoder(ids, places)[0], given.eval().phrase_encoder(ids, places)[0])
