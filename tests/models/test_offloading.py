@@ -3,14 +3,17 @@
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.models.multitoken.medusa import save_medusa_for_vllm
 from hf_targets.models.phrases.model import DynamicVocabForCausalLM
 from hf_targets.models.weight_access import call_inside, execution_device, is_readable, whole_state_dict
 from tests.mdlm_models import clean_ids, make_mdlm
 from tests.tiny_models import KINDS, make_any, make_backbone, make_vocabulary, phrase_batch, token_ids
+from tests.trainer_runs import assert_same
 
 CPU = torch.device("cpu")
 MODELS = [(kind, family) for kind in (*KINDS, "own_outputs") for family in ("gpt2", "llama")]  # tied and untied
@@ -112,6 +115,21 @@ def test_an_index_of_an_offloaded_model_is_that_of_the_model():
     model, offloaded = make("phrases", "llama"), make("phrases", "llama")
     cpu_offload(offloaded, execution_device=CPU)
     assert offloaded.phrase_fingerprint(vocabulary) == model.phrase_fingerprint(vocabulary)
+
+
+def test_heads_of_an_offloaded_model_are_saved_alone_and_for_vllm(tmp_path):
+    files = []
+    for name in ("whole", "offloaded"):
+        model = MultiTokenForCausalLM.from_base(make_backbone("llama"), target="embedding", head="medusa")
+        model.config.base_model_name_or_path = "base"
+        if name == "offloaded":
+            cpu_offload(model, execution_device=CPU)
+        model.save_pretrained(tmp_path / name, heads_only=True)
+        save_medusa_for_vllm(model, tmp_path / f"{name}-vllm")
+        saved = (tmp_path / name / "heads.safetensors", tmp_path / f"{name}-vllm" / "model.safetensors")
+        files.append([load_file(file) for file in saved])
+    for ours, theirs in zip(*files, strict=True):
+        assert_same(ours, theirs, rtol=0, atol=0)
 
 
 def test_a_call_inside_a_layer_has_its_weights_and_leaves_it_as_it_was():

@@ -18,6 +18,7 @@ from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import listed
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.models.published import find_checkpoint, read_tensors
+from hf_targets.models.weight_access import call_inside, whole_state_dict
 from hf_targets.models.weight_files import HUB_ARGUMENTS
 from hf_targets.models.wrapping import load_base
 
@@ -129,11 +130,11 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
         )
     if output.bias is not None and not config.own_outputs:
         raise ValueError("the heads share an output bias, and vLLM's Medusa has none; train them with own_outputs=True")
-    state, num_heads = model.heads.state_dict(), len(model.heads)
+    state, num_heads = whole_state_dict(model.heads), len(model.heads)
     tensors = {theirs: state[ours].contiguous() for ours, theirs in _by_head(_VLLM, num_heads).items() if ours in state}
     if not config.own_outputs:
-        tensors["lm_head.weight"] = output.weight.detach().contiguous()
-    vocab_size, width = output.weight.shape
+        tensors["lm_head.weight"] = call_inside(output, lambda weight, _: weight.detach().contiguous())
+    vocab_size, width = output.out_features, output.in_features
     values = {"architectures": ["MedusaModel"], "model_type": "medusa", "num_heads": num_heads, "num_hidden_layers": 1}
     values |= {"hidden_size": width, "vocab_size": vocab_size, "truncated_vocab_size": vocab_size}
     values |= {"medusa_fc_bias": config.head_bias, "original_lm_head": not config.own_outputs}
