@@ -1,4 +1,4 @@
-"""What the files of a phrase vocabulary must hold: a file from elsewhere may break a rule and have a right checksum."""
+"""The rules for the files of a phrase vocabulary: a right checksum does not show that a file keeps them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model's fingerprint: a few values of each of its weights, by which another model or a trained one is found."""
+"""A fingerprint of a model: a few values of each weight. Another model has another, and so has a trained one."""
 
 import json
 from dataclasses import dataclass
@@ -62,9 +62,9 @@ class WeightSample:
 class Fingerprint:
     """Samples of a model's weights: their names, shapes, and 8 values of each.
 
-    Of GPT-2 it takes 9 ms and 22 KB. It is the same with whatever type, device or files the model was loaded, up to the
-    rounding of that type. Weights that are quantised, sharded over processes or offloaded are compared by name, and by
-    shape where that is known. Training changes nearly every value of a weight, so that 8 of them show it.
+    The fingerprint of GPT-2 takes 9 ms and 22 KB. It depends on neither the device nor the files that the model was
+    loaded from, and on the type only by its rounding. Weights that are quantised, sharded over processes or offloaded
+    are compared by name, and by shape where that is known. Training changes nearly every value of a weight: 8 show it.
 
     Attributes:
         weights: By their names.
@@ -81,7 +81,7 @@ class Fingerprint:
         return cls(weights, hasattr(model.config, "quantization_config"))
 
     def differences(self, other: Self) -> list[str]:
-        """Return how the weights of another fingerprint differ from those of this one: the gravest difference first."""
+        """Return how another fingerprint differs: weights that are missing or new, then other shapes, then values."""
         ours, theirs = self.weights, other.weights
         found = {name: ours[name].difference(theirs[name]) for name in ours if name in theirs}
         changed = [f"{name} {how}" for name, how in found.items() if how is not None]

@@ -1,4 +1,4 @@
-"""Weight files that cannot be read are told by name: safetensors' own errors do not say which file it was."""
+"""Errors that name the weight file which cannot be read: safetensors' own errors do not."""
 
 import json
 from collections.abc import Iterator, Mapping

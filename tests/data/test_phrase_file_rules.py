@@ -1,4 +1,4 @@
-"""Files of phrases from elsewhere: whatever rule they break is told by name, however right their checksums are."""
+"""Phrase files that break a rule though their checksums are right: the error names the file and the rule."""
 
 import re
 from itertools import chain, pairwise

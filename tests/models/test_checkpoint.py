@@ -1,4 +1,4 @@
-"""A checkpoint that is not whole or does not fit is refused, by the name of its file and of its tensors."""
+"""Checkpoints that are cut short or do not fit: the error names the file, or the tensors and their shapes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Index files from elsewhere, whose checksum is right: what cannot be searched is refused by name."""
+"""Index files that cannot be searched though their checksum is right: the error names the file."""
 
 import hashlib
 import json

@@ -76,9 +76,9 @@ class CheckpointMixin(StrictLoading):
         loaded = self.base_fingerprint or Fingerprint.of(_load_backbone(name, {}))
         if changed := loaded.differences(Fingerprint.of(backbone)):
             raise ValueError(
-                f"heads alone would be loaded onto {name} again, and the backbone is not that model any more: "
-                f"{listed(changed)}. Save the whole model, without heads_only; to train heads alone, freeze the "
-                "backbone with model.backbone.requires_grad_(False)"
+                f"heads_only=True saves no backbone, and this one differs from {name}, onto which the heads would be "
+                f"loaded: {listed(changed)}. Save the whole model, without heads_only; to train heads alone, freeze "
+                "the backbone with model.backbone.requires_grad_(False)"
             )
         return loaded
 
@@ -156,9 +156,9 @@ class CheckpointMixin(StrictLoading):
             logger.info("%s has no fingerprint of its base model: whether it is %s is not known", file, base)
         elif different := made_for.differences(Fingerprint.of(backbone)):
             raise ValueError(
-                f"the heads in {file} were made for another model than {base} is now: {listed(different)}. Give the "
-                "model that they were made for as base_model_name_or_path; to try them on this one, put heads on it "
-                "with from_base, and load the file into them"
+                f"the heads in {file} were made for a base model that differs from {base}: {listed(different)}. Give "
+                "that model as base_model_name_or_path; to try the heads on this one, put new heads on it with "
+                "from_base, and load the file into them"
             )
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})

@@ -1,4 +1,4 @@
-"""Medusa-2 publishes whole models, trained with their heads: they are told what they are, and how their heads load."""
+"""Medusa-2 publishes whole models, trained with their heads: the error says so, and how to load the heads."""
 
 import json
 import re
