@@ -1,7 +1,9 @@
 """The one table that makes our models known to the Auto classes of Transformers."""
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from hf_targets.models.headless import headless
 from hf_targets.models.mdlm.configuration import MdlmConfig
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
@@ -13,6 +15,9 @@ MODELS = [
     (AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM),
     (AutoModelForCausalLM, DynamicVocabConfig, DynamicVocabForCausalLM),
     (AutoModelForMaskedLM, MdlmConfig, MdlmForMaskedDiffusion),
+    (AutoModel, MultiTokenConfig, headless(MultiTokenForCausalLM)),
+    (AutoModel, DynamicVocabConfig, headless(DynamicVocabForCausalLM)),
+    (AutoModel, MdlmConfig, MdlmForMaskedDiffusion),
 ]
 
 
@@ -21,3 +26,5 @@ def register() -> None:
     for auto_class, config_class, model_class in MODELS:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         auto_class.register(config_class, model_class, exist_ok=True)
+        if auto_class is AutoModelForCausalLM:  # Trainer shifts the labels that it smooths for classes named here
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = model_class.__name__

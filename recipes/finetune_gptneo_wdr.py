@@ -28,7 +28,9 @@ from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import format_table, train_row, write_rows
 from hf_targets.training.lora import add_lora
 from hf_targets.training.model_card import create_repository, generate_sample, upload_folder, write_model_card
-from hf_targets.training.settings import check_output_dir, parse
+from hf_targets.training.outputs import MODEL_OUTPUT
+from hf_targets.training.runs import Run
+from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -48,9 +50,7 @@ class Setup:
     simple_loss_weight: float = field(default=0.1, metadata={"help": "Alpha of the simple N-gram."})
     wdr_ngram_size: int = field(default=4, metadata={"help": "N of the word differences."})
     wdr_loss_weight: float = field(default=0.1, metadata={"help": "Alpha of the word differences."})
-    lora_rank: int | None = field(
-        default=None, metadata={"help": "LoRA of this rank on the backbone; None: all of it."}
-    )
+    lora_rank: int | None = field(default=None, metadata={"help": "LoRA's rank on the backbone; None: all of it."})
     vocab_size: int = field(default=2048, metadata={"help": "Of the tokenizer trained for a new model."})
     hidden_size: int = field(default=96, metadata={"help": "Of a new model."})
     num_layers: int = field(default=2, metadata={"help": "Of a new model; an even number."})
@@ -103,7 +103,7 @@ def make_model(setup: Setup, vocab_size: int, row: str) -> PreTrainedModel:
 def main() -> None:
     """Train the rows, print their table, and leave the last row's model with its card."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
-    folder, resume = check_output_dir(args, overwrite=setup.overwrite_output_dir)
+    run = Run(setup, args, rows=setup.rows, outputs=(*MODEL_OUTPUT, "README.md", "learning_curves.png", "results.json"))
     texts = load_corpus(
         setup.dataset,
         config_name=setup.dataset_config,
@@ -116,14 +116,14 @@ def main() -> None:
         tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.block_size)
     corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
     make_model(setup, len(tokenizer), setup.rows[-1])  # whatever is wrong with it is told before the first row
-    name = args.hub_model_id or folder.name
+    folder, name = run.folder, args.hub_model_id or run.folder.name
     if args.push_to_hub and not args.process_index:
         create_repository(name, args)
 
     rows, models = [], []
     for row_name in setup.rows:
         make = partial(make_model, setup, len(tokenizer), row_name)
-        row, trainer = train_row(row_name, make, args, corpus, resume=resume)
+        row, trainer = train_row(row_name, make, args, corpus, resume=run.resume, begin=run.begin)
         rows.append(row)
         models.append(trainer.model)
     if args.process_index:

@@ -20,7 +20,9 @@ from transformers import AutoTokenizer
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
 from hf_targets.training.draft_heads import KINDS, draft_text, load_base, train_draft_heads
-from hf_targets.training.settings import check_output_dir, parse
+from hf_targets.training.outputs import TOKENIZER_OUTPUT, TRAINER_OUTPUT
+from hf_targets.training.runs import Run
+from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -50,7 +52,12 @@ class Setup:
 def main() -> None:
     """Train the kinds of heads one after the other, and compare how fast they decode."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
-    folder, _ = check_output_dir(args, overwrite=setup.overwrite_output_dir)
+    run = Run(setup, args, outputs=(*TRAINER_OUTPUT, *TOKENIZER_OUTPUT), rows=setup.kinds, setting="kinds")
+    if run.resume:
+        raise ValueError(
+            "heads are trained in minutes, and a run that was broken off is not resumed; leave out "
+            "resume_from_checkpoint, and pass --overwrite_output_dir true"
+        )
     base = load_base(setup.model_name_or_path).to(args.device)  # pyright: ignore[reportArgumentType]
     tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
     train, held_out = draft_text(
@@ -65,20 +72,21 @@ def main() -> None:
     )
     print(f"{len(train)} blocks of {setup.block_size} tokens to train {', '.join(setup.kinds)} heads on")
 
+    run.begin()
     ways = {"plain": Way(base, {})}
     draft = {"draft_tokens": setup.ngram_size - 1}
     for kind in setup.kinds:
         model = train_draft_heads(base, kind, args, train, ngram_size=setup.ngram_size)
-        model.save_pretrained(folder / kind, heads_only=True)
+        model.save_pretrained(run.folder / kind, heads_only=True)
         ways[kind] = Way(model, draft)
         ways[f"{kind}, {setup.branches} branches"] = Way(model, {**draft, "draft_branches": setup.branches})
-    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(run.folder)
     prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
     for size in (1, len(prompts)):
         batches = list(prompts.split(size))
         print(f"\nGreedy, {size} row(s) at once, {setup.max_new_tokens} new tokens each\n")
         print(format_speeds(compare_speeds(ways, batches, max_new_tokens=setup.max_new_tokens)))
-    print(f"\nHeads: {folder}")
+    print(f"\nHeads: {run.folder}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Any causal model, any text: --model_name_or_path gpt2 --dataset my_text.txt.gz -
 The same backbone trained equally long without phrases, to compare with: --phrases none
 """
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -28,8 +27,11 @@ from hf_targets import (
     train_bpe_tokenizer,
 )
 from hf_targets.training.lora import add_lora
+from hf_targets.training.outputs import ROW_OUTPUT, write_json
 from hf_targets.training.phrase_settings import PhraseSettings, make_collator
-from hf_targets.training.settings import check_output_dir, parse
+from hf_targets.training.resuming import train
+from hf_targets.training.runs import Run
+from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -80,7 +82,7 @@ def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:
 def main() -> None:
     """Train, print the perplexities of the test text, and leave the model, its tokenizer and `results.json`."""
     setup, args = parse(Setup, DynamicVocabTrainingArguments)
-    folder, resume = check_output_dir(args, overwrite=setup.overwrite_output_dir)
+    run = Run(setup, args, outputs=(*ROW_OUTPUT, "results.json"))
     set_seed(args.seed)
     texts: DatasetDict = load_corpus(
         setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words
@@ -106,25 +108,26 @@ def main() -> None:
     trainer = DynamicVocabTrainer(
         model=model, args=args, data_collator=collator, train_dataset=corpus["train"], eval_dataset=validation
     )
-    trainer.train(resume_from_checkpoint=resume or None)
+    run.begin()
+    training = train(trainer, resume=run.resume)
     metrics = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
     if args.process_index:
         return
     if setup.lora_rank is not None:
         model = cast(Any, model).merge_and_unload()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(run.folder)
+    tokenizer.save_pretrained(run.folder)
     results = {
         "settings": {**asdict(setup), **args.to_sanitized_dict()},
         "num_parameters": trainer.get_num_trainable_parameters(),
         "test": metrics,
-        "history": trainer.state.log_history,
+        "history": training.history,
     }
-    (folder / "results.json").write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
+    write_json(run.folder / "results.json", results)
     for name in ("perplexity", "best_path_perplexity"):
         if f"test_{name}" in metrics:
             print(f"test {name}: {metrics[f'test_{name}']:.2f}")
-    print(f"Model and results: {folder}")
+    print(f"Model and results: {run.folder}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Fine-tuned from a published model, on any text, packed into blocks:
     --dataset my_text.txt --max_length 1024 --output_dir mine --rows '{"mdlm": null, "curve": {"degree_ratio": 0.01}}'
 """
 
-import json
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -32,7 +31,8 @@ from hf_targets import (
 from hf_targets.data.diffusion import mask_token_id, sentence_rows, wrapped_blocks
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import format_bounds, train_row, write_rows
-from hf_targets.training.settings import check_output_dir, parse
+from hf_targets.training.runs import Run
+from hf_targets.training.settings import parse, parse_mapping
 
 
 @dataclass
@@ -43,9 +43,7 @@ class Setup:
         default='{"mdlm": null, "curve": {}}',
         metadata={"help": "JSON: names of models, and the fields of their CurveConfig; null is plain MDLM."},
     )
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Where all rows start from; None: new weights."}
-    )
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Where rows start from; None: anew."})
     original_layout: bool = field(default=False, metadata={"help": "Whether that is laid out as the published MDLM."})
     tokenizer: str | None = field(default=None, metadata={"help": "None: the model's, or one trained on the text."})
     dataset: str = field(default="documentation", metadata={"help": "Corpus, file, folder, or name on the Hub."})
@@ -67,7 +65,9 @@ def make_curves(setup: Setup) -> dict[str, CurveConfig | None]:
     """Return the curve of each row, once it is certain that it can hold the longest text."""
     curves: dict[str, CurveConfig | None] = {}
     known = CurveConfig.__annotations__
-    for name, fields in json.loads(setup.rows).items():
+    for name, fields in parse_mapping(setup.rows, "rows").items():
+        if fields is not None and not isinstance(fields, dict):
+            raise ValueError(f"{name} must have the fields of a curve, as a mapping, or null for none, got {fields!r}")
         if unknown := set(fields or {}) - set(known):
             raise ValueError(f"{name} has unknown fields of a curve: {', '.join(unknown)}; known: {', '.join(known)}")
         curves[name] = curve = None if fields is None else CurveConfig(**fields)
@@ -113,7 +113,7 @@ def main() -> None:
     """Train the rows one after the other; leave each model, a table and a figure of the bounds over training."""
     setup, args = parse(Setup, DiffusionTrainingArguments)
     curves = make_curves(setup)
-    folder, resume = check_output_dir(args, overwrite=setup.overwrite_output_dir)
+    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(curves))
     texts = load_corpus(setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words)
     tokenizer = make_tokenizer(setup, texts)
     make_rows = wrapped_blocks if setup.packed else sentence_rows
@@ -129,15 +129,16 @@ def main() -> None:
             args,
             corpus,
             patience=setup.patience,
-            resume=resume,
+            resume=run.resume,
+            begin=run.begin,
             make_trainer=partial(DiffusionTrainer, processing_class=tokenizer),
         )
         rows.append(row)
         if not trainer.is_world_process_zero():
             continue
-        trainer.save_model(str(folder / name))  # of the lowest validation bound, with its tokenizer
-        write_rows(rows, folder, {**asdict(setup), **args.to_sanitized_dict()})
-        plot_learning_curves({row.name: row.history for row in rows}, folder / "learning_curves.png")
+        trainer.save_model(str(run.folder / name))  # of the lowest validation bound, with its tokenizer
+        write_rows(rows, run.folder, {**asdict(setup), **args.to_sanitized_dict()})
+        plot_learning_curves({row.name: row.history for row in rows}, run.folder / "learning_curves.png")
         model: Any = trainer.model
         generator = torch.Generator().manual_seed(args.seed)
         sample = model.generate(max_length=min(32, setup.max_length), generator=generator)[0]

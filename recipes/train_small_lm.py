@@ -23,7 +23,8 @@ from hf_targets import (
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import format_table, format_weights, train_row, write_rows
-from hf_targets.training.settings import check_output_dir, parse
+from hf_targets.training.runs import Run
+from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -49,6 +50,10 @@ class Setup:
     loss_weight: float = field(default=1.0, metadata={"help": "Alpha; 1 for all decoders on this corpus in table 8."})
     patience: int | None = field(default=50, metadata={"help": "Evaluations without improvement before stopping."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.targets) - {"embedding", "difference"}:
+            raise ValueError(f"targets must be of embedding and difference, got {', '.join(sorted(unknown))}")
 
 
 def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: int) -> PreTrainedModel:
@@ -79,7 +84,7 @@ def main() -> None:
     for target in setup.targets:
         for ngram_size in setup.ngram_sizes:
             wanted[f"{'simple' if target == 'embedding' else 'wdr'}-{ngram_size}"] = (target, ngram_size)
-    folder, resume = check_output_dir(args, overwrite=setup.overwrite_output_dir)
+    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(wanted))
     texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)
     tokenizer = word_level_tokenizer(load_corpus(setup.dataset)["train"]["text"])
     corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
@@ -89,13 +94,13 @@ def main() -> None:
     rows = []
     for name, (target, ngram_size) in wanted.items():
         make = partial(make_model, setup, len(tokenizer), target, ngram_size)
-        row, trainer = train_row(name, make, args, corpus, patience=setup.patience, resume=resume)
+        row, trainer = train_row(name, make, args, corpus, patience=setup.patience, resume=run.resume, begin=run.begin)
         rows.append(row)
         if trainer.is_world_process_zero():
-            write_rows(rows, folder, {**asdict(setup), **args.to_sanitized_dict()})
+            write_rows(rows, run.folder, {**asdict(setup), **args.to_sanitized_dict()})
             print(f"\n{format_table(rows)}\n\n{format_weights(rows)}\n")
     if trainer.is_world_process_zero():
-        plot_learning_curves({row.name: row.history for row in rows}, folder / "learning_curves.png")
+        plot_learning_curves({row.name: row.history for row in rows}, run.folder / "learning_curves.png")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ def run_processes(script: str, folder: Path, *arguments: object, processes: int 
     folder.mkdir(exist_ok=True)
     file, root = folder / "script.py", str(Path(__file__).parents[1])
     file.write_text(f"{script}\ntrainer.accelerator.end_training()\n")
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     command = [*launch, str(file), str(folder), *map(str, arguments)]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=240)

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 ARRAYS_FILE = "phrase_vocabulary.safetensors"
@@ -42,18 +43,21 @@ def read_phrases(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, n
         settings, as_written = {}, False
     if not as_written:
         raise ValueError(f"{settings_file} is not as it was written; save the phrases again")
-    if settings["format_version"] != FORMAT_VERSION:
+    if (version := settings.get("format_version")) != FORMAT_VERSION:
         raise ValueError(
-            f"{settings_file} must have format_version {FORMAT_VERSION}, got {settings['format_version']}; "
+            f"{settings_file} must have format_version {FORMAT_VERSION}, got {version!r}; "
             f"load it with the release of hf_targets that saved it, or build the phrases again"
         )
     content = _read(arrays_file)
-    if sha256(content).hexdigest() != settings["arrays_sha256"]:
+    if sha256(content).hexdigest() != settings.get("arrays_sha256"):
         raise ValueError(
             f"{arrays_file} ({len(content)} bytes) is truncated, altered or of another save than {SETTINGS_FILE}; "
             f"copy both again, or save the phrases again"
         )
-    return settings, load(content)
+    try:
+        return settings, load(content)
+    except SafetensorError as error:
+        raise ValueError(f"{arrays_file} is not a whole safetensors file: {error}; save the phrases again") from error
 
 
 def _read(file: Path) -> bytes:

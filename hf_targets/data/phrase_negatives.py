@@ -45,9 +45,9 @@ class Prefixes:
 class PreBatch:
     """The phrases of the batches before, in the table of every row.
 
-    They are kept here from call to call. A copy of this in each of several dataloader workers sees only the batches
-    that its worker made, so that the batch before is then that of `num_workers` batches ago; a new set of workers, as
-    each epoch starts one unless they are persistent, and a resumed run begin with none.
+    Under `DynamicVocabTrainer` they are the batches before in the same epoch and process. Elsewhere they are kept here
+    from call to call: a copy of this in each of several dataloader workers sees only the batches that its worker made,
+    so that the batch before is then that of `num_workers` batches ago, and a new set of workers begins with none.
 
     Args:
         num_batches: How many batches are kept.
@@ -60,12 +60,18 @@ class PreBatch:
     def __init__(self, num_batches: int = 1, *, prefixes: bool = True) -> None:
         if num_batches < 1:
             raise ValueError(f"num_batches must be at least 1, got {num_batches}; leave PreBatch out for none")
+        self.num_batches = num_batches
         self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
 
     def without_batches(self) -> "PreBatch":
         """Return one like this that has kept no batch yet."""
-        return PreBatch(self._batches.maxlen or 1, prefixes=self.prefixes)
+        return PreBatch(self.num_batches, prefixes=self.prefixes)
+
+    def recall(self, batches: Iterable[Sequence[PhrasedText]]) -> None:
+        """Keep the phrases of these batches, the oldest first, and no others."""
+        self._batches.clear()
+        self._batches.extend([phrase for text in texts for phrase in text.phrases] for texts in batches)
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return the phrases kept so far, and keep those of `texts` for the next call."""

@@ -252,9 +252,23 @@ def one_for_each(sources: Iterable[Iterable[PhraseSource]] | None, num_phrases: 
     """Return the sources of each phrase, none where `sources` is None.
 
     Raises:
-        ValueError: If there are not as many as phrases.
+        ValueError: If there are not as many as phrases, or one is no source.
     """
-    found = [()] * num_phrases if sources is None else [tuple(PhraseSource(*one) for one in each) for each in sources]
+    found = [()] * num_phrases if sources is None else [tuple(map(_source, each)) for each in sources]
     if len(found) != num_phrases:
         raise ValueError(f"sources must be as many as the {num_phrases} phrases, got {len(found)}; give () for none")
     return found
+
+
+def _source(given: PhraseSource) -> PhraseSource:
+    try:
+        source = PhraseSource(given[0], *map(index, given[1:]))
+        is_one = isinstance(source.document, str) and 0 <= source.start <= source.end
+    except (TypeError, LookupError):
+        is_one = False
+    if not is_one:
+        raise ValueError(
+            f"a source must be a document's name and its characters, 0 <= start <= end, got {given!r:.80}; give "
+            "PhraseSource(document, start, end)"
+        )
+    return source

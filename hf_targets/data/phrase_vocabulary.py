@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Literal, Self, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.phrase_files import read_phrases, write_phrases
+from hf_targets.data.phrase_file_rules import check_arrays, check_settings
+from hf_targets.data.phrase_files import ARRAYS_FILE, SETTINGS_FILE, read_phrases, write_phrases
 from hf_targets.data.phrase_mining import PhraseMiner
 from hf_targets.data.phrase_store import PhraseSource, PhraseStore, TokenIds, integers, one_for_each, several
 from hf_targets.data.phrase_tokenization import (
@@ -266,15 +268,29 @@ class PhraseVocabulary(PhraseStore):
         """Return the vocabulary that was saved to a folder, with the same ids, and none of the removed ones.
 
         Raises:
-            ValueError: If a file is missing, truncated or altered (it is named), or the tokenizer is another one.
+            ValueError: If a file is missing, truncated or altered, or breaks a rule of such files (both are told), or
+                the tokenizer is another one.
         """
         settings, arrays = read_phrases(folder)
-        vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
-        vocabulary._check_tokenizer(settings["tokenizer"], f"the vocabulary in {folder}")
+        settings_file, arrays_file = Path(folder, SETTINGS_FILE), Path(folder, ARRAYS_FILE)
+        check_settings(settings_file, settings)
+        cls(tokenizer)._check_tokenizer(settings["tokenizer"], f"the vocabulary in {settings_file}")
+        try:
+            vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
+        except ValueError as error:
+            raise ValueError(f"{settings_file} is altered: {error}") from error
+        documents = settings["documents"]
+        sizes = {"vocab_size": vocabulary.vocab_size, "num_documents": len(documents)}
+        check_arrays(arrays_file, arrays, special_ids=vocabulary._special_ids, **sizes)
         offsets, tokens = arrays["offsets"].tolist(), arrays["tokens"].tolist()
         for slot, is_alive in enumerate(arrays["is_alive"].tolist()):
-            vocabulary._append(tuple(tokens[offsets[slot] : offsets[slot + 1]]), is_alive=is_alive)
-        documents = settings["documents"]
+            phrase = tuple(tokens[offsets[slot] : offsets[slot + 1]])
+            if is_alive and phrase in vocabulary._ids:
+                raise ValueError(
+                    f"{arrays_file} is altered: a phrase must be there once, and {list(phrase)} is twice; "
+                    "build the phrases again"
+                )
+            vocabulary._append(phrase, is_alive=is_alive)
         for id_, rows in groupby(arrays["sources"].tolist(), key=itemgetter(0)):
             vocabulary._sources[id_] = tuple(PhraseSource(documents[row[1]], row[2], row[3]) for row in rows)
         return vocabulary

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ from hf_targets.data.phrase_entries import Phrase, PhraseEntries, PhraseMatcher,
 from hf_targets.data.phrase_interleaving import PhrasedText, choose_spans, usable_spans
 from hf_targets.data.phrase_mining import PhraseMiner
 from hf_targets.data.phrase_negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
+from hf_targets.data.row_draws import BEFORE_COLUMN, SEED_COLUMN
 from hf_targets.data.tokenized_text import TokenizedText
 from hf_targets.maths.losses import IGNORED
 
@@ -27,7 +29,7 @@ class PhraseCollator:
     `labels` are dropped.
 
     - `input_ids`, `attention_mask`, `labels`: the static sequence; labels are -100 at padding.
-    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_labels`: the interleaved one.
+    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets`: the interleaved one.
     - `token_positions`: for each place of the interleaved one, where its (last) token stands in the static one.
     - `windows`: (windows, longest) static ids, filled with 0, none of them a prefix of another.
     - `phrase_windows`: (entries, 2): the entry is the first `length` tokens of window `window`; no two are the same.
@@ -35,8 +37,10 @@ class PhraseCollator:
     - `masked_phrases`: (masked, 3): row, place and entry; what the state at that place predicts may as well begin with
       this entry, which is no negative there.
 
-    With several dataloader workers each has its own copy of this: `PreBatch` then remembers the batches of one worker,
-    and a `generator` gives all workers the same numbers, and the same again after each epoch's start.
+    Rows that `DynamicVocabTrainer` trains on have the columns of `data.row_draws`: each row chooses its phrases by a
+    seed of its own, and brings the rows of the batches before for `PreBatch`. A batch then depends on its rows alone.
+    With other rows and several dataloader workers each worker has its own copy of this: `PreBatch` then remembers the
+    batches of one worker, and a `generator` gives all workers the same numbers, and the same again in each epoch.
 
     Args:
         tokenizer: The fast tokenizer of the ids, and of what the miner reads.
@@ -49,7 +53,7 @@ class PhraseCollator:
         false_negatives: Where entries that the text goes on with are masked: `"at_tokens"`, where the target is a
             token; `"everywhere"`, where it is a phrase as well, but never that phrase; `"keep"`, nowhere. Where the
             target is a phrase they are its prefixes and extensions, the informative negatives of the paper.
-        generator: Makes the choice of phrases; None: torch's own, which differs by worker and which the Trainer seeds.
+        generator: Makes the choice of phrases in rows without a seed; None: torch's own, which differs by worker.
     Raises:
         ValueError: If a setting is out of range; when called, if there is no row, a row has no token, an id is out of
             [0, V), or a label is neither its id nor -100.
@@ -116,6 +120,11 @@ class PhraseCollator:
         self._special_ids = frozenset(tokenizer.all_special_ids)
         self._pad_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(i, int)), 0)
 
+    @property
+    def num_batches_before(self) -> int:
+        """How many batches before a batch its negatives come from."""
+        return max((source.num_batches for source in self.negatives if isinstance(source, PreBatch)), default=0)
+
     def seeded(self, seed: int) -> "PhraseCollator":
         """Return a collator like this one that chooses phrases by a seed of its own, and shares no batches before."""
         twin = copy.copy(self)
@@ -130,7 +139,9 @@ class PhraseCollator:
         if not features:
             raise ValueError("a batch must have at least one row, got none")
         rows = [self._row(feature) for feature in features]
-        texts = [self._phrased(ids, labels) for ids, labels in rows]
+        texts = [self._phrased(*row, feature) for row, feature in zip(rows, features, strict=True)]
+        if BEFORE_COLUMN in features[0]:
+            self._recall([feature[BEFORE_COLUMN] for feature in features])
         entries = PhraseEntries(self._windows(texts), len(texts), stop_ids=self._special_ids)
         if any(isinstance(strategy, InBatch) for strategy in self.negatives):
             entries.row_mask[:] = True
@@ -150,7 +161,7 @@ class PhraseCollator:
             "labels": padded([labels for _, labels in rows], IGNORED),
             "phrase_input_ids": padded(sequences, self._pad_id),
             "phrase_attention_mask": padded([[1] * len(sequence) for sequence in sequences], 0),
-            "phrase_labels": padded(targets, IGNORED),
+            "phrase_targets": padded(targets, IGNORED),
             "token_positions": padded([[end - 1 for _, end in spans] for spans in pieces], 0),
             "windows": padded(entries.windows, 0),
             "phrase_windows": entries.places,
@@ -182,12 +193,22 @@ class PhraseCollator:
             raise ValueError(f"labels must be the input_ids, or {IGNORED} where nothing is predicted; got others")
         return ids.tolist(), targets.tolist()
 
-    def _phrased(self, ids: list[int], labels: list[int]) -> PhrasedText:
+    def _phrased(self, ids: list[int], labels: list[int], feature: Mapping[str, Any]) -> PhrasedText:
         candidates = np.asarray(self.miner.spans(TokenizedText.from_ids(ids, self.tokenizer)))
         barred = np.array([id_ in self._special_ids for id_ in ids]) | (np.array(labels) == IGNORED)
         usable = usable_spans(candidates, barred, self.max_tokens)
-        spans = choose_spans(usable, min_gap=self.min_gap, phrase_rate=self.phrase_rate, generator=self.generator)
+        seed = feature.get(SEED_COLUMN)
+        generator = self.generator if seed is None else torch.Generator().manual_seed(seed)
+        spans = choose_spans(usable, min_gap=self.min_gap, phrase_rate=self.phrase_rate, generator=generator)
         return PhrasedText(tuple(ids), spans)
+
+    def _recall(self, rows_before: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Make the batches before those of these rows, which are given with the latest batch first."""
+        by_age = zip_longest(*rows_before)
+        batches = [[self._phrased(*self._row(row), row) for row in batch if row is not None] for batch in by_age]
+        for source in self.negatives:
+            if isinstance(source, PreBatch):
+                source.recall(batches[::-1])
 
     def _id(self, piece: Phrase, entries: PhraseEntries) -> int:
         return piece[0] if len(piece) == 1 else self.vocab_size + entries.numbers[piece]

@@ -15,6 +15,7 @@ from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
+from hf_targets.models.weight_access import execution_device
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def continue_prefixes(
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
     for start in range(0, len(prefixes), batch_size):
         group = prefixes[start : start + batch_size]
-        ids = torch.tensor([prefix.tokens for prefix in group], device=model.device)
+        ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
         mask, begin = torch.ones_like(ids), time.perf_counter()
         vocabularies, phrases = None, {}
         if vocabulary_of is None:

@@ -12,6 +12,7 @@ from hf_targets.models.curves.configuration import CurveConfig
 from hf_targets.models.dropout import without_dropout
 from hf_targets.models.mdlm.inputs import check_mask
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
+from hf_targets.models.weight_access import execution_device
 
 _CANVASES_AT_ONCE = 32
 
@@ -97,9 +98,9 @@ def curves_of_canvases(
     if num_points < 2:
         raise ValueError(f"num_points must be 2 or more, the two ends of the curve, got {num_points}")
     check_mask(attention_mask, canvases[0])
-    rows = torch.stack([canvas[row] for canvas in canvases]).to(model.device)
+    rows = torch.stack([canvas[row] for canvas in canvases]).to(execution_device(model))
     if attention_mask is not None:
-        rows = rows[:, attention_mask[row].to(model.device) != 0]
+        rows = rows[:, attention_mask[row].to(execution_device(model)) != 0]
     length = rows.shape[1]
     count, degree = curve.num_control_points_for(length), curve.degree_for(length)
     whole = basis_matrix(num_points, count, degree, margin=0.0).T
@@ -108,7 +109,7 @@ def curves_of_canvases(
     with without_dropout(model):
         for start in range(0, len(rows), _CANVASES_AT_ONCE):
             part = slice(start, start + _CANVASES_AT_ONCE)
-            times = None if timesteps is None else timesteps[part].to(model.device)
+            times = None if timesteps is None else timesteps[part].to(execution_device(model))
             output = model(rows[part], timesteps=times, skip_logits=True)
             for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
                 masked = canvas == model.config.mask_token_id

@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 
 from hf_targets.extras import require
 from hf_targets.models.dropout import without_dropout
+from hf_targets.models.weight_access import execution_device
 
 GIVEN = "given features"
 """What stands for the name of the feature model where features were given."""
@@ -183,8 +184,10 @@ def text_features(
             ids = pad_sequence([rows[place] for place in places], batch_first=True)
             lengths = torch.tensor([len(rows[place]) for place in places])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-            output = backbone(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
-            last = output.last_hidden_state[torch.arange(len(places)), (lengths - 1).to(model.device)]
+            output = backbone(
+                input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
+            )
+            last = output.last_hidden_state[torch.arange(len(places)), (lengths - 1).to(execution_device(model))]
             if not len(features):
                 features = np.empty((len(rows), last.shape[-1]), np.float32)
             features[places] = last.float().cpu().numpy()

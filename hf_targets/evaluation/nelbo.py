@@ -13,6 +13,7 @@ from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.dropout import without_dropout
 from hf_targets.models.mdlm.bound import EvaluationNoise, mean_bound
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
+from hf_targets.models.weight_access import execution_device
 
 _MOST_LEFT_AT_THE_END = 0.01
 _NORMAL_QUANTILE = 1.96  # of 97.5%
@@ -125,7 +126,7 @@ def perplexity_bound(
             )
             lengths = torch.tensor([len(blocks[place][0]) for place in places])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-            ids, labels, mask = (tensor.to(model.device) for tensor in (ids, labels, mask))
+            ids, labels, mask = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask))
             nelbos[places] = noise.row_nelbos(model, places, ids, labels, mask).double().cpu()
     nelbo, error = mean_bound(nelbos, num_tokens)
     num_words = None if None in words else int(sum(words))

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.dropout import without_dropout
+from hf_targets.models.weight_access import execution_device
 
 _DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
 
@@ -249,7 +250,9 @@ def _negative_log_likelihoods(
             ids = pad_sequence([rows[place][0] for place in places], batch_first=True)
             lengths = torch.tensor([len(rows[place][0]) for place in places])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-            logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits
+            logits = model(
+                input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
+            ).logits
             for place, row in zip(places, logits, strict=True):
                 targets = rows[place][1][1:].to(row.device)
                 losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")

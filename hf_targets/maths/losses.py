@@ -72,11 +72,14 @@ def perplexity(mean_nll: float) -> float:
 def target_count(targets: Int[Tensor, "batch time"], num_items_in_batch: Tensor | int | None) -> Tensor | int:
     """Return what a loss is divided by: the Trainer's count where there is one, else the labels other than -100.
 
-    A count that is a tensor is on the device of the targets; without targets it is 1, and the loss 0.
+    It is at least 1, so that a step without any target has loss 0 and gradients of 0: the Trainer counts 0 there.
+    A count that is a tensor is moved to the device of the targets.
     """
     if num_items_in_batch is None:
         return (targets != IGNORED).sum().clamp(min=1)
-    return num_items_in_batch.to(targets.device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch
+    if isinstance(num_items_in_batch, Tensor):
+        return num_items_in_batch.to(targets.device).clamp(min=1)
+    return max(1, num_items_in_batch)
 
 
 def ngram_loss(

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hf_targets.maths.losses import IGNORED
 
@@ -50,3 +51,22 @@ def mask_first_tokens(labels: Tensor, attention_mask: Tensor | None, position_id
     """
     steps = steps_into_sequence(labels.shape[0], labels.shape[1], attention_mask, position_ids, labels.device)
     return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(steps[:, 1:] < 1, IGNORED)], dim=1)
+
+
+def next_targets(
+    labels: Tensor | None,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None = None,
+    *,
+    shifted: Tensor | None = None,
+) -> Tensor:
+    """Return what the state at each position predicts, (batch, time), -100 where that is nothing.
+
+    Args:
+        labels: (batch, time), unshifted.
+        shifted: (batch, time), labels that are shifted already; they are returned as they are.
+    """
+    if shifted is not None:
+        return shifted
+    assert labels is not None
+    return F.pad(mask_first_tokens(labels, attention_mask, position_ids)[:, 1:], (0, 1), value=IGNORED)

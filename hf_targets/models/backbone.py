@@ -5,6 +5,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_targets.models.dropout import without_dropout
+from hf_targets.models.weight_access import execution_device, num_rows
 
 
 def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
@@ -36,11 +37,11 @@ def check_backbone(backbone: PreTrainedModel) -> None:
     layer = output_embedding(backbone)
     if backbone.base_model is backbone:
         raise ValueError(f"{type(backbone).__name__} has no base model below its output embedding")
-    if layer.weight.device.type == "meta" or layer.weight.numel() == 0:
+    device = execution_device(layer)
+    if device.type == "meta" or layer.weight.numel() == 0:
         return  # weights are being loaded, or sharded: nothing to try on
     with without_dropout(backbone):
-        device = layer.weight.device
-        ids = torch.arange(8, device=device)[None] % layer.weight.shape[0]
+        ids = torch.arange(8, device=device)[None] % num_rows(layer)
         logits = []
         for run in (lambda: backbone(input_ids=ids).logits, lambda: layer(backbone.base_model(input_ids=ids)[0])):
             with torch.random.fork_rng(list(range(torch.cuda.device_count()))):

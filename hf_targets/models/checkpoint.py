@@ -3,12 +3,16 @@
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: the rest of from_pretrained is PreTrainedModel's)
 
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
 
+from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
-HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+from hf_targets.models.weight_files import HUB_ARGUMENTS, broken_files_named
+
+_MOST_NAMES = 8
 
 
 class StrictLoading:
@@ -24,15 +28,18 @@ class StrictLoading:
         """Load a model.
 
         Raises:
-            ValueError: If the checkpoint is of another kind, or a tensor is missing, left over or of another shape.
+            ValueError: If the checkpoint is of another kind, a file of it is cut short, or a tensor is missing, left
+                over or of another shape.
         """
         name = pretrained_model_name_or_path
         if kwargs.get("config") is None:
             hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
             cls.check_kind(name, PreTrainedConfig.get_config_dict(name, **hub)[0])
-        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        mismatched = [str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]]
-        check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]), mismatched)
+        kwargs["ignore_mismatched_sizes"] = True  # the check below refuses them, and tells their shapes
+        with broken_files_named(name, kwargs):
+            model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        mismatched = {tensor: (found, expected) for tensor, found, expected in info["mismatched_keys"]}
+        _check_complete(name, info["missing_keys"], info["unexpected_keys"], mismatched)
         return (model, info) if output_loading_info else model  # pyright: ignore[reportReturnType]
 
     @classmethod
@@ -50,16 +57,34 @@ class StrictLoading:
             )
 
 
-def check_complete(where: str | PathLike, missing: set[str], extra: set[str], mismatched: list[str]) -> None:
-    """Check that a checkpoint and the model it was read into have the same tensors.
+def check_tensors(where: str | PathLike, found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Check that a file's tensors are those that a model has, by their names and shapes.
 
     Raises:
-        ValueError: If they have not, with the names of the tensors.
+        ValueError: If they are not, with the names of the tensors.
     """
-    wrong = {"missing": sorted(missing), "not in the model": sorted(extra), "of another shape": sorted(mismatched)}
-    told = [f"{what}: {', '.join(names)}" for what, names in wrong.items() if names]
+    both = found.keys() & shapes.keys()
+    mismatched = {name: (found[name].shape, shapes[name]) for name in both if found[name].shape != shapes[name]}
+    _check_complete(where, shapes.keys() - found.keys(), found.keys() - shapes.keys(), mismatched)
+
+
+def _check_complete(
+    where: str | PathLike,
+    missing: Iterable[str],
+    extra: Iterable[str],
+    mismatched: Mapping[str, tuple[Sequence[int], Sequence[int]]],
+) -> None:
+    shapes = [f"{name} is {tuple(found)}, not {tuple(expected)}" for name, (found, expected) in mismatched.items()]
+    wrong = {"missing": missing, "not in the model": extra, "of another shape": shapes}
+    told = [f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names]
     if told:
         raise ValueError(
             f"the checkpoint at {where} does not fit its configuration; {'; '.join(told)}. It is cut short, or its "
             "config.json is of another model"
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
-from hf_targets.models.checkpoint import HUB_ARGUMENTS
+from hf_targets.models.weight_files import HUB_ARGUMENTS
 
 
 def find_checkpoint(
@@ -27,7 +27,7 @@ def find_checkpoint(
         files: Names of the file, the first that there is.
         hub: Where in the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
     Raises:
-        ValueError: If there is none of the files, or `hub` has another argument.
+        ValueError: If there is none of the files, config.json is cut short, or `hub` has another argument.
     """
     if unknown := set(hub) - set(HUB_ARGUMENTS):
         raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {', '.join(HUB_ARGUMENTS)}")
@@ -37,8 +37,17 @@ def find_checkpoint(
     if file is None:
         raise ValueError(f"{name} holds none of {', '.join(files)}; give the file of weights itself")
     beside = Path(name).with_name("config.json") if local else find("config.json")
-    text = Path(beside).read_text(encoding="utf-8") if beside and Path(beside).is_file() else "{}"
-    return Path(file), json.loads(text)
+    return Path(file), _read_config(Path(beside)) if beside and Path(beside).is_file() else {}
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not whole JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{file} must hold settings by name, got a {type(config).__name__}")
+    return config
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -49,8 +58,10 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """
     try:
         tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is not a whole file of tensors: {error}") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:  # torch advises to run the code in the file
+        raise ValueError(f"{file} is not a whole file of tensors ({type(error).__name__})") from error
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"{file} must hold tensors by name and nothing else, got a {type(tensors).__name__}")
     return tensors

@@ -32,7 +32,8 @@ def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -
     """Return the index in `folder` and its settings, if they are whole and have this `fingerprint`.
 
     Raises:
-        ValueError: If a file is missing, truncated, altered or of another version, or the fingerprint differs.
+        ValueError: If a file is missing, truncated, altered, of another version or another kind of index, or the
+            fingerprint differs.
     """
     faiss = require("faiss", extra="phrases")
     path, settings_path = Path(folder, _INDEX), Path(folder, _SETTINGS)
@@ -50,7 +51,15 @@ def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -
         raise ValueError(
             f"{path} is truncated or altered: it is not the file that {settings_path} tells of; build the index again"
         )
-    index = faiss.read_index(str(path))
+    try:
+        index = faiss.read_index(str(path))
+    except (RuntimeError, MemoryError) as error:
+        raise ValueError(f"{path} is not a whole FAISS index ({error}); build the index again") from error
+    if type(index) not in (faiss.IndexFlatIP, faiss.IndexIVFFlat) or index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise ValueError(
+            f"{path} must be an index of inner products, flat or in lists, got a {type(index).__name__}; build the "
+            "index again"
+        )
     lists = index.nlist if isinstance(index, faiss.IndexIVF) else None
     found = {"mode": "exact" if lists is None else "ivf", "dim": index.d, "count": index.ntotal}
     told = {name: settings[name] for name in found}

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
-from hf_targets.models.checkpoint import check_complete
+from hf_targets.models.checkpoint import check_tensors
 from hf_targets.models.published import read_tensors
+from hf_targets.models.weight_access import is_readable
 
 AVERAGING_NAME = "averaging.safetensors"
 """The file of a checkpoint with what its model's file, which has the average, does not: the raw weights."""
@@ -30,6 +31,8 @@ class ExponentialAverage:
     Args:
         model: Its parameters that take gradients now are averaged, beginning with what they are now.
         decay: In [0, 1); 0 makes the average the last weights.
+    Raises:
+        ValueError: If weights are sharded: the average is of whole ones, as a checkpoint has them.
     Source: Sahoo et al. 2024, its published program.
     """
 
@@ -37,6 +40,11 @@ class ExponentialAverage:
         self.decay = decay
         self.num_updates = 0
         self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if not is_readable(model):
+            raise ValueError(
+                "an average is kept of whole weights, and this model has weights that are sharded or offloaded; train "
+                "with ema_decay=None, or in plain data parallelism"
+            )
         self.weights: dict[str, Tensor] = {
             name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
             for name, weight in self._parameters.items()
@@ -104,8 +112,7 @@ class ExponentialAverage:
             shapes[_RAW + name] = parameter.shape
             if parameter.dtype != self.weights[name].dtype:
                 shapes[_AVERAGE + name] = parameter.shape
-        mismatched = [name for name in shapes.keys() & tensors.keys() if tensors[name].shape != shapes[name]]
-        check_complete(file, shapes.keys() - tensors.keys(), tensors.keys() - shapes.keys(), mismatched)
+        check_tensors(file, tensors, shapes)
         self.num_updates = int(tensors[_NUM_UPDATES])
         for name, parameter in self._parameters.items():
             self.weights[name].copy_(tensors.get(_AVERAGE + name, parameter))

@@ -1,21 +1,19 @@
 """Models trained side by side on one corpus: the same budget, seed and rule of selection for every row."""
 
 import copy
-import json
-import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from datasets import Dataset
-from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerState, set_seed
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
+from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_targets.training.arguments import MultiTokenTrainingArguments, TargetTrainingArguments
 from hf_targets.training.multitoken import MultiTokenTrainer, heads_of
+from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
+from hf_targets.training.resuming import train
 from hf_targets.training.trainer import TargetTrainer
 
 
@@ -26,7 +24,7 @@ class Row:
     Attributes:
         name: Of the row, and of the folder its checkpoints are in.
         num_parameters: Trainable ones.
-        seconds: Of training, evaluations included.
+        seconds: Of training, evaluations included, in all its parts.
         ensemble_weight: The lambda of the lowest validation perplexity among those above 0, for a model with heads.
         validation, test: Metrics of `training.multitoken.perplexities`, by their names there, or the bounds of
             `training.diffusion`.
@@ -56,6 +54,7 @@ def train_row(
     *,
     patience: int | None = None,
     resume: bool = False,
+    begin: Callable[[], object] | None = None,
     make_trainer: Callable[..., TargetTrainer] = MultiTokenTrainer,
 ) -> tuple[Row, TargetTrainer]:
     """Train a model, keep its checkpoint of the lowest validation perplexity, and measure that on the test text.
@@ -64,18 +63,24 @@ def train_row(
     the test figure is chosen on the validation text too.
 
     Args:
+        name: Of the row, a plain one, as its folder's is.
         make_model: Called once the seed is set, so that all rows start from the same random state.
         args: Of all rows; this one's checkpoints go to the subfolder `name` of its output folder.
         corpus: Rows with the splits train, validation and test.
         make_trainer: Called with `model`, `args`, both data sets and `callbacks`; its evaluations give `perplexity`.
         patience: Evaluations without a lower validation perplexity before training stops early.
-        resume: Whether to go on from the last checkpoint of the subfolder, if there is one; without, it is emptied.
+        resume: Whether to go on from the newest whole checkpoint of the subfolder, if there is one; what was trained to
+            its end is not trained again. Without, the checkpoints and models in the subfolder are removed.
+        begin: Called before anything is removed or trained, when all that can be checked is checked; `Run.begin`.
     Raises:
-        ValueError: Before anything is removed, if blocks are longer than the model's positions, or evaluations and
-            checkpoints do not come at the same steps. Neither of them asked for means both at every epoch.
+        ValueError: Before anything is removed, if the name is none of a folder, the subfolder is a link, blocks are
+            longer than the model's positions, or evaluations and checkpoints do not come at the same steps. Neither of
+            them asked for means both at every epoch.
     """
-    args = _arguments_of(name, args, resume=resume)
+    check_row_names([name])
+    args = _arguments_of(name, args)
     folder = Path(args.output_dir or ".")
+    check_row_folder(folder)
     set_seed(args.seed)
     model = make_model()
     if isinstance(args, MultiTokenTrainingArguments) and heads_of(model) is None:
@@ -88,29 +93,22 @@ def train_row(
         eval_dataset=corpus["validation"],
         callbacks=[] if patience is None else [EarlyStoppingCallback(patience)],
     )
-    if not resume and trainer.is_world_process_zero():
-        shutil.rmtree(folder, ignore_errors=True)  # the caller has asked whether an older output may go
+    if begin is not None:
+        begin()
+    if not resume and args.should_save:
+        remove_output(folder, ROW_OUTPUT)
     trainer.accelerator.wait_for_everyone()
-    checkpoint = get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None
-    if checkpoint is not None and patience is not None:
-        state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
-        callbacks = cast(dict[str, Any], state.stateful_callbacks or {})
-        stopping = callbacks.get(EarlyStoppingCallback.__name__, {}).get("attributes", {})
-        if stopping.get("early_stopping_patience_counter", 0) >= patience:
-            args.max_steps = state.global_step  # it had stopped early: nothing is left to train
-    start = time.perf_counter()
-    trainer.train(resume_from_checkpoint=checkpoint)
-    seconds = time.perf_counter() - start
+    training = train(trainer, resume=resume)
     trainer.remove_callback(EarlyStoppingCallback)
-    history = list(trainer.state.log_history)  # without the evaluations below
     validation = _without_prefix(trainer.evaluate(), "eval_")
     on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
     test = _without_prefix(on_test, "test_")
     weight = validation.get("ensemble_weight")
-    return Row(name, trainer.get_num_trainable_parameters(), seconds, weight, validation, test, history), trainer
+    num_parameters = trainer.get_num_trainable_parameters()
+    return Row(name, num_parameters, training.seconds, weight, validation, test, training.history), trainer
 
 
-def _arguments_of(name: str, args: TargetTrainingArguments, *, resume: bool) -> TargetTrainingArguments:
+def _arguments_of(name: str, args: TargetTrainingArguments) -> TargetTrainingArguments:
     args = copy.deepcopy(args)
     args.output_dir = str(Path(args.output_dir or ".") / name)
     args.push_to_hub = False  # the recipe uploads one model, at the end
@@ -123,7 +121,6 @@ def _arguments_of(name: str, args: TargetTrainingArguments, *, resume: bool) -> 
         )
     args.load_best_model_at_end = True
     args.metric_for_best_model, args.greater_is_better = "perplexity", False
-    args.restore_callback_states_from_checkpoint = resume
     return args
 
 
@@ -194,4 +191,4 @@ def _markdown(lines: list[list[str]]) -> str:
 def write_rows(rows: list[Row], folder: Path, settings: dict[str, Any]) -> None:
     """Write `results.json`: every row with its history, and the settings that made it."""
     content = {"settings": settings, "rows": [asdict(row) for row in rows]}
-    (folder / "results.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    write_json(folder / "results.json", content)

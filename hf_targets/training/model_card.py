@@ -15,7 +15,7 @@ _TEXT = """---
 
 # {name}
 
-{what}, trained with [hf-targets](https://pypi.org/project/hf-targets/).
+{what}, trained with the Python package hf-targets.
 
 ```python
 import hf_targets  # registers the model with the Auto classes
@@ -27,8 +27,10 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 
 ## Results
 
-Perplexity on the test text of `{dataset}`. Every row was trained with the same budget and seed; its checkpoint and its
-ensemble weight (lambda) were chosen on the validation text.
+Perplexity on the test text of `{dataset}`. All rows were trained by the command below, on the same text, with the same
+seed and settings. Heads make a step longer: the last column has each row's time. The checkpoint of a row is the one of
+the lowest perplexity on the validation text, where its ensemble weight (lambda) was chosen, too. This is one seed: a
+small difference between two rows may be chance.
 
 {table}
 
@@ -100,10 +102,10 @@ def write_model_card(
 def _describe(config: PreTrainedConfig) -> str:
     if not isinstance(config, MultiTokenConfig):
         return f"A plain {config.model_type} model"
-    taught = "word difference representations" if config.target == "difference" else "the words themselves"
+    how = "as word differences" if config.target == "difference" else "directly"
     return (
-        f"A {config.get_text_config().model_type} model taught {taught} of the {config.ngram_size} next words "
-        f"(alpha {config.loss_weight:g})"
+        f"A {config.get_text_config().model_type} model with heads that predict the words after the next one, {how} "
+        f"(N = {config.ngram_size}, alpha {config.loss_weight:g})"
     )
 
 

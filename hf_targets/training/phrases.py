@@ -1,15 +1,21 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one beside it."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
+from accelerate.data_loader import SeedableRandomSampler
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import IterableDataset, RandomSampler, Sampler
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from hf_targets.data.phrases import PhraseCollator
+from hf_targets.data.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.phrases.model import DynamicVocabForCausalLM
+from hf_targets.models.weight_access import num_rows
 from hf_targets.training.arguments import DynamicVocabTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
 
@@ -58,7 +64,7 @@ class DynamicVocabTrainer(TargetTrainer):
         if not self.has_phrases and args.encoder_learning_rate is not None:
             raise ValueError(f"{type(model).__name__} has no phrase encoder: leave out encoder_learning_rate")
         if self.has_phrases:
-            vocab_size: int = model.get_output_embeddings().weight.shape[0]  # pyright: ignore
+            vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore
             if data_collator.vocab_size != vocab_size:
                 raise ValueError(
                     f"phrase ids begin where the model's {vocab_size} tokens end, and the collator's begin at "
@@ -81,6 +87,35 @@ class DynamicVocabTrainer(TargetTrainer):
             return super().get_eval_dataloader(eval_dataset)
         finally:
             self.data_collator = training
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        added = [name for name in (SEED_COLUMN, BEFORE_COLUMN) if name not in self._signature_columns]
+        self._signature_columns = [*self._signature_columns, *added]
+
+    def _get_dataloader(
+        self, dataset: Any, description: str, batch_size: int, sampler_fn: Any = None, **kwargs: Any
+    ) -> Any:
+        if kwargs.get("is_training") and self.has_phrases and not isinstance(dataset, IterableDataset):
+            order = sampler_fn(dataset)
+            if not isinstance(order, BatchRebalanceSampler | None):  # that one gives batches, and is known by its class
+                if isinstance(dataset, Dataset):
+                    dataset = self._remove_unused_columns(dataset, description=description)
+                seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+                draws = self._row_draws(order, batch_size, seed, cast(PhraseCollator, self.data_collator))
+                dataset, sampler_fn = DrawnRows(dataset, seed), lambda _: draws
+        return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
+
+    def _row_draws(self, order: Sampler[int], batch_size: int, seed: int, collator: PhraseCollator) -> RowDraws:
+        if isinstance(order, RandomSampler):  # as accelerate makes of it where it sees it
+            order = SeedableRandomSampler(order.data_source, data_seed=seed)
+        turns = 1 if self.accelerator.split_batches else self.accelerator.num_processes
+        return RowDraws(
+            order,
+            epoch=lambda: int(self.state.epoch or 0),
+            stride=batch_size * turns,
+            num_before=collator.num_batches_before,
+        )
 
     def prediction_step(
         self,

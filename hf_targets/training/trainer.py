@@ -14,6 +14,7 @@ from transformers import Trainer
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.maths.losses import IGNORED
 from hf_targets.models.alignment import mask_first_tokens
+from hf_targets.models.weight_access import num_rows
 
 WORDS_COLUMN = "num_words"
 
@@ -54,8 +55,7 @@ class TargetTrainer(Trainer):
             )
         if not len(dataset):
             raise ValueError(f"the {name} data must have rows, got none")
-        vocab_size: int = self.model.get_input_embeddings().weight.shape[0]  # pyright: ignore
-        check_token_ids(dataset, vocab_size)
+        check_token_ids(dataset, num_rows(self.model.get_input_embeddings()))  # pyright: ignore
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as Trainer does; a data set that is given is looked at first."""
@@ -63,8 +63,12 @@ class TargetTrainer(Trainer):
         return super().evaluate(eval_dataset, *args, **kwargs)
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
-        """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""
-        return super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
+        """Collect the batches of a step; what no model can predict is no target, and is not counted as one.
+
+        A step without any target counts 1, so that a plain model's loss is 0 there, too, and not 0 / 0.
+        """
+        samples, count = super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
+        return samples, count.clamp(min=1) if isinstance(count, Tensor) else count
 
     def _mask_first_tokens(self, batch: dict[str, Any]) -> dict[str, Any]:
         if "labels" not in batch:

@@ -122,7 +122,7 @@ def test_entries_that_the_text_goes_on_with_are_masked_and_no_others(rows, seed,
 def test_the_phrase_to_predict_is_in_the_row_s_table_and_never_masked(rows, seed):
     batch = batch_of(rows, seed=seed, negatives=[Prefixes(), SelfRetrieval()], false_negatives="everywhere")
     masked = {tuple(triple) for triple in batch["masked_phrases"].tolist()}
-    for row, labels in enumerate(batch["phrase_labels"].tolist()):
+    for row, labels in enumerate(batch["phrase_targets"].tolist()):
         for place, label in enumerate(labels[1:]):
             if label >= V:
                 assert batch["phrase_mask"][row, label - V]
@@ -150,7 +150,7 @@ def test_padding_changes_nothing_on_either_side(rows, seed, left):
     batch = collator(seed)(features)
     plain = batch_of(rows, seed=seed)
     assert all(torch.equal(batch[name], plain[name]) for name in plain)
-    for mask, labels in (("attention_mask", "labels"), ("phrase_attention_mask", "phrase_labels")):
+    for mask, labels in (("attention_mask", "labels"), ("phrase_attention_mask", "phrase_targets")):
         assert ((batch[labels] == IGNORED) == (batch[mask] == 0)).all()
 
 
@@ -183,9 +183,9 @@ def test_unlabelled_tokens_and_special_tokens_stay_plain():
         batch = collator(seed, min_gap=0)([{"input_ids": ids, "labels": labels}])
         parts = pieces(batch, 0)
         assert all(len(part) == 1 for part in parts[:8])
-        assert batch["phrase_labels"][0, :8].tolist() == [IGNORED] * 8
+        assert batch["phrase_targets"][0, :8].tolist() == [IGNORED] * 8
         assert (END,) in parts
-        assert batch["phrase_labels"][0, 8:].tolist() == batch["phrase_input_ids"][0, 8:].tolist()
+        assert batch["phrase_targets"][0, 8:].tolist() == batch["phrase_input_ids"][0, 8:].tolist()
 
 
 def test_without_phrases_the_two_sequences_are_one_and_the_table_is_empty():

@@ -46,6 +46,14 @@ def test_a_folder_without_weights_and_arguments_of_no_hub_are_refused(tmp_path):
         find_checkpoint(tmp_path, FILES, {"tag": "a", "branch": "b"})
 
 
+@pytest.mark.parametrize(("text", "told"), [('{"a": 1', "is not whole JSON"), ("[1]", "must hold settings by name")])
+def test_a_configuration_that_is_none_is_told_by_name(text, told, tmp_path):
+    save(tmp_path / FILES[0])
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"{tmp_path / 'config.json'} {told}"):
+        find_checkpoint(tmp_path, FILES, {})
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_tensors_are_read_as_they_were_written(name, tmp_path):
     tensors = read_tensors(save(tmp_path / name))
@@ -74,8 +82,9 @@ def test_no_code_of_a_file_is_run(tmp_path):
     with pytest.raises(ValueError, match="is not a whole file of tensors"):
         read_tensors(file)
     file.write_bytes(pickle.dumps({"one": Code()}, 2))
-    with pytest.raises(ValueError, match="is not a whole file of tensors"):
+    with pytest.raises(ValueError, match="is not a whole file of tensors") as error:
         read_tensors(file)
+    assert "weights_only" not in str(error.value), "nobody is told how to run it"
 
 
 @pytest.mark.parametrize(("content", "kind"), [([torch.ones(1)], "list"), ({"a": {"b": torch.ones(1)}}, "dict")])

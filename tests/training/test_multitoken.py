@@ -193,7 +193,7 @@ def test_labels_are_smoothed_in_training_and_not_in_evaluation(tmp_path):
     model, ids = make_model("gpt2"), blocks(4)
     trainer = make_trainer(tmp_path, model, train=ids, evaluation=ids, label_smoothing_factor=0.1, max_steps=1)
     expected = model.eval()(
-        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, label_smoothing=0.1
+        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, smoothing=0.1
     ).loss.item()
     evaluated = trainer.evaluate()["eval_loss"]
     trainer.train()

@@ -205,27 +205,60 @@ def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
     assert all(name.startswith("phrase_encoder.") or name.split(".")[-2] in linear for name in changed)
 
 
-@pytest.mark.parametrize("stop", [3, 4])
-def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
-    def run(folder, resume=None):
-        model = make_dynamic_model()
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.2  # random numbers must go on where they stopped
-        collator = tiny_models.make_collator()
-        collator.miner = TokenNgrams(
-            3, 3
-        )  # leaves nothing to chance: a batch is collated before it is known to be next
-        trainer = make_trainer(
-            folder, model, collator, save_strategy="steps", save_steps=stop, max_steps=-1, num_train_epochs=1
-        )
-        trainer.train(resume_from_checkpoint=resume)
-        return weights(trainer.model), [[entry[name] for name in PARTS] for entry in losses(trainer)]
+def run_with_chance(folder, resume=None, **options):
+    """Train for two epochs of 7 batches with dropout and chosen phrases, those of two batches before as negatives."""
+    model = make_dynamic_model()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.2
+    collator = tiny_models.make_collator(negatives=[InBatch(), PreBatch(2)], phrase_rate=0.5)
+    collator.generator = None
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": -1, "num_train_epochs": 2, **options}
+    trainer = make_trainer(folder, model, collator, train=blocks(28), **options)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, (weights(trainer.model), [[entry[name] for name in PARTS] for entry in losses(trainer)])
 
-    whole, log = run(tmp_path / "run")
-    resumed, resumed_log = run(tmp_path / "run2", resume=str(tmp_path / "run" / f"checkpoint-{stop}"))
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_num_workers": 2}])
+def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, tmp_path):
+    _, (whole, log) = run_with_chance(tmp_path / "run", **options)
+    stops = (1, 6) if "gradient_accumulation_steps" in options else (3, 9)
+    for stop in stops:
+        resume = str(tmp_path / "run" / f"checkpoint-{stop}")
+        _, (resumed, resumed_log) = run_with_chance(tmp_path / f"from{stop}", resume, **options)
+        assert_same(whole, resumed, rtol=0, atol=0)
+        assert log == resumed_log
+
+
+_RESUMED = """
+import sys, torch
+from tests.training.test_phrases import run_with_chance
+
+options = {"per_device_train_batch_size": 2, "ddp_backend": "gloo"}
+_, whole = run_with_chance(sys.argv[1] + "/run", **options)
+trainer, resumed = run_with_chance(sys.argv[1] + "/again", sys.argv[1] + "/run/checkpoint-9", **options)
+if trainer.is_world_process_zero():
+    torch.save((whole, resumed), sys.argv[1] + "/result.pt")
+"""
+
+
+def test_two_processes_resumed_within_an_epoch_end_with_the_numbers_of_an_unbroken_run(tmp_path):
+    run_processes(_RESUMED, tmp_path)
+    (whole, log), (resumed, resumed_log) = torch.load(tmp_path / "result.pt", weights_only=False)
     assert_same(whole, resumed, rtol=0, atol=0)
     assert log == resumed_log
+
+
+def test_workers_change_nothing_in_training(tmp_path):
+    _, (without, log) = run_with_chance(tmp_path / "without")
+    _, (with_workers, log_with) = run_with_chance(tmp_path / "with", dataloader_num_workers=2)
+    assert_same(without, with_workers, rtol=0, atol=0)
+    assert log == log_with
+
+
+def test_an_epoch_chooses_other_phrases_than_the_one_before(tmp_path):
+    _, (_, log) = run_with_chance(tmp_path, learning_rate=0.0, train_sampling_strategy="sequential")
+    assert all(one != other for one, other in zip(log[:7], log[7:], strict=True))
 
 
 @pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])

@@ -13,18 +13,31 @@ from hf_targets.decoding.multitoken.output import DraftCounts
 
 
 class HeadCandidates(CandidateGenerator):
-    """Drafts with the heads of the model that verifies, from the hidden state behind its last word, and counts."""
+    """Drafts with the heads of the model that verifies, from the hidden state behind its last word, and counts.
+
+    Args:
+        num_tokens: Words of a draft, at most, without those that are looked up.
+        max_length: Words of the whole text, at most.
+        max_positions: Words that the model reads, at most; None: as many as there are.
+    """
 
     requires_model_outputs = True
     model_kwargs_overrides = {"output_last_hidden_state": True}  # noqa: RUF012, the base class declares it
 
     def __init__(
-        self, drafter: ChainDrafter, processors: LogitsProcessorList, num_tokens: int, max_length: int
+        self,
+        drafter: ChainDrafter,
+        processors: LogitsProcessorList,
+        num_tokens: int,
+        *,
+        max_length: int,
+        max_positions: int | None,
     ) -> None:
         self._drafter = drafter
         self._processors = processors
         self._num_tokens = num_tokens
-        self._max_length = max_length
+        # the pass that verifies a draft reads all of its words, and adds one that it does not read
+        self._longest = max_length - 1 if max_positions is None else min(max_length - 1, max_positions)
         self._last_count = 0
         self.counts = DraftCounts()
 
@@ -38,7 +51,7 @@ class HeadCandidates(CandidateGenerator):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the text (1, time) with a draft behind it, and the logits (1, draft, vocab) it was sampled from."""
-        count = min(self._num_tokens, self._max_length - input_ids.shape[1] - 1)
+        count = min(self._num_tokens, self._longest - input_ids.shape[1])
         if is_first_iteration or model_outputs is None or count < 1:
             self._last_count = 0
             return input_ids, None
@@ -49,7 +62,7 @@ class HeadCandidates(CandidateGenerator):
             return self._processors(torch.cat([input_ids, words], dim=1), logits)  # pyright: ignore
 
         draft = self._drafter.draft(hidden, input_ids[:, -1], count, process, [input_ids])
-        candidates = torch.cat([input_ids, draft.tokens], dim=1)[:, : self._max_length - 1]
+        candidates = torch.cat([input_ids, draft.tokens], dim=1)[:, : self._longest]
         self._last_count = candidates.shape[1] - input_ids.shape[1]
         self.counts.drafted += self._last_count
         return candidates, None if draft.logits is None else draft.logits[:, : self._last_count]

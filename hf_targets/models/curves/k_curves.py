@@ -36,7 +36,7 @@ class CurveMixture(nn.Module):
         """Draw the curves' tokens anew; the scorer's layers have a method of their own."""
         init.normal_(self.tokens, std=0.02)
 
-    def expand(self, points: Tensor) -> Tensor:
+    def forward(self, points: Tensor) -> Tensor:
         """Return (batch * K, 1 + N, dim): each row of control points (batch, N, dim) K times, behind each token."""
         batch, num_points, dim = points.shape
         tokens = self.tokens.to(points.dtype)[None, :, None].expand(batch, -1, 1, dim)

@@ -18,7 +18,7 @@ class MdlmConfig(PreTrainedConfig):
     """
 
     model_type = "mdlm"
-    keys_to_ignore_at_inference = (
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
         "loss_parts",
         "row_nelbos",
         "num_targets",
@@ -26,7 +26,9 @@ class MdlmConfig(PreTrainedConfig):
         "timesteps",
         "control_points",
         "curve_probabilities",
-    )
+        "hidden_states",
+        "attentions",
+    ]
 
     vocab_size: int = field(default=50258, metadata={"help": "Token ids, that of the mask among them."})
     hidden_size: int = field(default=768, metadata={"help": "d."})

@@ -15,7 +15,8 @@ from hf_targets.decoding.masked_diffusion.loop import fill_canvas
 from hf_targets.decoding.masked_diffusion.output import MaskedDiffusionGenerationOutput
 from hf_targets.decoding.masked_diffusion.settings import SamplerName, SamplerSettings
 from hf_targets.models.dropout import without_dropout
-from hf_targets.models.wrapping import check_segments
+from hf_targets.models.inputs import check_segments
+from hf_targets.models.weight_access import execution_device
 
 
 class MaskedDiffusionGeneration:
@@ -89,7 +90,7 @@ class MaskedDiffusionGeneration:
         config = self.config
         settings = SamplerSettings(sampler, num_steps, tokens_per_step, entropy_bound)
         draw = TokenDraw(
-            Uniforms(generator, self.device),
+            Uniforms(generator, execution_device(self)),
             config.mask_token_id,
             temperature=temperature,
             top_p=top_p,
@@ -102,7 +103,7 @@ class MaskedDiffusionGeneration:
                 1 if batch_size is None else batch_size,
                 config.max_position_embeddings if max_length is None else max_length,
                 config.mask_token_id,
-                self.device,
+                execution_device(self),
             )
         else:
             if batch_size is not None:
@@ -116,7 +117,7 @@ class MaskedDiffusionGeneration:
                 max_length=max_length,
                 mask_token_id=config.mask_token_id,
                 vocab_size=config.vocab_size,
-                device=self.device,
+                device=execution_device(self),
             )
         is_training = any(module.training for module in self.modules())
         with without_dropout(self) if is_training else nullcontext():

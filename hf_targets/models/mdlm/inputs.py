@@ -1,11 +1,11 @@
 """What a batch of a masked diffusion model must be; values are looked at on a CPU alone: elsewhere that would wait."""
 
-import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from hf_targets.decoding.masked_diffusion.canvas import check_mask_shape, have_holes
 from hf_targets.maths.losses import IGNORED
-from hf_targets.models.wrapping import check_integers
+from hf_targets.models.inputs import can_look, check_integers
 
 
 def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None) -> None:
@@ -29,7 +29,7 @@ def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | No
             f"timesteps must be one number a row, ({len(input_ids)},), in (0, 1], got {timesteps.dtype} of shape "
             f"{tuple(timesteps.shape)}"
         )
-    if _can_look(timesteps) and not ((timesteps > 0) & (timesteps <= 1)).all():
+    if can_look(timesteps) and not ((timesteps > 0) & (timesteps <= 1)).all():
         raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
 
 
@@ -42,7 +42,7 @@ def check_clean(labels: Tensor, mask_token_id: int, text: Tensor | None) -> None
     Raises:
         ValueError: If a label is the mask, or another token than the text's.
     """
-    if not _can_look(labels):
+    if not can_look(labels):
         return
     if (labels == mask_token_id).any():
         raise ValueError(
@@ -69,7 +69,7 @@ def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
     if attention_mask is None:
         return
     check_mask_shape(attention_mask, input_ids)
-    if not _can_look(attention_mask):
+    if not can_look(attention_mask):
         return
     kept = attention_mask != 0
     wrong = (have_holes(kept) | ~kept.any(dim=1)).nonzero().flatten()
@@ -82,5 +82,14 @@ def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
         )
 
 
-def _can_look(tensor: Tensor) -> bool:
-    return tensor.is_cpu and not torch.compiler.is_compiling()
+def check_attention(config: PreTrainedConfig, output_attentions: bool | None) -> None:
+    """Check that the attention in use has the weights that are asked for.
+
+    Raises:
+        ValueError: If it has not: only eager attention does.
+    """
+    if output_attentions and config._attn_implementation not in (None, "eager"):
+        raise ValueError(
+            f'output_attentions takes attn_implementation="eager", got {config._attn_implementation!r}; call '
+            'set_attn_implementation("eager"), or load the model with it'
+        )

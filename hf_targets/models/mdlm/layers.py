@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -121,6 +122,7 @@ class DitBlock(GradientCheckpointingLayer):
         condition: Tensor | None,
         rotary: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
+        attentions: list[Tensor] | None = None,
     ) -> Tensor:
         """Return hidden states (batch, length, d).
 
@@ -128,25 +130,34 @@ class DitBlock(GradientCheckpointingLayer):
             condition: (batch or 1, cond_dim), the time embedding; None in a folded model.
             rotary: From `rotary_table`.
             attention_mask: As `create_bidirectional_mask` of Transformers makes it for the attention in use.
+            attentions: A list to which eager attention adds its weights, (batch, heads, length, length).
         """
+        attend = partial(self._attend, rotary=rotary, attention_mask=attention_mask, attentions=attentions)
         if condition is None:
-            hidden = hidden + self._dropped(self._attend(self.norm1(hidden), rotary, attention_mask))
+            hidden = hidden + self._dropped(attend(self.norm1(hidden)))
             return hidden + self._dropped(self.mlp(self.norm2(hidden)))
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(condition)
-        attended = self._attend(modulate(self.norm1(hidden), shift, scale), rotary, attention_mask)
+        attended = attend(modulate(self.norm1(hidden), shift, scale))
         hidden = hidden + gate * self._dropped(attended)
         return hidden + mlp_gate * self._dropped(self.mlp(modulate(self.norm2(hidden), mlp_shift, mlp_scale)))
 
     def _dropped(self, states: Tensor) -> Tensor:
         return F.dropout(states, self.config.dropout, self.training)
 
-    def _attend(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attention_mask: Tensor | None) -> Tensor:
+    def _attend(
+        self,
+        hidden: Tensor,
+        *,
+        rotary: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None,
+        attentions: list[Tensor] | None,
+    ) -> Tensor:
         batch, length, size = hidden.shape
         heads = self.attn_qkv(hidden).view(batch, length, 3, self.config.num_attention_heads, -1)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         name = cast(str, self.config._attn_implementation)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, _eager_attention)
-        attended = attend(
+        attended, weights = attend(
             self,
             _rotate(query, *rotary),
             _rotate(key, *rotary),
@@ -155,7 +166,9 @@ class DitBlock(GradientCheckpointingLayer):
             dropout=0.0,
             scaling=(size // self.config.num_attention_heads) ** -0.5,
             is_causal=False,
-        )[0]
+        )
+        if attentions is not None:
+            attentions.append(weights)
         return self.attn_out(attended.reshape(batch, length, size))
 
 

@@ -17,13 +17,14 @@ from hf_targets.maths.noise import SMALLEST_TIME, NoiseSchedule, antithetic_time
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.checkpoint import StrictLoading
 from hf_targets.models.curves.configuration import CurveConfig
+from hf_targets.models.inputs import check_count, check_ids, check_segments
 from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.models.mdlm.configuration import MdlmConfig, as_curve_config
 from hf_targets.models.mdlm.folding import fold_modulation
 from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
-from hf_targets.models.mdlm.inputs import check_batch, check_clean, check_mask
+from hf_targets.models.mdlm.inputs import check_attention, check_batch, check_clean, check_mask
 from hf_targets.models.mdlm.original import OriginalLayout
-from hf_targets.models.wrapping import check_ids, check_segments
+from hf_targets.models.weight_access import call_inside
 from hf_targets.models.zero_linear import ZeroLinear
 
 IMPOSSIBLE = -1e6
@@ -44,6 +45,10 @@ class MaskedDiffusionOutput(ModelOutput):
         timesteps: (batch,), the times at which they were masked, if there are labels.
         control_points: (batch, N, d), the predicted curve, from each row's first token on; None without a curve.
         curve_probabilities: (batch, K), of K predicted curves; None with one.
+        hidden_states: If asked for, what each block reads, (batch, length, d), and what the output matrix reads, last.
+            Blocks that run on a curve read its control points: (batch, N, d), or of K curves (batch x K, 1 + N, d).
+        attentions: If asked for, the attention weights of each block, (batch, heads, length, length); of blocks on a
+            curve likewise.
     """
 
     loss: Tensor | None = None
@@ -55,6 +60,8 @@ class MaskedDiffusionOutput(ModelOutput):
     timesteps: Tensor | None = None
     control_points: Tensor | None = None
     curve_probabilities: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
@@ -171,6 +178,8 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         generator: torch.Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
     ) -> MaskedDiffusionOutput:
         """Predict the clean tokens of a canvas; with labels, return the bound that trains the model.
@@ -189,12 +198,16 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             generator: Of times and masks; None: the global one.
             num_items_in_batch: What the loss is divided by; None counts the targets, masked or not.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
+            output_hidden_states: Whether to return them; None: as the configuration says.
+            output_attentions: Whether to return them, which takes eager attention; None likewise.
         Raises:
-            ValueError: If shapes do not agree, an id is out of range, a mask has holes, or times are missing.
+            ValueError: If shapes do not agree, an id is out of range, a mask has holes, times are missing, or attention
+                weights are asked of an attention that does not have them.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MaskedDiffusionOutput")
         check_segments(token_type_ids)
+        check_count(num_items_in_batch, has_labels=labels is not None)
         config = cast(MdlmConfig, self.config)
         check_batch(input_ids, labels, timesteps)
         check_ids(input_ids, config.vocab_size, "input_ids")
@@ -218,7 +231,13 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
                     generator=generator,
                 )
             weights = self._weights(timesteps)
-        states = self._states(canvas, attention_mask, timesteps)
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states
+        if output_attentions is None:
+            output_attentions = config.output_attentions
+        check_attention(config, output_attentions)
+        wanted = {"output_hidden_states": bool(output_hidden_states), "output_attentions": bool(output_attentions)}
+        states = self._states(canvas, attention_mask, timesteps, **wanted)
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         output = MaskedDiffusionOutput(
             logits=None if skip_logits else self._substitute(states.hidden, canvas),
@@ -226,12 +245,14 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             timesteps=timesteps,
             control_points=states.control_points,
             curve_probabilities=states.curve_probabilities,
+            hidden_states=states.hidden_states,
+            attentions=states.attentions,
         )
         if labels is not None and weights is not None:
             losses = self._masked_losses(states.hidden, canvas, labels)
             rows = (losses * weights[:, None].to(losses.dtype)).sum(dim=1)
             output.loss = rows.sum() / target_count(labels, num_items_in_batch)
-            output.loss_parts = {"nelbo": output.loss.detach()}
+            output.loss_parts = {"nelbo": output.loss.detach().clone()}  # Trainer scales the loss in place
             output.row_nelbos, output.num_targets = rows.detach(), (labels != IGNORED).sum(dim=1)
         return output
 
@@ -264,7 +285,9 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         steps = cast(MdlmConfig, self.config).num_diffusion_steps
         return self.schedule.weight(times) if steps is None else self.schedule.discrete_weight(times, steps)
 
-    def _states(self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None) -> BackboneOutput:
+    def _states(
+        self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, **wanted: bool
+    ) -> BackboneOutput:
         if not cast(MdlmConfig, self.config).time_conditioning:
             sigma = torch.zeros(1, device=canvas.device)
         elif timesteps is None:
@@ -273,17 +296,20 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             sigma = self.schedule.sigma(timesteps)
         if attention_mask is not None:
             attention_mask = (attention_mask != 0).long()
-        return self.backbone(canvas, attention_mask, sigma)
+        return self.backbone(canvas, attention_mask, sigma, **wanted)
 
-    def _output_bias(self) -> Tensor:
+    def _bias_without_mask(self, bias: Tensor) -> Tensor:
         """Return the output bias with the mask made impossible."""
-        bias = output_embedding(self).bias
         is_mask = torch.arange(len(bias), device=bias.device) == cast(MdlmConfig, self.config).mask_token_id
         return bias.to(torch.promote_types(bias.dtype, torch.float32)) + IMPOSSIBLE * is_mask
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, output_embedding(self).weight)
-        return (logits.to(torch.promote_types(logits.dtype, torch.float32)) + self._output_bias()).log_softmax(dim=-1)
+        def compute(weight: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+            logits = F.linear(hidden, weight)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            return (logits + self._bias_without_mask(bias)).log_softmax(dim=-1)
+
+        return call_inside(output_embedding(self), compute, hidden)
 
     def _substitute(self, hidden: Tensor, canvas: Tensor) -> Tensor:
         """Return log-probabilities in which a token that is not masked is itself."""
@@ -295,9 +321,13 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
     def _masked_losses(self, hidden: Tensor, canvas: Tensor, labels: Tensor) -> Tensor:
         """Return -log p(label), (batch, length), where a target is masked; elsewhere SUBS makes it 0."""
         masked = (canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
-        output, bias = output_embedding(self), self._output_bias()
+        output = output_embedding(self)
+
+        def compute(weight: Tensor, bias: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
+            return token_cross_entropy(hidden, weight, targets, self._bias_without_mask(bias))
+
         if torch.compiler.is_compiling():  # a compiled graph has no shapes that depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
-            return token_cross_entropy(hidden.flatten(0, 1), output.weight, targets, bias).view_as(labels)
-        losses = token_cross_entropy(hidden[masked], output.weight, labels[masked], bias)
+            return call_inside(output, compute, hidden.flatten(0, 1), targets).view_as(labels)
+        losses = call_inside(output, compute, hidden[masked], labels[masked])
         return torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from hf_targets.models.checkpoint import check_complete
+from hf_targets.models.checkpoint import check_tensors
 from hf_targets.models.mdlm.configuration import MdlmConfig
 from hf_targets.models.mdlm.layers import rotary_frequencies
 from hf_targets.models.published import find_checkpoint, read_tensors
@@ -66,9 +66,8 @@ class OriginalLayout:
         model = cls(MdlmConfig(**{**_sizes(tensors, name), **_settings(published), **config}))
         ours = {_EMBEDDING if key == _THEIR_EMBEDDING else key: tensor for key, tensor in tensors.items()}
         _check_frequencies(ours.pop(_FREQUENCIES, None), model.config, name)
-        state = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith(_CURVE)}
-        wrong = [key for key in state if key in ours and state[key].shape != ours[key].shape]
-        check_complete(name, state.keys() - ours.keys(), ours.keys() - state.keys(), wrong)
+        shapes = {key: tensor.shape for key, tensor in model.state_dict().items() if not key.startswith(_CURVE)}
+        check_tensors(name, ours, shapes)
         model.load_state_dict(ours, strict=False)
         return model.eval()
 

@@ -16,13 +16,30 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from hf_targets.decoding.multitoken.past import PastPredictions
 from hf_targets.maths.losses import IGNORED, ngram_loss, target_count, token_cross_entropy
 from hf_targets.maths.mixing import mix_predictions
-from hf_targets.models.alignment import mask_first_tokens, steps_into_sequence
+from hf_targets.models.alignment import next_targets, steps_into_sequence
 from hf_targets.models.backbone import check_backbone, output_embedding
+from hf_targets.models.fingerprint import Fingerprint
+from hf_targets.models.inputs import (
+    check_attention_mask,
+    check_count,
+    check_ids,
+    check_nll_weights,
+    check_shapes,
+    kept_positions,
+)
 from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
 from hf_targets.models.multitoken.heads import FutureHeads
-from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_ids, check_shapes, keep_weights, load_base
+from hf_targets.models.weight_access import call_inside, execution_device, num_rows, output_cross_entropy
+from hf_targets.models.wrapping import (
+    WrapsBackbone,
+    backbone_inputs,
+    check_loading,
+    keep_weights,
+    load_base,
+    split_fields,
+)
 from hf_targets.models.zero_linear import ZeroLinear
 
 
@@ -59,14 +76,16 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
     """
 
     config_class = MultiTokenConfig
+    new_part = "heads"
+    trained_by = "MultiTokenTrainer"
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
         self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
         check_backbone(self.backbone)
         config.backbone = self.backbone.config
-        vocab_size, width = self.get_output_embeddings().weight.shape
-        self.heads = FutureHeads(config, width=width, vocab_size=vocab_size)
+        output = self.get_output_embeddings()
+        self.heads = FutureHeads(config, width=output.in_features, vocab_size=num_rows(output))
         if backbone is not None:
             keep_weights(backbone)
         self.post_init()
@@ -85,19 +104,24 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             base: A model, used as it is and not copied, or the name or path of one.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is a name or a path.
             config: Fields of `MultiTokenConfig`: `ngram_size`, `target`, `loss_weight`, `ensemble_weight`, `head` ...
+                Where `base` is a name or a path also `dtype`, `device_map`, `attn_implementation` and the other
+                `LOADING_ARGUMENTS`, which may stand in `backbone_kwargs` as well.
         Raises:
             ValueError: If a field is unknown or out of range, or the model has no output embedding, has heads already,
                 or cannot share its output matrix.
         """
-        check_fields(MultiTokenConfig, config, BASE_FIELDS)
-        base = load_base(base, backbone_kwargs)
+        config, loading = split_fields(MultiTokenConfig, config, BASE_FIELDS)
+        loading |= backbone_kwargs or {}
+        check_loading(loading, base)
+        base = load_base(base, loading)
         if isinstance(base, MultiTokenForCausalLM):
             raise ValueError("the base model has future-word heads already; give its `.backbone` to put new ones on it")
         output = output_embedding(base)
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
         # A copy: a composite configuration resets the attention implementation of the one it is given.
         model = cls(MultiTokenConfig(backbone=copy.deepcopy(base.config), **known), backbone=base)
-        model.heads.to(device=output.weight.device, dtype=output.weight.dtype)
+        model.base_fingerprint = Fingerprint.of(base)
+        model.heads.to(device=execution_device(output), dtype=output.weight.dtype)
         model.heads.copy_outputs(output)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
@@ -131,9 +155,10 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         *,
+        token_type_ids: Tensor | None = None,
         ensemble_weight: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        label_smoothing: float = 0.0,
+        smoothing: float = 0.0,
         nll_weights: Sequence[float] | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
@@ -151,59 +176,69 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
                 most others' does without a cache, OPT's does not.
             labels: (batch, time), unshifted as everywhere in Transformers; -100 is not a target, nor is the first
                 token of a sequence, before which there is only padding or another document.
+            token_type_ids: (batch, time), for a backbone that takes them.
             ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
             num_items_in_batch: What every part of the loss is divided by; None counts the next-word targets here.
-            label_smoothing: Share of the uniform distribution in the targets of the loss.
+            smoothing: Share of the uniform distribution in the targets of the loss (label smoothing).
             nll_weights: Ensemble weights to score the labels under, in one pass: see `nlls` of the output.
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
             output_last_hidden_state: Whether to return it.
-            kwargs: Passed to the backbone.
+            kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
+                target of each position at its own index. They go over `labels`.
         Raises:
-            ValueError: If labels have another shape or are outside the vocabulary, a weight is outside [0, 1], word
-                differences lack `input_ids`, or an ensemble is asked for that there is not: of heads with
-                `own_outputs`, with a cache that does not hold what its positions predicted, or with labels beside a
-                filled one.
+            ValueError: If labels or the attention mask have another shape, labels are outside the vocabulary or missing
+                beside `num_items_in_batch`, logits of positions beyond the text are asked for, a weight is outside
+                [0, 1] or there is none, word differences lack `input_ids`, or an ensemble is asked for that there is
+                not: of heads with `own_outputs`, with a cache that does not hold what its positions predicted, or with
+                labels beside a filled one.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
-        self._check_inputs(input_ids, inputs_embeds, labels)
+        shifted: Tensor | None = kwargs.pop("shift_labels", None)  # a name with "label" in it confuses Trainer
+        scored = labels is not None or shifted is not None
+        check_count(num_items_in_batch, has_labels=scored)
+        text = self._check_inputs(input_ids, inputs_embeds, labels, shifted)
+        check_attention_mask(attention_mask, text, past_key_values)
+        check_nll_weights(nll_weights, has_labels=scored)
+        kept = kept_positions(logits_to_keep, text.shape[1])
         if weight and past_key_values is not None:
             PastPredictions.check(past_key_values)
-            if labels is not None and past_key_values.get_seq_length():
+            if scored and past_key_values.get_seq_length():
                 raise ValueError("an ensemble scores labels of whole sequences; leave out past_key_values or labels")
-        if labels is not None:
+        if scored:
             kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
-        if past_key_values is not None:
-            kwargs["past_key_values"] = past_key_values
         outputs = self.backbone.base_model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             return_dict=True,
+            **backbone_inputs(past_key_values=past_key_values, token_type_ids=token_type_ids),
             **kwargs,
         )
         hidden: Tensor = outputs[0]
-        future, exists = [], []
-        if labels is not None or weight:
+        targets = next_targets(labels, attention_mask, position_ids, shifted=shifted) if scored else None
+        future, exists, sums = [], [], []
+        if scored or weight:
             cache = outputs.get("past_key_values") if weight else None
-            future, exists = self._predict_future(hidden, input_ids, attention_mask, position_ids, cache)
+            known = self._known_words(hidden, input_ids, attention_mask, position_ids, cache)
+            # one call with a gradient: of several, FSDP may lose that of a tied matrix
+            future, exists, sums = call_inside(self.get_output_embeddings(), self._read, *known, targets, smoothing)
 
         loss = loss_parts = nlls = logits = None
-        if labels is not None:
-            targets = F.pad(mask_first_tokens(labels, attention_mask, position_ids)[:, 1:], (0, 1), value=IGNORED)
-            parts = self._loss_parts(hidden, future, exists, targets, num_items_in_batch, label_smoothing)
+        if targets is not None:
+            count = target_count(targets, num_items_in_batch)
+            parts = {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
             loss = ngram_loss(parts["next_word"], list(parts.values())[1:], self.config.loss_weight)
             loss_parts = {name: part.detach() for name, part in parts.items()}
             if nll_weights is not None:
                 nlls = self._score(hidden, future, exists, targets, nll_weights)
         if skip_logits is None:
-            skip_logits = self.training and labels is not None
+            skip_logits = self.training and scored
         if not skip_logits:
             mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.get_output_embeddings()(mixed[:, kept])
         return MultiTokenCausalLMOutput(
             loss=loss,
@@ -216,25 +251,31 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             attentions=outputs.get("attentions"),
         )
 
-    def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, labels: Tensor | None) -> None:
-        check_shapes(input_ids, inputs_embeds, labels)
-        vocab_size = self.get_output_embeddings().weight.shape[0]
-        for name, ids, ignored in (("input_ids", input_ids, None), ("labels", labels, IGNORED)):
+    def _check_inputs(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        labels: Tensor | None,
+        shifted: Tensor | None,
+    ) -> Tensor:
+        text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
+        vocab_size = num_rows(self.get_output_embeddings())
+        for name, ids in (("input_ids", input_ids), ("labels", labels), ("shift_labels", shifted)):
             if ids is not None:
-                check_ids(ids, vocab_size, name, ignored)
+                check_ids(ids, vocab_size, name, None if name == "input_ids" else IGNORED)
+        return text
 
-    def _predict_future(
+    def _known_words(
         self,
         hidden: Tensor,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
         cache: Cache | None,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return head n's predicted embeddings of the last targets of `hidden`, and which of them exist, for each n.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the hidden states and words that the heads look at, and the steps of the positions read now.
 
-        Entry n - 1 is (batch, time - n, d), more if a cache tells what the positions before these predicted; its last
-        row predicts the target of the last position.
+        With a cache the first two go back to earlier positions, whose heads predict the targets of these.
         """
         batch, time, _ = hidden.shape
         words = torch.zeros_like(hidden[..., 0], dtype=torch.long) if input_ids is None else input_ids
@@ -251,53 +292,52 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
                 cache.layers.append(layer)
         before = None if layer is None else layer.last_steps()
         steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device, before=before)
-        past = 0
         if layer is not None:
             hidden, words, _ = layer.extend(hidden, words, steps, window=self.config.ngram_size - 1)
-            past = hidden.shape[1] - time
-        rows = None
-        if self.config.target == "difference":
-            rows = F.embedding(words[:, 1:], self.get_output_embeddings().weight.detach())
+        return hidden, words, steps
+
+    def _read(
+        self,
+        matrix: Tensor,
+        bias: Tensor | None,
+        hidden: Tensor,
+        words: Tensor,
+        steps: Tensor,
+        targets: Tensor | None,
+        smoothing: float,
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Return what the heads predict with the output matrix, which of it exists, and the summed losses.
+
+        Entry n - 1 of the first two is head n's, (batch, time - n, d) and (batch, time - n), longer if a cache tells
+        what earlier positions predicted; its last row predicts the target of the last position. Entry n of the losses
+        is the sum of L_n of equation (5); there are none without targets.
+        """
+        time = steps.shape[1]
+        past = hidden.shape[1] - time
+        rows = F.embedding(words[:, 1:], matrix.detach()) if self.config.target == "difference" else None
         future = self.heads(hidden, rows, past)
         exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
-        return future, exists
-
-    def _loss_parts(
-        self,
-        hidden: Tensor,
-        future: list[Tensor],
-        exists: list[Tensor],
-        targets: Tensor,
-        count: Tensor | int | None,
-        label_smoothing: float,
-    ) -> dict[str, Tensor]:
-        """Return L_0 and L_1 to L_{N-1} of equation (5), each over the number of next-word targets."""
-        count = target_count(targets, count)
+        if targets is None:
+            return future, exists, []
         kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
-        rows = [predictions.flatten(0, 1) for predictions in (hidden, *future)]
+        states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
         labels = [part.flatten() for part in (targets, *kept)]
-        shared = self.get_output_embeddings()
         if self.heads.outputs is None:  # one call over all rows: one gradient of the shared matrix
-            losses = token_cross_entropy(
-                torch.cat(rows), shared.weight, torch.cat(labels), shared.bias, label_smoothing=label_smoothing
-            )
-            sums = [part.sum() for part in losses.split([len(part) for part in rows])]
+            joined = torch.cat(states), matrix, torch.cat(labels), bias
+            losses = token_cross_entropy(*joined, label_smoothing=smoothing).split([len(part) for part in states])
         else:
-            sums = []
-            for n, (part, wanted) in enumerate(zip(rows, labels, strict=True)):
-                output = self.heads.output(n, shared) if n else shared
-                smoothed = {"label_smoothing": label_smoothing}
-                sums.append(token_cross_entropy(part, output.weight, wanted, output.bias, **smoothed).sum())
-        return {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
+            losses = [token_cross_entropy(states[0], matrix, labels[0], bias, label_smoothing=smoothing)]
+            for n in range(1, len(states)):
+                own = self.heads.output(n, self.get_output_embeddings())
+                losses.append(output_cross_entropy(own, states[n], labels[n], label_smoothing=smoothing))
+        return future, exists, [part.sum() for part in losses]
 
     @torch.no_grad()
     def _score(
         self, hidden: Tensor, future: list[Tensor], exists: list[Tensor], targets: Tensor, weights: Sequence[float]
     ) -> Tensor:
-        output = self.get_output_embeddings()
         scores = []
         for weight in weights:
             mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            losses = token_cross_entropy(mixed.flatten(0, 1), output.weight, targets.flatten(), output.bias)
-            scores.append(losses.view(targets.shape).sum(dim=1))
+            scores.append(output_cross_entropy(self.get_output_embeddings(), mixed, targets).sum(dim=1))
         return torch.stack(scores, dim=1)

@@ -7,6 +7,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.models.wrapper_configuration import AnswersForBackbone
 
 BASE_FIELDS = (
     "ngram_size",
@@ -24,7 +25,7 @@ Target = Literal["difference", "embedding"]
 Head = Literal["mlp", "medusa", "conditional"]
 
 
-class MultiTokenConfig(PreTrainedConfig):
+class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
     """Configuration of `MultiTokenForCausalLM`: a backbone's own configuration, and the heads put on it.
 
     Raises:
@@ -34,7 +35,12 @@ class MultiTokenConfig(PreTrainedConfig):
     """
 
     model_type = "multitoken"
-    keys_to_ignore_at_inference = ("past_key_values", "loss_parts", "hidden_states", "attentions")
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
+        "past_key_values",
+        "loss_parts",
+        "hidden_states",
+        "attentions",
+    ]
     sub_configs_defaults = {  # noqa: RUF012, the base class declares it
         "backbone": SubConfigSpec(config_class=AutoConfig, model_type="gpt_neo")
     }

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.logits_process import LogitsProcessorList
@@ -25,7 +24,9 @@ from hf_targets.decoding.multitoken.drafts import DraftSettings
 from hf_targets.decoding.multitoken.loop import decode_rows
 from hf_targets.decoding.multitoken.output import DraftedGenerationOutput
 from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.models.inputs import check_prompt_mask
 from hf_targets.models.multitoken.tree_mask import takes_tree_mask
+from hf_targets.models.weight_access import embedding_rows
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class HeadsGenerationMixin(GenerationMixin):
         Related: Transformers compares drafts with what the model computes for the whole chunk; where two words are
             equally probable up to rounding, this may choose another than one word at a time does.
         """
+        check_prompt_mask(args[0] if args else None, kwargs)
         weight = self._check_weight(ensemble_weight)
         cached = self._supports_default_dynamic_cache() and not self.backbone._is_stateful
         if draft_tokens is not None:
@@ -115,9 +117,12 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting: DraftSettings | None = None,
         candidate_generator: CandidateGenerator | None = None,
         tokenizer: Any = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare a step of `generate` as the backbone would."""
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
         if not self._supports_default_dynamic_cache():
             # Reformer counts positions itself and cannot pad given ones; it prints what else it does not know
             kwargs = {k: v for k, v in kwargs.items() if k not in _NOT_FOR_REFORMER}
@@ -165,9 +170,15 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every word on its own
         cache = model_kwargs["past_key_values"]
+        max_positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
         # Transformers' loop reads the whole prompt again if a cache holds some of it already
         alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
+            if model_kwargs.get("inputs_embeds") is not None:
+                raise ValueError(
+                    "several rows, branches and own stopping criteria are drafted from the text's tokens; give "
+                    "input_ids in place of inputs_embeds, or leave out draft_tokens"
+                )
             if synced_gpus:
                 raise ValueError(
                     "several rows, branches and own stopping criteria are drafted without keeping several GPUs in "
@@ -177,7 +188,7 @@ class HeadsGenerationMixin(GenerationMixin):
                 self,
                 input_ids,
                 settings=drafting,
-                max_positions=getattr(self.config.get_text_config(), "max_position_embeddings", None),
+                max_positions=max_positions,
                 processors=logits_processor,
                 criteria=stopping_criteria,
                 config=config,
@@ -185,7 +196,8 @@ class HeadsGenerationMixin(GenerationMixin):
                 **model_kwargs,
             )
         drafter = ChainDrafter(self, config)
-        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, config.max_length)
+        lengths = {"max_length": config.max_length, "max_positions": max_positions}
+        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, **lengths)
         output = super()._assisted_decoding(
             input_ids,
             logits_processor=logits_processor,
@@ -230,7 +242,7 @@ class HeadsGenerationMixin(GenerationMixin):
     def future_logits(self, states: Tensor, words: Tensor) -> Tensor:
         """Return head n's logits (rows, vocab), given its states (rows, d) and the n words (rows, n) since then."""
         output, n = self.get_output_embeddings(), words.shape[1]
-        rows = F.embedding(words, output.weight.detach()) if self.sequential else None
+        rows = embedding_rows(output, words) if self.sequential else None
         return self.heads.output(n, output)(self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:

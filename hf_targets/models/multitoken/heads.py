@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
+from hf_targets.models.weight_access import call_inside
 from hf_targets.models.zero_linear import ZeroLinear
 
 
@@ -117,7 +118,7 @@ class FutureHeads(nn.Module):
     def copy_outputs(self, shared: nn.Linear) -> None:
         """Start the heads' own output matrices, if they have any, at that of `shared`; its bias is left behind."""
         for layer in self.outputs or ():
-            layer.weight.copy_(shared.weight)  # pyright: ignore[reportCallIssue]
+            call_inside(shared, lambda weight, _, own: own.copy_(weight), layer.weight)
 
     def states(self, hidden: Tensor, count: int) -> Tensor:
         """Return what heads 1 to `count` make of hidden states (rows, d) before any word is known, (rows, count, d)."""

@@ -8,21 +8,24 @@ import tempfile
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_targets.models.backbone import output_embedding
+from hf_targets.models.checkpoint import listed
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.models.multitoken.checkpoint import HUB_ARGUMENTS
 from hf_targets.models.published import find_checkpoint, read_tensors
+from hf_targets.models.weight_files import HUB_ARGUMENTS
+from hf_targets.models.wrapping import load_base
 
 logger = logging.getLogger(__name__)
 
 Layout = Literal["shared", "own", "vllm"]
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "model.safetensors")
+_WHOLE = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "pytorch_model.bin")  # of a whole model
 _WEIGHT, _BIAS, _OUTPUT = "layers.{}.linear.weight", "layers.{}.linear.bias", "outputs.{}.weight"  # ours, by head
 _MEDUSA = {_WEIGHT: "{}.0.linear.weight", _BIAS: "{}.0.linear.bias", _OUTPUT: "{}.1.weight"}
 _VLLM = {_WEIGHT: "blocks.{}.layers.0.weight", _BIAS: "blocks.{}.layers.0.bias", _OUTPUT: "lm_heads.{}.weight"}
@@ -71,20 +74,24 @@ def load_medusa_heads(
     Returns: The model, of `head="medusa"`, `target="embedding"`, `ngram_size` = heads + 1; and what was matched.
     Raises:
         ValueError: If the file cannot be read, a tensor is missing, left over or does not fit the base model, a head
-            has more than one layer, or vLLM's vocabulary is truncated or its logits are scaled.
+            has more than one residual block, vLLM's vocabulary is truncated or its logits are scaled, or the
+            checkpoint is of a whole model that was trained with its heads, as Medusa-2's are.
     Source: FasterDecoding/Medusa, medusa/model/medusa_model_legacy.py ("shared") and medusa_model_new.py ("own");
         vllm-project/vllm, vllm/model_executor/models/medusa.py.
     """
     if unknown := hub.keys() - set(HUB_ARGUMENTS):
         known = ", ".join(("backbone_kwargs", *HUB_ARGUMENTS))
         raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {known}")
-    file, config = find_checkpoint(path_or_hub_id, _FILES, hub)
+    file, config = find_checkpoint(path_or_hub_id, (*_FILES, *_WHOLE), hub)
+    if file.suffix == ".json":
+        _refuse_whole_model(file, has_heads="medusa_num_heads" in config)
     tensors = read_tensors(file)
+    if any(name.startswith("medusa_head.") for name in tensors):
+        _refuse_whole_model(file, has_heads=True)
     layout, num_heads, names = _match(file, tensors.keys(), config)
     if base is None and (base := config.get("base_model_name_or_path")) is None:
         raise ValueError(f"no config.json beside {file} names the base model of these heads; give it as base")
-    if isinstance(base, str | os.PathLike):
-        base = AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+    base = load_base(base, backbone_kwargs)
     output = output_embedding(base)
     matrices = {theirs for ours, theirs in names.items() if ours.startswith("outputs.")}
     copies = output.bias is None and all(torch.equal(tensors[one].to(output.weight), output.weight) for one in matrices)
@@ -140,6 +147,16 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
             os.replace(Path(unfinished, name), folder / name)
 
 
+def _refuse_whole_model(file: Path, *, has_heads: bool) -> NoReturn:
+    if not has_heads:
+        raise ValueError(f"{file} is of a whole model, and holds no Medusa heads as far as its config.json tells")
+    raise ValueError(
+        f"{file} is of a whole model, trained with its heads (Medusa-2), and heads are loaded from a file of their "
+        "own; write its tensors medusa_head.*, without that prefix, to medusa_lm_head.safetensors, and give the model "
+        "itself as base"
+    )
+
+
 def _by_head(table: dict[str, str], num_heads: int) -> dict[str, str]:
     return {ours.format(h): theirs.format(h) for h in range(num_heads) for ours, theirs in table.items()}
 
@@ -151,7 +168,10 @@ def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout,
     if not heads:
         raise ValueError(f"{file} holds no Medusa heads, but {', '.join(sorted(found)[:3]) or 'nothing'} ...")
     if deeper := sorted(name for name in found if re.match(r"\d+\.[1-9]\d*\.linear|blocks\.\d+\.layers\.[1-9]", name)):
-        raise ValueError(f"heads of more than one layer are not supported, and {file} holds {', '.join(deeper)}")
+        raise ValueError(
+            f"{file} holds heads of two residual blocks or more ({listed(deeper)}), and heads of one are supported, "
+            "which all published ones are"
+        )
     if vllm and ("token_map" in found or config.get("logit_scale", 1.0) != 1.0):
         raise ValueError(f"{file}: a truncated vocabulary (token_map) and a logit_scale other than 1 are not supported")
     declared = config.get("num_heads" if vllm else "medusa_num_heads", 0)

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from hf_targets.models.backbone import output_embedding
 from hf_targets.models.dropout import without_dropout
+from hf_targets.models.weight_access import execution_device
 
 
 @torch.no_grad()
@@ -24,7 +25,7 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     longest = getattr(config, "max_position_embeddings", math.inf)
     if any(window is not None and window < longest for window in windows):
         return False
-    device, dtype = output_embedding(backbone).weight.device, backbone.dtype
+    device, dtype = execution_device(output_embedding(backbone)), backbone.dtype
     # 0 -> 1, 0 -> 2 -> 3: what place 3 sees in the tree is the chain 0, 2, 3
     tokens = torch.arange(4, device=device)[None]
     path = torch.tensor([[0, 2, 3]], device=device)

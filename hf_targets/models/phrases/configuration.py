@@ -6,6 +6,8 @@ from typing import Literal, get_args
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from hf_targets.models.wrapper_configuration import AnswersForBackbone
+
 BASE_FIELDS = (
     "projection",
     "tie_phrase_embeddings",
@@ -25,7 +27,7 @@ KlPositions = Literal["token_targets", "all"]
 KlDirection = Literal["forward", "reverse"]
 
 
-class DynamicVocabConfig(PreTrainedConfig):
+class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
     """Configuration of `DynamicVocabForCausalLM`: a backbone's own, its phrase encoder's, and how both are trained.
 
     Raises:
@@ -34,7 +36,13 @@ class DynamicVocabConfig(PreTrainedConfig):
     """
 
     model_type = "dynamic_vocab"
-    keys_to_ignore_at_inference = ("past_key_values", "loss_parts", "row_losses", "hidden_states", "attentions")
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
+        "past_key_values",
+        "loss_parts",
+        "row_losses",
+        "hidden_states",
+        "attentions",
+    ]
     sub_configs_defaults = {  # noqa: RUF012, the base class declares it
         "backbone": SubConfigSpec(config_class=AutoConfig, model_type="gpt2"),
         "phrase_encoder": SubConfigSpec(config_class=AutoConfig, model_type="gpt2"),

@@ -14,6 +14,7 @@ from hf_targets.data.phrase_vocabulary import PhraseVocabulary
 from hf_targets.data.phrase_windows import plan_windows
 from hf_targets.decoding.phrases.table import PhraseTable
 from hf_targets.models.phrases.encoder import PhraseEncoder
+from hf_targets.models.weight_access import execution_device, is_readable, whole_state_dict
 
 
 class PhraseEmbeddings:
@@ -60,7 +61,6 @@ class PhraseEmbeddings:
         Raises:
             ValueError: If the embeddings do not fit into memory.
         """
-        parameter = next(encoder.parameters())
         arrays = [vocabulary.arrays() for vocabulary in vocabularies]
         num_slots = max(len(alive) for _, _, alive in arrays)
         exists = np.zeros((len(arrays), num_slots), bool)
@@ -79,12 +79,11 @@ class PhraseEmbeddings:
             data, ends = np.ascontiguousarray(ids, np.int64).tobytes(), (offsets * 8).tolist()
             for slot in np.flatnonzero(exists[row]).tolist():
                 slots[row, slot] = keys.setdefault(data[ends[slot] : ends[slot + 1]], len(keys))
-        keep = not torch.is_grad_enabled() and not encoder.training
+        keep = not torch.is_grad_enabled() and not encoder.training and is_readable(encoder)
         pair = self._embed(encoder, list(keys), keep=keep)
         if not keys:  # all were removed, or are to come: they share a row of zeros, and none has it
-            inputs, outputs = (parameter.new_zeros(1, width) for width in encoder.widths)
-            pair = inputs, outputs
-        device = parameter.device
+            pair = _zero_rows(encoder, 1)
+        device = execution_device(encoder)
         return PhraseTable(vocabularies, *pair, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device))
 
     def _embed(self, encoder: PhraseEncoder, keys: list[bytes], *, keep: bool) -> tuple[Tensor, Tensor]:
@@ -117,22 +116,27 @@ class PhraseEmbeddings:
 
 def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
     """Return the embeddings (phrases, d) of phrases, each the bytes of its int64 token ids, for input and output."""
-    parameter = next(encoder.parameters())
     if not keys:
-        inputs, outputs = (parameter.new_zeros(0, width) for width in encoder.widths)
-        return inputs, outputs
+        return _zero_rows(encoder, 0)
+    device = execution_device(encoder)
     offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
     ids = np.frombuffer(b"".join(keys), np.int64)
     parts, order = [], []
     for batch in plan_windows(ids, offsets):
-        windows = torch.from_numpy(batch.windows).to(parameter.device)
-        parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(parameter.device)))
+        windows = torch.from_numpy(batch.windows).to(device)
+        parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
         order.append(batch.phrases)
-    back = torch.from_numpy(np.argsort(np.concatenate(order))).to(parameter.device)
+    back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
     inputs = torch.cat([part[0] for part in parts])[back]
     if parts[0][0] is parts[0][1]:
         return inputs, inputs
     return inputs, torch.cat([part[1] for part in parts])[back]
+
+
+def _zero_rows(encoder: PhraseEncoder, count: int) -> tuple[Tensor, Tensor]:
+    parameter, device = next(encoder.parameters()), execution_device(encoder)
+    inputs, outputs = (torch.zeros(count, width, dtype=parameter.dtype, device=device) for width in encoder.widths)
+    return inputs, outputs
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class EncoderVersion:
 def encoder_fingerprint(encoder: PhraseEncoder) -> str:
     """Return a digest of the encoder's parameters, the same wherever and whenever they are loaded."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(encoder.state_dict().items()):
+    for name, tensor in sorted(whole_state_dict(encoder).items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -181,17 +185,17 @@ def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
     Raises:
         ValueError: If not, with how many would.
     """
-    parameter = next(encoder.parameters())
+    parameter, device = next(encoder.parameters()), execution_device(encoder)
     width = encoder.widths[0] if encoder.output_projection is None else sum(encoder.widths)
     each = 2 * width * parameter.element_size()  # twice: batches are joined, and joined with what is kept
-    if parameter.device.type == "cuda":
-        free = torch.cuda.mem_get_info(parameter.device)[0]
-    elif parameter.device.type == "cpu":
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    elif device.type == "cpu":
         free = psutil.virtual_memory().available
     else:
         return
     if num_phrases * each > free:
         raise ValueError(
-            f"{num_phrases:,} phrases take {num_phrases * each / 2**30:.1f} GiB to embed, and of {parameter.device} "
+            f"{num_phrases:,} phrases take {num_phrases * each / 2**30:.1f} GiB to embed, and of {device} "
             f"{free / 2**30:.1f} GiB are free; {free // each:,} would fit. Remove phrases, or use half precision"
         )

@@ -7,6 +7,8 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.models.dropout import without_dropout
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
+from hf_targets.models.phrases.inputs import check_windows
+from hf_targets.models.weight_access import call_inside, execution_device, gathered, num_rows
 
 
 def _projection(kind: str, width: int, out: int) -> nn.Module:
@@ -57,26 +59,28 @@ class PhraseEncoder(nn.Module):
             phrase_windows: (phrases, 2): phrase p is the first `phrase_windows[p, 1]` tokens of window
                 `phrase_windows[p, 0]`.
         Returns: (phrases, d) twice; one tensor where they are tied.
+        Raises:
+            ValueError: If a phrase is not in its window.
         """
+        check_windows(windows, phrase_windows)
         states: Tensor = self.transformer(input_ids=windows, use_cache=False)[0]
         last = states[phrase_windows[:, 0], phrase_windows[:, 1] - 1]
         embeddings = self.input_projection(last)
         return embeddings, embeddings if self.output_projection is None else self.output_projection(last)
 
     @torch.no_grad()
-    def fit_scale(self, inputs: Tensor, outputs: Tensor) -> None:
+    def fit_scale(self, inputs: nn.Embedding, outputs: nn.Linear) -> None:
         """Scale the projections so that phrases of random tokens are as large as tokens are.
 
         Args:
-            inputs: (vocab, d), the backbone's input embedding.
-            outputs: (vocab, d), its output embedding.
+            inputs: The backbone's input embedding.
+            outputs: Its output embedding.
         """
-        vocab_size = len(inputs)
-        generator = torch.Generator().manual_seed(0)
-        windows = torch.randint(vocab_size, (32, 4), generator=generator).to(inputs.device)
-        rows = torch.arange(32, device=inputs.device)
+        generator, device = torch.Generator().manual_seed(0), execution_device(self)
+        windows = torch.randint(num_rows(inputs), (32, 4), generator=generator).to(device)
+        rows = torch.arange(32, device=device)
         lengths = rows % 3 + 2
-        with without_dropout(self):
+        with without_dropout(self), gathered(self):
             phrases = self(windows, torch.stack([rows, lengths], dim=1))
         for projection, phrase, token in zip(
             (self.input_projection, self.output_projection), phrases, (inputs, outputs), strict=True
@@ -85,7 +89,8 @@ class PhraseEncoder(nn.Module):
                 continue
             last = projection[-1] if isinstance(projection, nn.Sequential) else projection
             assert isinstance(last, nn.Linear)
-            scale = token.float().square().mean().sqrt() / phrase.float().square().mean().sqrt()
+            size = call_inside(token, lambda weight, _: weight.float().square().mean().sqrt())
+            scale = (size / phrase.float().square().mean().sqrt()).to(last.weight.device)
             last.weight.mul_(scale)
             last.bias.mul_(scale)
 
@@ -97,8 +102,8 @@ def check_causal(transformer: PreTrainedModel) -> int:
     Raises:
         ValueError: If a token's hidden state changes with the tokens after it: prefixes would not embed as phrases do.
     """
-    with without_dropout(transformer):
-        window = torch.tensor([[1, 2, 3, 4]], device=transformer.device)
+    with without_dropout(transformer), gathered(transformer):
+        window = torch.tensor([[1, 2, 3, 4]], device=execution_device(transformer))
         whole = transformer(input_ids=window, use_cache=False)[0]
         prefix = transformer(input_ids=window[:, :2], use_cache=False)[0]
     rounding = max(2.0**-8, 4 * torch.finfo(prefix.dtype).eps)  # new weights hardly look at other tokens

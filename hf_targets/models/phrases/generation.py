@@ -22,6 +22,7 @@ from hf_targets.decoding.phrases.run import PhraseRun
 from hf_targets.decoding.phrases.schedule import PhraseCount
 from hf_targets.decoding.phrases.streaming import PhraseStreamer
 from hf_targets.decoding.phrases.table import PhraseSearch, PhraseTable
+from hf_targets.models.inputs import check_prompt_mask
 
 
 class PhraseGenerationMixin(GenerationMixin):
@@ -61,6 +62,7 @@ class PhraseGenerationMixin(GenerationMixin):
                 phrases is made for tokens alone: assistants, guidance, watermarks.
         Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
         """
+        check_prompt_mask(inputs, kwargs)
         if max_new_static_tokens is not None:
             if type(max_new_static_tokens) is not int or max_new_static_tokens < 1:
                 raise ValueError(f"max_new_static_tokens must be an integer, 1 or more, got {max_new_static_tokens}")

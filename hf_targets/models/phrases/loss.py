@@ -7,20 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_targets.maths.dynamic_losses import dynamic_cross_entropy, token_kl_divergence
-from hf_targets.maths.losses import IGNORED, token_cross_entropy
-from hf_targets.models.alignment import mask_first_tokens
-from hf_targets.models.phrases.configuration import DynamicVocabConfig
-
-
-def shifted_targets(labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None = None) -> Tensor:
-    """Return what the state at each position predicts, -100 where that is nothing; labels (batch, time) unshifted."""
-    return F.pad(mask_first_tokens(labels, attention_mask, position_ids)[:, 1:], (0, 1), value=IGNORED)
+from hf_targets.maths.losses import IGNORED
+from hf_targets.models.phrases.configuration import DynamicVocabConfig, KlDirection
+from hf_targets.models.weight_access import call_inside, num_rows, output_cross_entropy
 
 
 def token_loss(hidden: Tensor, targets: Tensor, output: nn.Linear) -> Tensor:
     """Return L_t, summed over each row, (batch,): the vanilla language model's loss, with no phrases at all."""
-    losses = token_cross_entropy(hidden.flatten(0, 1), output.weight, targets.flatten(), output.bias)
-    return losses.view(targets.shape).sum(dim=1)
+    return output_cross_entropy(output, hidden, targets).sum(dim=1)
 
 
 def phrase_loss(
@@ -39,15 +33,15 @@ def phrase_loss(
         masks = [None if excluded is None else excluded[row : row + 1] for row in rows]
         parts = [phrase_loss(hidden[r : r + 1], targets[r : r + 1], output, phrases[r], masks[r]) for r in rows]
         return torch.cat(parts)
-    losses = dynamic_cross_entropy(
-        hidden.flatten(0, 1),
-        output.weight,
-        phrases,
-        targets.flatten(),
-        output.bias,
-        excluded=None if excluded is None else excluded.flatten(0, 1),
-    )
+    left_out = None if excluded is None else excluded.flatten(0, 1)
+    losses = call_inside(output, _phrase_losses, hidden.flatten(0, 1), phrases, targets.flatten(), left_out)
     return losses.view(targets.shape).sum(dim=1)
+
+
+def _phrase_losses(
+    weight: Tensor, bias: Tensor | None, hidden: Tensor, phrases: Tensor, targets: Tensor, excluded: Tensor | None
+) -> Tensor:
+    return dynamic_cross_entropy(hidden, weight, phrases, targets, bias, excluded=excluded)
 
 
 def kl_loss(
@@ -79,23 +73,39 @@ def kl_loss(
     if config.kl_positions == "token_targets":
         # Departs: the paper's sum also compares the place that predicts a phrase with that of its last token, one of
         # which has not read the phrase's first tokens, and the other has.
-        taken = taken & (targets < len(output.weight))
+        taken = taken & (targets < num_rows(output))
     position = (F.pad(token_positions[:, 1:], (0, 1)) - 1).clamp(min=0)
     aligned = teacher.gather(1, position[..., None].expand(-1, -1, teacher.shape[-1]))[taken]
-    folded = {}
+    folded: tuple[Tensor | None, ...] = (None, None, None)
     if config.kl_support == "first_token" and len(phrases):
-        missing = None if excluded is None else excluded[taken]
-        folded = {"phrases": phrases, "first_tokens": first_tokens, "excluded": missing}
-    losses = token_kl_divergence(
-        hidden[taken],
-        aligned,
-        output.weight,
-        output.bias,
-        direction=config.kl_direction,
-        detach_teacher=config.kl_detach_teacher,
-        **folded,
-    )
+        folded = (phrases, first_tokens, None if excluded is None else excluded[taken])
+    settings = config.kl_direction, config.kl_detach_teacher
+    losses = call_inside(output, _kl_divergences, hidden[taken], aligned, *folded, *settings)
     return losses.new_zeros(taken.shape).masked_scatter(taken, losses).sum(dim=1)
+
+
+def _kl_divergences(
+    weight: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor,
+    teacher: Tensor,
+    phrases: Tensor | None,
+    first_tokens: Tensor | None,
+    excluded: Tensor | None,
+    direction: KlDirection,
+    detach_teacher: bool,
+) -> Tensor:
+    return token_kl_divergence(
+        hidden,
+        teacher,
+        weight,
+        bias,
+        direction=direction,
+        detach_teacher=detach_teacher,
+        phrases=phrases,
+        first_tokens=first_tokens,
+        excluded=excluded,
+    )
 
 
 def excluded_phrases(

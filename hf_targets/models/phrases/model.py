@@ -17,15 +17,27 @@ from hf_targets.data.phrase_tokenization import tokenizer_fingerprint
 from hf_targets.data.phrase_vocabulary import PhraseVocabulary
 from hf_targets.decoding.phrases.table import PhraseTable, vocabularies_of
 from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.models.alignment import next_targets
 from hf_targets.models.backbone import check_backbone
 from hf_targets.models.checkpoint import StrictLoading
+from hf_targets.models.inputs import check_attention_mask, check_count, check_ids, check_shapes, kept_positions
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.models.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
 from hf_targets.models.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.models.phrases.generation import PhraseGenerationMixin
-from hf_targets.models.phrases.loss import excluded_phrases, kl_loss, phrase_loss, shifted_targets, token_loss
+from hf_targets.models.phrases.interleaved_losses import interleaved_losses
+from hf_targets.models.phrases.loss import phrase_loss, token_loss
 from hf_targets.models.phrases.transplant import transplant_embeddings
-from hf_targets.models.wrapping import WrapsBackbone, check_fields, check_ids, check_shapes, keep_weights, load_base
+from hf_targets.models.weight_access import execution_device, num_rows
+from hf_targets.models.wrapping import (
+    WrapsBackbone,
+    backbone_inputs,
+    check_copyable,
+    check_loading,
+    keep_weights,
+    load_base,
+    split_fields,
+)
 from hf_targets.retrieval.phrases import PhraseIndex
 
 Phrases = PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable
@@ -64,6 +76,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     """
 
     config_class = DynamicVocabConfig
+    new_part = "phrase_encoder"
+    trained_by = "DynamicVocabTrainer"
 
     def __init__(
         self,
@@ -77,8 +91,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         config.backbone = self.backbone.config
         if encoder is not None:
             config.phrase_encoder_width = check_causal(encoder)
-        tokens, output = self._matrices()
-        self.phrase_encoder = PhraseEncoder(config, tokens.shape[1], output.shape[1], transformer=encoder)
+        widths = self.get_input_embeddings().embedding_dim, self.get_output_embeddings().in_features
+        self.phrase_encoder = PhraseEncoder(config, *widths, transformer=encoder)
         config.phrase_encoder = self.phrase_encoder.transformer.config
         self._embeddings = PhraseEmbeddings()
         keep_weights(*(model for model in (backbone, encoder) if model is not None))
@@ -106,36 +120,39 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             encoder_tokenizer: The encoder's own. Both are loaded from the models' names if they are not given; models
                 with as many tokens and no tokenizer to be found are taken to have the same.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where a model is a name or a path.
-            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ...
+            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ... Where a
+                model is a name or a path also `dtype`, `device_map`, `attn_implementation` and the other
+                `LOADING_ARGUMENTS`, which may stand in `backbone_kwargs` as well.
         Raises:
             ValueError: If a field is unknown or out of range, a model has no output embedding or is not causal, or the
                 two models have different vocabularies and a tokenizer is not known.
         """
-        check_fields(DynamicVocabConfig, config, BASE_FIELDS)
-        base = load_base(base, backbone_kwargs)
+        config, loading = split_fields(DynamicVocabConfig, config, BASE_FIELDS)
+        loading |= backbone_kwargs or {}
+        check_loading(loading, base, phrase_encoder)
+        base = load_base(base, loading)
         if isinstance(base, DynamicVocabForCausalLM):
             raise ValueError("the base model has a phrase encoder already; give its `.backbone` for a new one")
         if phrase_encoder is None:
+            check_copyable(base)
             encoder = cast(PreTrainedModel, copy.deepcopy(base.base_model))
         else:
-            model = load_base(phrase_encoder, backbone_kwargs, "phrase_encoder")
+            model = load_base(phrase_encoder, loading, "phrase_encoder")
             encoder = transplant_embeddings(model, base, encoder_tokenizer, tokenizer)
             if encoder is base.base_model:
                 encoder = copy.deepcopy(encoder)  # a model of its own: shared weights are saved once
         # Copies: a composite configuration resets the attention implementation of the ones it is given.
         configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": copy.deepcopy(encoder.config)}
         model = cls(DynamicVocabConfig(**configs, dtype=base.dtype, **config), backbone=base, encoder=encoder)
-        tokens, output = model._matrices()
-        model.phrase_encoder.to(device=output.device, dtype=output.dtype)
-        if output.device.type != "meta":
-            model.phrase_encoder.fit_scale(tokens, output)
+        output = model.get_output_embeddings()
+        device = execution_device(output)
+        model.phrase_encoder.to(device=device, dtype=output.weight.dtype)
+        if device.type != "meta":
+            model.phrase_encoder.fit_scale(model.get_input_embeddings(), output)
         if tokenizer is not None:
             model.config.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
-
-    def _matrices(self) -> tuple[Tensor, Tensor]:
-        return cast(nn.Embedding, self.get_input_embeddings()).weight, self.get_output_embeddings().weight
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """Resize the backbone's vocabulary, and with it that of the phrase encoder, which reads the same tokens.
@@ -163,7 +180,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             phrases.check_current()
             return phrases
         vocabularies = vocabularies_of(phrases)
-        vocab_size = self.get_output_embeddings().weight.shape[0]
+        vocab_size = num_rows(self.get_output_embeddings())
         expected = cast(DynamicVocabConfig, self.config).tokenizer_fingerprint or vocabularies[0].fingerprint
         for vocabulary in vocabularies:
             if vocabulary.fingerprint != expected:
@@ -205,10 +222,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         *,
+        token_type_ids: Tensor | None = None,
         phrases: Phrases | None = None,
         phrase_input_ids: Tensor | None = None,
         phrase_attention_mask: Tensor | None = None,
-        phrase_labels: Tensor | None = None,
+        phrase_targets: Tensor | None = None,
         token_positions: Tensor | None = None,
         windows: Tensor | None = None,
         phrase_windows: Tensor | None = None,
@@ -230,9 +248,10 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attention_mask: (batch, time), 0 at padding on either side.
             position_ids: (batch, time); in packed rows they start again at 0 with each document.
             labels: (batch, time), unshifted, -100 is not a target; phrases from V on.
+            token_type_ids: (batch, time), for a backbone that takes them.
             phrases: One vocabulary for all rows, one for each, or a table of `phrase_table`.
             phrase_input_ids: (batch, places), the same text with phrases V + p of the batch's own table.
-            phrase_labels: (batch, places), unshifted.
+            phrase_targets: (batch, places), unshifted as `labels` are.
             token_positions: (batch, places), where in `input_ids` the last token of each place stands.
             windows: (windows, length), token ids to encode.
             phrase_windows: (phrases, 2), window and number of tokens of each phrase p.
@@ -241,21 +260,29 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             num_items_in_batch: What every part of the loss is divided by; None counts the targets of `labels`.
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
-            kwargs: Passed to the backbone.
+            kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
+                target of each position at its own index. They go over `labels`.
         Raises:
-            ValueError: If labels have another shape, an id is neither a token nor a phrase of its row, only a part of
-                the fields of `PhraseCollator` is there, or `phrases` beside them.
+            ValueError: If labels or the attention mask have another shape, labels are missing beside
+                `num_items_in_batch`, an id is neither a token nor a phrase of its row, logits of positions beyond the
+                text are asked for, the fields of `PhraseCollator` point to nothing or are there in part only, or
+                `phrases` beside them.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
         if phrases is not None and phrase_input_ids is not None:
             raise ValueError("a training batch brings its own phrases; leave out phrases or phrase_input_ids")
-        check_shapes(input_ids, inputs_embeds, labels)
+        shifted: Tensor | None = kwargs.pop("shift_labels", None)  # a name with "label" in it confuses Trainer
+        scored = labels is not None or shifted is not None
+        check_count(num_items_in_batch, has_labels=scored)
+        text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
+        check_attention_mask(attention_mask, text, past_key_values)
+        kept = kept_positions(logits_to_keep, text.shape[1])
         table = None if phrases is None else self.phrase_table(phrases)
         if table is not None and not table.num_slots:
             table = None
-        self._check_ids(input_ids, labels, table)
-        if labels is not None:
+        self._check_ids(table, input_ids=input_ids, labels=labels, shift_labels=shifted)
+        if scored:
             kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
         if table is not None and input_ids is not None:
             inputs_embeds, input_ids = self._embed(input_ids, table), None
@@ -265,15 +292,15 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             return_dict=True,
-            **({} if past_key_values is None else {"past_key_values": past_key_values}),
+            **backbone_inputs(past_key_values=past_key_values, token_type_ids=token_type_ids),
             **kwargs,
         )
         hidden: Tensor = outputs[0]
         output = self.get_output_embeddings()
 
         loss = loss_parts = row_losses = logits = None
-        if labels is not None:
-            targets = shifted_targets(labels, attention_mask, position_ids)
+        if scored:
+            targets = next_targets(labels, attention_mask, position_ids, shifted=shifted)
             count = target_count(targets, num_items_in_batch)
             if table is None:
                 parts = {"token": token_loss(hidden, targets, output)}
@@ -281,10 +308,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 rows, excluded = table.rows_of_batch(*targets.shape)
                 parts = {"phrase": phrase_loss(hidden, targets, output, rows, excluded)}
             if phrase_input_ids is not None:
-                training = (phrase_input_ids, phrase_attention_mask, phrase_labels, token_positions)
-                parts |= self._phrase_parts(
-                    hidden, training, (windows, phrase_windows), phrase_mask, masked_phrases, kwargs
-                )
+                interleaved = (phrase_input_ids, phrase_attention_mask, phrase_targets, token_positions)
+                encoded = (windows, phrase_windows)
+                parts |= interleaved_losses(self, hidden, interleaved, encoded, phrase_mask, masked_phrases, kwargs)
             weights = dict.fromkeys(parts, 1.0)
             if phrase_input_ids is not None:
                 weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
@@ -294,9 +320,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             loss_parts = {name: (part.sum() / count).detach() for name, part in parts.items()}
             row_losses = {name: part.detach() for name, part in parts.items()}
         if skip_logits is None:
-            skip_logits = self.training and labels is not None
+            skip_logits = self.training and scored
         if not skip_logits:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = output(hidden[:, kept])
             if table is not None:
                 logits = torch.cat([logits, table.logits(hidden[:, kept]).to(logits.dtype)], dim=-1)
@@ -310,13 +335,14 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attentions=outputs.get("attentions"),
         )
 
-    def _check_ids(self, input_ids: Tensor | None, labels: Tensor | None, table: PhraseTable | None) -> None:
-        if table is not None and input_ids is not None:
-            table.check_batch(len(input_ids))
-        vocab_size = self.get_output_embeddings().weight.shape[0]
-        for name, ids, ignored in (("input_ids", input_ids, None), ("labels", labels, IGNORED)):
+    def _check_ids(self, table: PhraseTable | None, **named: Tensor | None) -> None:
+        if table is not None and named["input_ids"] is not None:
+            table.check_batch(len(named["input_ids"]))
+        vocab_size = num_rows(self.get_output_embeddings())
+        for name, ids in named.items():
             if ids is None:
                 continue
+            ignored = None if name == "input_ids" else IGNORED
             if table is None:
                 hint = f"an id from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
                 check_ids(ids, vocab_size, name, ignored, hint)
@@ -326,51 +352,3 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def _embed(self, ids: Tensor, table: PhraseTable) -> Tensor:
         tokens = self.get_input_embeddings()(ids.masked_fill(ids >= table.vocab_size, 0))
         return table.embed(ids, tokens)
-
-    def _phrase_parts(
-        self,
-        hidden: Tensor,
-        sequence: tuple[Tensor | None, ...],
-        encoded: tuple[Tensor | None, Tensor | None],
-        phrase_mask: Tensor | None,
-        masked_phrases: Tensor | None,
-        kwargs: dict[str, Any],
-    ) -> dict[str, Tensor]:
-        """Return L_p and L_kl, summed over each row, given the hidden states of the text in tokens."""
-        ids, mask, labels, token_positions = sequence
-        windows, phrase_windows = encoded
-        if ids is None or labels is None or token_positions is None or windows is None or phrase_windows is None:
-            raise ValueError(
-                "phrase_input_ids needs phrase_labels, token_positions, windows and phrase_windows beside it; "
-                "PhraseCollator makes them all"
-            )
-        vocab_size, output = self.get_output_embeddings().weight.shape[0], self.get_output_embeddings()
-        tokens = self.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
-        if len(phrase_windows):
-            inputs, outputs = self.phrase_encoder(windows, phrase_windows)
-            slots = (ids - vocab_size).clamp(min=0)
-            embeds = torch.where((ids >= vocab_size)[..., None], inputs[slots].to(tokens.dtype), tokens)
-            first_tokens = windows[phrase_windows[:, 0], 0]
-            unused = hidden.new_zeros(())
-        else:  # every process must use every parameter: gradients of 0
-            pair = torch.tensor([[0, 1]], device=ids.device)
-            inputs, outputs = self.phrase_encoder(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
-            embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0
-            outputs = outputs[:0]
-        states = self.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **kwargs)[0]
-        targets = shifted_targets(labels, mask)
-        excluded = excluded_phrases(ids.shape, len(outputs), phrase_mask, masked_phrases, ids.device)
-        parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
-        if self.config.kl_loss_weight:
-            parts["kl"] = kl_loss(
-                cast(DynamicVocabConfig, self.config),
-                states,
-                targets,
-                hidden,
-                token_positions,
-                output,
-                outputs,
-                first_tokens,
-                excluded,
-            )
-        return parts

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from hf_targets.data.phrase_tokenization import tokenize_mid_text
+from hf_targets.models.weight_access import num_rows
 
 _SPACE = "▁"  # SentencePiece's sign for a space, U+2581
 
@@ -34,8 +35,8 @@ def transplant_embeddings(
     Source: Gee et al. 2022, "Fast Vocabulary Transfer", for the mean of pieces; the paper leaves open how GPT-2 reads
         the tokens of TinyLlama.
     """
-    num_own = len(cast(nn.Embedding, model.get_input_embeddings()).weight)
-    num_tokens = len(cast(nn.Embedding, base.get_input_embeddings()).weight)
+    num_own = num_rows(cast(nn.Embedding, model.get_input_embeddings()))
+    num_tokens = num_rows(cast(nn.Embedding, base.get_input_embeddings()))
     try:
         own_tokenizer = own_tokenizer or _load(model, "encoder_tokenizer")
         tokenizer = tokenizer or _load(base, "tokenizer")

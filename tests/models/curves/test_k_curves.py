@@ -11,7 +11,7 @@ def mixture():
 
 def test_each_text_is_copied_behind_every_curves_token(mixture):
     points = torch.randn(2, 4, 6)
-    expanded = mixture.expand(points)
+    expanded = mixture(points)
     assert expanded.shape == (6, 5, 6)
     for row in range(2):
         for curve in range(3):
@@ -45,18 +45,18 @@ def test_training_mixes_curves_by_probability_and_anything_else_takes_the_best(m
 
 def test_curves_that_are_alike_are_what_is_selected_either_way(mixture):
     points = torch.randn(2, 4, 6)
-    hidden = mixture.expand(points)
+    hidden = mixture(points)
     for mode in (True, False):
         torch.testing.assert_close(mixture.train(mode).select(hidden)[0], points)
 
 
 def test_every_parameter_learns_from_the_mixture(mixture):
-    mixture.train().select(mixture.expand(torch.randn(2, 4, 6)) * torch.rand(6, 1, 1))[0].square().sum().backward()
+    mixture.train().select(mixture(torch.randn(2, 4, 6)) * torch.rand(6, 1, 1))[0].square().sum().backward()
     assert all(parameter.grad.abs().sum() > 1e-5 for parameter in mixture.parameters())
 
 
 def test_probabilities_are_float32_in_a_half_precision_model(mixture):
-    points, probabilities = mixture.bfloat16().select(mixture.expand(torch.randn(2, 4, 6, dtype=torch.bfloat16)))
+    points, probabilities = mixture.bfloat16().select(mixture(torch.randn(2, 4, 6, dtype=torch.bfloat16)))
     assert points.dtype == torch.bfloat16
     assert probabilities.dtype == torch.float32
 

@@ -216,7 +216,7 @@ def test_packed_documents_do_not_predict_each_other():
 
 def test_no_target_gives_a_zero_loss():
     model, batch = make_dynamic_model(), phrase_batch()
-    for name in ("labels", "phrase_labels"):
+    for name in ("labels", "phrase_targets"):
         batch[name] = torch.full_like(batch[name], IGNORED)
     output = model(**batch)
     assert output.loss.item() == 0.0

@@ -1,0 +1,121 @@
+"""The one way to use a layer's weights outside of its own `forward`: offloaded and sharded weights are real there."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import torch
+from accelerate.utils.modeling import get_state_dict_offloaded_model
+from torch import Tensor, nn
+
+from hf_targets.maths.losses import token_cross_entropy
+
+
+class _BorrowedLayer(nn.Module):
+    """A layer with another `forward`, for one call: its parameters, hooks and all other attributes are the layer's own.
+
+    What a hook sets or swaps on it (DeepSpeed counts gradients there) is thereby set on the layer.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        object.__setattr__(self, "__dict__", layer.__dict__)
+
+    @property
+    def forward(self) -> Callable[..., Any]:  # a property goes over the `forward` that accelerate puts on a layer
+        """Compute with the weights, between the hooks that bring them and take them away."""
+        return self._compute
+
+    def _compute(self, compute: Callable[..., Any], *arguments: Any) -> Any:
+        offloading = self.__dict__.get("_hf_hook")
+        if offloading is None:
+            with gathered(self):
+                return compute(*_weights(self), *arguments)
+        arguments, _ = offloading.pre_forward(self, *arguments)
+        return offloading.post_forward(self, compute(*_weights(self), *arguments))
+
+
+def call_inside(layer: nn.Module, compute: Callable[..., Any], *arguments: Any) -> Any:
+    """Return compute(weight, bias, *arguments), run as if it were a call of the layer.
+
+    accelerate's offloading, FSDP2 and ZeRO-3 keep a weight elsewhere, and bring it back by hooks on its module's call
+    alone. Read at any other time it is an empty tensor, a shard, or on the device "meta".
+
+    Args:
+        layer: An input or output embedding, or another layer with a `weight` and perhaps a `bias`.
+        compute: Uses the two and nothing else of the layer.
+        arguments: Tensors that need gradients are given here and not closed over, so that FSDP sees them.
+    """
+    if torch.compiler.is_compiling():  # hooks break a graph, and a layer made on the fly does
+        return compute(*_weights(layer), *arguments)
+    return _BorrowedLayer(layer)(compute, *arguments)
+
+
+def gathered(*modules: nn.Module) -> AbstractContextManager[Any]:
+    """Return a context in which weights are whole that ZeRO-3 has sharded and no hook brings back yet.
+
+    Models loaded under ZeRO-3 have such weights until DeepSpeed takes them over. Gradients do not flow to them.
+    """
+    sharded = [
+        parameter
+        for module in modules
+        for parameter in module.parameters()
+        if hasattr(parameter, "ds_id") and not parameter.numel()
+    ]
+    return import_module("deepspeed").zero.GatheredParameters(sharded) if sharded else nullcontext()
+
+
+def _weights(layer: nn.Module) -> tuple[Tensor | None, Tensor | None]:
+    return layer._parameters["weight"], layer._parameters.get("bias")
+
+
+def execution_device(module: nn.Module) -> torch.device:
+    """Return the device on which a module computes: where its first weight is, or where accelerate will bring it."""
+    for part in module.modules():
+        device = getattr(getattr(part, "_hf_hook", None), "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+        for parameter in part.parameters(recurse=False):
+            return parameter.device
+    return torch.device("cpu")
+
+
+def is_readable(module: nn.Module) -> bool:
+    """Return whether all weights of a module are whole and here: neither offloaded nor sharded."""
+    return not any(
+        parameter.is_meta or hasattr(parameter, "to_local") or hasattr(parameter, "ds_id")
+        for parameter in module.parameters()
+    )
+
+
+def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's state dict, with the weights that accelerate has offloaded."""
+    return module.state_dict() if is_readable(module) else get_state_dict_offloaded_model(module)
+
+
+def num_rows(layer: nn.Linear | nn.Embedding) -> int:
+    """Return V of an input or output embedding, whose weight may be elsewhere."""
+    return layer.num_embeddings if isinstance(layer, nn.Embedding) else layer.out_features
+
+
+def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
+    """Return the rows (..., d) of an output matrix for token ids (...), without a gradient."""
+    return call_inside(layer, _rows, ids)
+
+
+def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Return `token_cross_entropy` of hidden states (..., d) and targets (...), shaped as the targets are.
+
+    Args:
+        layer: The output embedding that hidden states are read by.
+    """
+    losses = call_inside(layer, _losses, hidden.flatten(0, -2), targets.flatten(), label_smoothing)
+    return losses.view(targets.shape)
+
+
+def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
+    return nn.functional.embedding(ids, weight.detach())
+
+
+def _losses(weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    return token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)

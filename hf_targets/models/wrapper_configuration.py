@@ -1,0 +1,77 @@
+"""The configuration of a model around a backbone, which answers for the backbone."""
+
+from typing import Any
+
+from transformers.configuration_utils import PreTrainedConfig
+
+ANSWERED = (
+    "bos_token_id",
+    "eos_token_id",
+    "head_dim",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "n_ctx",
+    "n_embd",
+    "n_head",
+    "n_layer",
+    "n_positions",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "pad_token_id",
+    "sliding_window",
+    "tie_word_embeddings",
+    "use_cache",
+    "vocab_size",
+)
+"""Fields of the backbone's configuration that are read and set on the wrapper's as well."""
+
+_SWITCHES = ("output_attentions", "output_hidden_states")
+"""Fields that every configuration has, and the backbone's decides."""
+
+
+class AnswersForBackbone:
+    """A configuration with a field `backbone`, whose sizes, token ids and switches are its own to read and to set.
+
+    Evaluation harnesses, peft and serving programs read them from `model.config`, and `from_pretrained` sets those that
+    it is given (`use_cache=False`, `pad_token_id=0` ...). Without an answer some take a default: lm-eval, for one,
+    reads 2,048 positions of a model that has 128.
+    """
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        for name in _SWITCHES:
+            wanted = getattr(self, name) or getattr(self.backbone, name, False)  # pyright: ignore
+            setattr(self, name, wanted)
+
+    def _backbone(self) -> PreTrainedConfig | None:
+        backbone = self.__dict__.get("backbone")
+        return backbone if isinstance(backbone, PreTrainedConfig) else None
+
+    def __getattr__(self, name: str) -> Any:
+        backbone = self._backbone() if name in ANSWERED else None
+        if backbone is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(backbone.get_text_config(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        backbone = self._backbone()
+        if backbone is not None and name in ANSWERED:
+            setattr(backbone.get_text_config(), name, value)
+            return
+        super().__setattr__(name, value)
+        if backbone is not None and name in _SWITCHES:
+            setattr(backbone, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, with the backbone's sizes beside them, where peft looks for them."""
+        backbone = self._backbone()
+        text = None if backbone is None else backbone.get_text_config()
+        answers = {} if text is None else {name: getattr(text, name) for name in ANSWERED if hasattr(text, name)}
+        return {**answers, **super().to_dict()}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Return the fields that a checkpoint keeps: the backbone's stand in its own part alone."""
+        values: dict[str, Any] = super().to_diff_dict()  # pyright: ignore[reportAttributeAccessIssue]
+        return {name: value for name, value in values.items() if name not in ANSWERED}

@@ -1,0 +1,87 @@
+"""The newest whole checkpoint: one that was broken off while it was saved, or lost a part, is passed over."""
+
+import json
+import logging
+import zipfile
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from transformers import Trainer
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_utils import sort_checkpoints
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
+
+from hf_targets.training.arguments import DiffusionTrainingArguments
+from hf_targets.training.averaging import AVERAGING_NAME
+
+logger = logging.getLogger(__name__)
+
+_INDICES = {SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME}
+_WEIGHTS = {SAFE_WEIGHTS_NAME, WEIGHTS_NAME, ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME, *_INDICES}
+
+
+def newest_whole_checkpoint(trainer: Trainer) -> Path | None:
+    """Return the checkpoint in a trainer's output folder to resume from, None if there is none.
+
+    Newer ones that are not whole are named in a warning, and left as they are.
+    """
+    folder = Path(trainer.args.output_dir or ".")
+    for checkpoint in map(Path, reversed(sort_checkpoints(str(folder)))):
+        defect = defect_of(checkpoint, trainer)
+        if defect is None:
+            return checkpoint
+        logger.warning("%s is not whole (%s), and is passed over", checkpoint, defect)
+    return None
+
+
+def defect_of(checkpoint: Path, trainer: Trainer) -> str | None:
+    """Return what a checkpoint lacks to go on from, None if it is whole.
+
+    Trainer writes the weights and their configuration first, then the states of the optimizer, of the schedule and of
+    random numbers, and its own state last. So a checkpoint with that was saved to its end. Files that a full disk or a
+    lost machine cut short are found without reading them: JSON is parsed, of tensors only the table of contents is
+    compared with the size of the file.
+    """
+    names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
+    if missing := sorted(_needed_files(trainer) - names):
+        return f"it lacks {', '.join(missing)}"
+    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # their weights are in files of other names
+    if not is_sharded and not {Path(name).name for name in names} & _WEIGHTS:
+        return f"it lacks the weights, {SAFE_WEIGHTS_NAME} or {ADAPTER_SAFE_WEIGHTS_NAME}"
+    for name in sorted(names):
+        try:
+            _check_whole(checkpoint / name)
+        except (SafetensorError, zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
+            return f"{name}: {error}"
+    return None
+
+
+def _needed_files(trainer: Trainer) -> set[str]:
+    args = trainer.args
+    needed = {TRAINER_STATE_NAME}
+    if isinstance(args, DiffusionTrainingArguments) and args.ema_decay is not None:
+        needed.add(AVERAGING_NAME)
+    if args.save_only_model:
+        return needed
+    if not args.save_on_each_node:  # then a node's folder has only the states of its own processes
+        processes = range(args.world_size)
+        needed |= {f"rng_state_{number}.pth" for number in processes} if args.world_size > 1 else {"rng_state.pth"}
+    if not trainer.is_fsdp_enabled and not trainer.is_deepspeed_enabled:
+        needed |= {OPTIMIZER_NAME, SCHEDULER_NAME}
+    return needed
+
+
+def _check_whole(file: Path) -> None:
+    if file.suffix == ".safetensors":
+        with safe_open(file, "pt"):
+            pass
+    elif file.suffix in (".pt", ".pth", ".bin"):
+        zipfile.ZipFile(file).close()
+    elif file.suffix == ".json":
+        content = json.loads(file.read_text(encoding="utf-8"))
+        shards = set(content["weight_map"].values()) if file.name in _INDICES else set()
+        if lost := sorted(name for name in shards if not (file.parent / name).is_file()):
+            raise ValueError(f"it names {', '.join(lost)}, which is missing")
+        if file.name == TRAINER_STATE_NAME and not isinstance(content["global_step"], int):
+            raise ValueError("it has no global_step")

@@ -1,0 +1,170 @@
+"""A recipe's run: its output folder, the settings recorded in it, and what of an older run is removed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from hf_targets.training.outputs import (
+    check_row_folder,
+    check_row_names,
+    find_output,
+    remove_output,
+    row_patterns,
+    write_json,
+)
+
+RUN_NAME = "run.json"
+"""The file of an output folder that tells with which settings its run was begun, and what the run writes."""
+
+_FREE = (
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "restore_callback_states", "save_total_limit"),
+    *("disable_tqdm", "report_to", "run_name", "project", "trackio_", "logging_", "log_", "hub_", "push_to_hub"),
+    *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_timeout", "local_rank"),
+    *("do_train", "do_eval", "do_predict", "debug", "skip_memory_metrics"),
+)
+"""How the names of settings begin that change nothing in what is computed."""
+
+
+class Run:
+    """A run of a recipe, whose output folder is looked at when this is made, and touched by `begin`.
+
+    A run writes only what it records in `run.json` before it trains anything, and only what is recorded there is ever
+    removed. So a folder may have other things in it, and a row must not have the name of one of them.
+
+    Attributes:
+        folder: The output folder.
+        resume: Whether to go on where an older run of the same settings was broken off, if there is one.
+
+    Args:
+        setup: The recipe's own settings, a dataclass with `overwrite_output_dir`.
+        args: Their `resume_from_checkpoint` is "true" or "false", as the newest whole checkpoint is found; "true" goes
+            over `overwrite_output_dir`.
+        outputs: Names or patterns of what the run writes into the folder itself.
+        rows: Names of the models that it trains in subfolders; None: it has no rows.
+        setting: The setting that those names come from.
+    Raises:
+        ValueError: If the names of rows cannot be those of folders; the output folder is a file, or has something in it
+            and neither resuming nor overwriting is asked for; something is in the way that no run has recorded; a
+            setting names something that would be removed; or a run of other settings is to be resumed.
+    """
+
+    def __init__(
+        self,
+        setup: Any,
+        args: TrainingArguments,
+        *,
+        outputs: Sequence[str],
+        rows: Sequence[str] | None = None,
+        setting: str = "rows",
+    ) -> None:
+        wanted = {"none": False, "false": False, "true": True}.get(str(args.resume_from_checkpoint).lower())
+        if wanted is None:
+            raise ValueError(
+                "resume_from_checkpoint must be true or false, as the newest whole checkpoint is found, got "
+                f"{args.resume_from_checkpoint!r}"
+            )
+        if rows is not None:
+            check_row_names(rows, reserved=[RUN_NAME, *outputs], setting=setting)
+        self.resume = wanted
+        self.folder = Path(args.output_dir or ".")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"output_dir {self.folder} is a file; name a folder")
+        self._args = args
+        self._record = {"settings": _settings(setup, args), "rows": list(rows or ()), "outputs": list(outputs)}
+        self._older: dict[str, Any] | None = None
+        self._has_begun = False
+        if args.should_save:  # one process looks; the others may be late, and find what it has begun to write
+            self._older = _read_record(self.folder)
+            self._check_folder(may_be_used=self.resume or setup.overwrite_output_dir)
+
+    def _check_folder(self, *, may_be_used: bool) -> None:
+        if self.folder.exists() and any(self.folder.iterdir()) and not may_be_used:
+            raise ValueError(
+                f"output_dir {self.folder} is not empty; name another, or pass --overwrite_output_dir true to replace "
+                "the run in it, or --resume_from_checkpoint true to go on"
+            )
+        for row in self._record["rows"]:
+            check_row_folder(self.folder / row)
+        own = [] if self._older is None else find_output(self.folder, _patterns(self._older))
+        if foreign := [path for path in find_output(self.folder, _patterns(self._record)) if path not in own]:
+            raise ValueError(
+                f"this run would write {', '.join(str(path) for path in foreign)}, which no run recorded in "
+                f"{self.folder / RUN_NAME} has written; name another output_dir, or move them away"
+            )
+        if self.resume and self._older is not None:
+            _check_settings(self.folder, self._older["settings"], self._record["settings"])
+        if not self.resume:
+            self._check_not_needed(own)
+
+    def _check_not_needed(self, removed: Sequence[Path]) -> None:
+        """Make sure that no setting names a file or folder, such as the model to start from, that is removed."""
+        gone = {path.resolve() for path in removed}
+        parts = gone | {
+            parent for path in gone for parent in path.parents if parent.is_relative_to(self.folder.resolve())
+        }
+        for name, value in self._record["settings"]["recipe"].items():
+            path = Path(value).resolve() if isinstance(value, str) and value else None
+            if path is not None and (path in parts or gone & set(path.parents)):
+                raise ValueError(
+                    f"{name} {value} is in the output of the run that this one replaces; name another output_dir"
+                )
+
+    def begin(self) -> None:
+        """Remove the output of an older run, unless it is resumed, and record this one; only once, in all processes.
+
+        If that is broken off, the run can be resumed, and the removal is finished first.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        with self._args.main_process_first(local=self._args.save_on_each_node):
+            if not self._args.should_save:
+                return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._older is not None and (not self.resume or self._older.get("is_being_emptied")):
+                both = {key: [*self._record[key], *self._older[key]] for key in ("rows", "outputs")}
+                write_json(self.folder / RUN_NAME, {**self._record, **both, "is_being_emptied": True})
+                remove_output(self.folder, _patterns(self._older))
+            write_json(self.folder / RUN_NAME, self._record)
+
+
+def _patterns(record: Mapping[str, Any]) -> list[str]:
+    return [*record["outputs"], *(pattern for row in record["rows"] for pattern in row_patterns(row))]
+
+
+def _settings(setup: Any, args: TrainingArguments) -> dict[str, dict[str, Any]]:
+    """Return the settings as they are after a way through JSON."""
+    arguments = {**args.to_dict(), "num_processes": args.world_size * max(args.n_gpu, 1)}
+    return json.loads(json.dumps({"recipe": asdict(setup), "training": arguments}, default=str))
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    file = folder / RUN_NAME
+    if not file.is_file():
+        return None
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        assert isinstance(record["settings"]["recipe"], dict)
+        assert isinstance(record["settings"]["training"], dict)
+        assert all(isinstance(name, str) for name in [*record["rows"], *record["outputs"]])
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise ValueError(f"{file} is not the record of a run ({error!r}); name another output_dir") from error
+    return record
+
+
+def _check_settings(folder: Path, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    names = recorded["recipe"].keys() | given["recipe"].keys()
+    pairs = [(name, recorded["recipe"].get(name), given["recipe"].get(name)) for name in sorted(names)]
+    common = recorded["training"].keys() & given["training"].keys()  # another release of Transformers may know others
+    pairs += [(name, recorded["training"][name], given["training"][name]) for name in sorted(common)]
+    others = [(name, old, new) for name, old, new in pairs if old != new and not name.startswith(_FREE)]
+    if others:
+        raise ValueError(
+            f"the run in {folder} was begun with other settings, and resuming it needs the same: "
+            + "; ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in others)
+            + "; give those that were, or name another output_dir"
+        )

@@ -1,0 +1,107 @@
+"""Checkpoints that are cut short or do not fit: the error names the file, or the tensors and their shapes."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM
+from tests.mdlm_models import make_mdlm
+from tests.tiny_models import make_backbone, make_dynamic_model, make_model
+
+MODELS = {"multitoken": make_model, "phrases": make_dynamic_model, "mdlm": make_mdlm}
+SHARDS = {"one file": "1GB", "shards": "8KB"}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return MODELS[request.param]()
+
+
+@pytest.fixture(params=SHARDS)
+def folder(request, model, tmp_path):
+    model.save_pretrained(tmp_path, max_shard_size=SHARDS[request.param])
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 2) == (request.param == "shards")
+    return tmp_path
+
+
+def last_shard(folder):
+    return sorted(folder.glob("*.safetensors"))[-1]
+
+
+def test_a_file_cut_short_is_named(model, folder):
+    file = last_shard(folder)
+    content = file.read_bytes()
+    for kept in (0, 5, 100, -10):
+        file.write_bytes(content[:kept])
+        with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is not a whole safetensors file"):
+            type(model).from_pretrained(folder)
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(model, folder):
+    file = last_shard(folder)
+    tensors = load_file(file)
+    name = sorted(tensors)[-1]
+    shape = tuple(tensors[name].shape)
+    tensors[name] = torch.zeros(3, 5, 7)
+    save_file(tensors, file, metadata={"format": "pt"})
+    told = (
+        f"the checkpoint at {folder} does not fit its configuration; of another shape: {name} is (3, 5, 7), not {shape}"
+    )
+    with pytest.raises(ValueError, match=re.escape(told)):
+        type(model).from_pretrained(folder)
+
+
+def test_a_configuration_of_another_size_names_the_first_tensors_and_how_many_more(tmp_path):
+    make_model("gpt2").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["backbone"]["n_embd"] = 16
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = r"attn.c_attn.bias is \(96,\), not \(48,\), .* and 32 more\. It is cut short"
+    with pytest.raises(ValueError, match=told) as error:
+        MultiTokenForCausalLM.from_pretrained(tmp_path)
+    assert len(str(error.value)) < 1000
+
+
+@pytest.fixture
+def shards(tmp_path):
+    make_model("gpt2").save_pretrained(tmp_path, max_shard_size="20KB")
+    return tmp_path
+
+
+def test_a_shard_that_is_gone_is_named(shards):
+    file = last_shard(shards)
+    file.unlink()
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is missing"):
+        MultiTokenForCausalLM.from_pretrained(shards)
+
+
+@pytest.mark.parametrize("text", ['{"weight_map": {"a', "{}", "[]", '{"weight_map": [1]}'])
+def test_an_index_of_shards_that_is_none_is_named(shards, text):
+    file = shards / "model.safetensors.index.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is not a whole index"):
+        MultiTokenForCausalLM.from_pretrained(shards)
+
+
+@pytest.mark.parametrize("make", [MultiTokenForCausalLM.from_base, DynamicVocabForCausalLM.from_base])
+def test_a_base_model_cut_short_is_named(make, tmp_path):
+    make_backbone("gpt2").save_pretrained(tmp_path)
+    file = last_shard(tmp_path)
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is not a whole safetensors file"):
+        make(tmp_path)
+
+
+def test_a_downloaded_file_cut_short_is_named(tmp_path):
+    repository, commit = tmp_path / "models--me--tiny", "0" * 40
+    make_model("gpt2").save_pretrained(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    MultiTokenForCausalLM.from_pretrained("me/tiny", cache_dir=tmp_path)
+    file = last_shard(repository / "snapshots" / commit)
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is not a whole safetensors file"):
+        MultiTokenForCausalLM.from_pretrained("me/tiny", cache_dir=tmp_path)

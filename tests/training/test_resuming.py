@@ -1,0 +1,209 @@
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+from hf_targets.training.outputs import TRAINING_NAME
+from hf_targets.training.resuming import train
+from tests import diffusion_training
+from tests.tiny_models import make_model
+from tests.trainer_runs import assert_same, run_processes, weights
+from tests.training.test_multitoken import make_trainer
+
+ROOT = Path(__file__).parents[2]
+STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+BEST = {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "greater_is_better": False}
+
+
+class Counter(TrainerCallback):
+    """Counts the steps that are taken."""
+
+    steps = 0
+
+    def on_step_end(self, *args, **kwargs):
+        self.steps += 1
+
+
+def make(folder, kind="heads", **options):
+    """Return a trainer whose six steps are half of an epoch, and the counter of its steps."""
+    options = {**STEPS, "max_steps": 6, "per_device_train_batch_size": 2, **options}
+    if kind == "averaged":
+        trainer = diffusion_training.make_trainer(folder, ema_decay=0.9, **options)
+    else:
+        model = make_model("gpt2")
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.2
+        trainer = make_trainer(folder, model, **options)
+    counter = Counter()
+    trainer.add_callback(counter)
+    return trainer, counter
+
+
+def state_of(checkpoint):
+    return json.loads((checkpoint / "trainer_state.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["heads", "averaged"])
+def test_what_was_broken_off_ends_as_unbroken_from_the_newest_whole_checkpoint(kind, tmp_path):
+    trainer, counter = make(tmp_path / "run", kind)
+    whole = train(trainer, resume=False)
+    assert counter.steps == 6
+    expected = weights(trainer.model)
+    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
+    (tmp_path / "run" / TRAINING_NAME).unlink()
+    (tmp_path / "run" / "checkpoint-4" / "optimizer.pt").write_bytes(b"PK")
+    trainer, counter = make(tmp_path / "run", kind)
+    again = train(trainer, resume=True)
+    assert counter.steps == 4
+    assert_same(weights(trainer.model), expected, rtol=0, atol=0)
+    names = [name for name in whole.history[-2] if name.endswith("perplexity")]
+    assert names
+    assert [whole.history[-2][name] for name in names] == [again.history[-2][name] for name in names]
+
+
+def test_it_begins_where_there_is_no_checkpoint_yet(tmp_path):
+    trainer, counter = make(tmp_path / "run")
+    train(trainer, resume=True)
+    assert counter.steps == 6
+
+
+def test_the_seconds_of_all_parts_are_added(tmp_path):
+    trainer, _ = make(tmp_path)
+    assert 0 < train(trainer, resume=False).seconds < 500
+    file, state = tmp_path / "checkpoint-6" / "trainer_state.json", state_of(tmp_path / "checkpoint-6")
+    assert 0 < state["stateful_callbacks"]["_Clock"]["args"]["seconds"] < 500
+    state = state_of(tmp_path / "checkpoint-4")
+    state["stateful_callbacks"]["_Clock"]["args"]["seconds"] = 1000.0
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text(json.dumps(state))
+    file.unlink()
+    (tmp_path / TRAINING_NAME).unlink()
+    trainer, _ = make(tmp_path)
+    second = train(trainer, resume=True)
+    assert 1000 < second.seconds < 1500
+    assert state_of(tmp_path / "checkpoint-6")["stateful_callbacks"]["_Clock"]["args"]["seconds"] > 1000
+
+
+@pytest.mark.parametrize("kind", ["heads", "averaged"])
+@pytest.mark.parametrize("options", [{}, {**BEST, "save_total_limit": 1, "learning_rate": 0.3}])
+def test_a_finished_training_is_not_repeated_and_leaves_the_same_weights(kind, options, tmp_path):
+    trainer, _ = make(tmp_path, kind, **options)
+    first = train(trainer, resume=False)
+    if options and kind == "heads":
+        assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+        assert not (tmp_path / "checkpoint-6").exists()  # the best is not the last, or this shows nothing
+    again, counter = make(tmp_path, kind, **options)
+    assert train(again, resume=True) == first
+    assert counter.steps == 0
+    assert_same(weights(again.model), weights(trainer.model), rtol=0, atol=0)
+    assert again.args.max_steps == 6  # what results tell of the settings is as it was
+
+
+@pytest.mark.parametrize("kind", ["heads", "averaged"])
+def test_a_training_killed_after_its_last_step_takes_no_further_one(kind, tmp_path):
+    trainer, _ = make(tmp_path, kind)
+    train(trainer, resume=False)
+    (tmp_path / TRAINING_NAME).unlink()
+    again, counter = make(tmp_path, kind)
+    train(again, resume=True)
+    assert counter.steps == 0
+    assert_same(weights(again.model), weights(trainer.model), rtol=0, atol=0)
+    assert (tmp_path / TRAINING_NAME).exists()
+
+
+def test_a_training_that_had_stopped_early_stays_stopped(tmp_path):
+    options = {**BEST, "learning_rate": 0.3, "max_steps": 12}
+    taken, evaluations = [], []
+    for resume in (False, True):
+        trainer, counter = make(tmp_path, **options)
+        trainer.add_callback(EarlyStoppingCallback(1))
+        history = train(trainer, resume=resume).history
+        taken.append(counter.steps)
+        evaluations.append(len([entry for entry in history if "eval_loss" in entry]))
+        (tmp_path / TRAINING_NAME).unlink()
+    assert 0 < taken[0] < 12
+    assert taken[1] == 0
+    assert evaluations[0] == evaluations[1]
+
+
+def test_more_steps_than_were_taken_are_taken(tmp_path):
+    trainer, _ = make(tmp_path)
+    train(trainer, resume=False)
+    trainer, counter = make(tmp_path, max_steps=8)
+    train(trainer, resume=True)
+    assert counter.steps == 2
+
+
+def test_a_training_whose_weights_were_not_saved_is_repeated(tmp_path):
+    for resume in (False, True):
+        trainer, counter = make(tmp_path, save_strategy="no")
+        train(trainer, resume=resume)
+        assert counter.steps == 6
+    assert not (tmp_path / TRAINING_NAME).exists()
+
+
+_KILLED = """
+import os, signal, sys, torch
+from tests.training.test_resuming import make
+from hf_targets.training.resuming import train
+
+save = torch.save
+
+def killed(content, file, *args, **kwargs):
+    save(content, file, *args, **kwargs)
+    if file.endswith("checkpoint-4/" + sys.argv[2]):
+        os.truncate(file, os.path.getsize(file) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.save = killed
+train(make(sys.argv[1])[0], resume=False)
+"""
+
+
+@pytest.mark.parametrize("file", ["training_args.bin", "rng_state.pth"])
+def test_a_training_killed_while_it_saves_ends_as_unbroken(file, tmp_path):
+    command = [sys.executable, "-c", _KILLED, str(tmp_path / "run"), file]
+    done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert (tmp_path / "run" / "checkpoint-4" / file).exists()
+    trainer, counter = make(tmp_path / "run")
+    train(trainer, resume=True)
+    assert counter.steps == 4
+    unbroken, _ = make(tmp_path / "unbroken")
+    train(unbroken, resume=False)
+    assert_same(weights(trainer.model), weights(unbroken.model), rtol=0, atol=0)
+
+
+_TWO = """
+import sys, torch
+from pathlib import Path
+from tests.training.test_resuming import make
+from hf_targets.training.resuming import train
+from tests.trainer_runs import weights
+
+folder, options, steps = Path(sys.argv[1]), {"ddp_backend": "gloo"}, []
+for part in range(3):
+    trainer, counter = make(folder / "run", **options)
+    trained = train(trainer, resume=part > 0)
+    steps.append(counter.steps)
+    if part == 0 and trainer.is_world_process_zero():
+        expected = weights(trainer.model)
+        (folder / "run" / "training.json").unlink()
+        (folder / "run" / "checkpoint-6" / "rng_state_1.pth").unlink()
+    trainer.accelerator.wait_for_everyone()
+if trainer.is_world_process_zero():
+    torch.save((expected, weights(trainer.model), steps), folder / "result.pt")
+"""
+
+
+def test_two_processes_go_on_from_the_same_checkpoint(tmp_path):
+    run_processes(_TWO, tmp_path)
+    expected, found, steps = torch.load(tmp_path / "result.pt", weights_only=False)
+    assert steps == [6, 2, 0]
+    assert_same(found, expected, rtol=0, atol=0)
