@@ -6,6 +6,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
+from tests.choices import require_clear_choices
 from tests.memory import misalign_files
 
 torch.set_num_threads(1)  # the suite runs in several processes
@@ -16,3 +17,9 @@ if "HF_TARGETS_MISALIGN" in os.environ:
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def clear_choices(monkeypatch):
+    """Fail the test if it depends on a choice that rounding may change."""
+    require_clear_choices(monkeypatch)

@@ -264,8 +264,9 @@ def test_no_position_sees_the_phrases_after_it(family):
 
 
 @cached_families
+@pytest.mark.usefixtures("clear_choices")
 def test_cached_generation_is_uncached_generation(family):
-    model = make_model(family)
+    model = make_model(family).double()
     prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
     cached = model.generate(**prompt, max_new_tokens=8, do_sample=False)
     assert torch.equal(cached, model.generate(**prompt, max_new_tokens=8, do_sample=False, use_cache=False))
@@ -275,8 +276,9 @@ def test_cached_generation_is_uncached_generation(family):
 
 @families
 @pytest.mark.parametrize("weight", [0.0, 0.4])
+@pytest.mark.usefixtures("clear_choices")
 def test_generation_takes_the_best_word_of_the_forward_pass(family, weight):
-    model = make_model(family)
+    model = make_model(family).double()
     ids = token_ids(1, 6)
     generated = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, ensemble_weight=weight
@@ -301,7 +303,7 @@ def test_a_stateful_backbone_generates_what_it_would_alone():
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_static_cache_generates_the_same(family):
-    model = make_model(family)
+    model = make_model(family).double()
     prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
     options = {"max_new_tokens": 4, "do_sample": False, "disable_compile": True}
     static = model.generate(**prompt, **options, cache_implementation="static")
@@ -311,8 +313,9 @@ def test_a_static_cache_generates_the_same(family):
 @cached_families
 @pytest.mark.parametrize("weight", [0.0, 0.4])
 @pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.usefixtures("clear_choices")
 def test_left_padded_rows_generate_what_each_does_alone(family, weight, beams):
-    model = make_model(family)
+    model = make_model(family).double()
     options = {"max_new_tokens": 5, "do_sample": False, "num_beams": beams, "ensemble_weight": weight}
     rows = [token_ids(1, length, seed=length) for length in (4, 7)]
     alone = [model.generate(row, attention_mask=torch.ones_like(row), **options)[0, row.shape[1] :] for row in rows]

@@ -201,8 +201,9 @@ def left_padded(num_rows: int = 4, time: int = 7) -> tuple[torch.Tensor, torch.T
 
 @cache
 def make_drafting_model(family: str = "gpt2", target: str = "difference") -> MultiTokenForCausalLM:
-    """Return a model whose heads draft well what it generates from the prompts of `left_padded`."""
+    """Return a float64 model whose heads draft well what it generates from the prompts of `left_padded`."""
     model = make_sliding_model() if family == "mistral" else make_model(family, target=target, loss_weight=6.0)
+    model.double()
     ids, mask = left_padded()
     texts = model.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False, eos_token_id=None)
     teach_heads(model, texts, torch.cat([mask, mask.new_ones(len(ids), 24)], dim=1))

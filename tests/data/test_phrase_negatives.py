@@ -183,7 +183,7 @@ def gpt2():
     config = GPT2Config(
         vocab_size=V, n_embd=16, n_layer=1, n_head=2, n_positions=32, eos_token_id=END, initializer_range=1.0
     )
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(config).double().eval()
     with torch.no_grad():
         model.transformer.ln_f.bias.fill_(1.0)
         model.lm_head.weight[END] = 10.0

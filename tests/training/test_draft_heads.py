@@ -70,6 +70,7 @@ def test_the_model_returned_has_heads_of_the_kind_and_is_ready_to_decode(kind, t
     assert model.config.ngram_size == NGRAM_SIZE
     assert not any(module.training for module in model.modules())
     ids = token_ids(1, 5)
+    model.double()
     plain = model.generate(ids, do_sample=False, max_new_tokens=6)
     assert torch.equal(model.generate(ids, do_sample=False, max_new_tokens=6, draft_tokens=NGRAM_SIZE - 1), plain)
 

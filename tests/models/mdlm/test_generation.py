@@ -62,7 +62,7 @@ def test_padding_on_the_left_changes_nothing_of_a_text(sampler, kind):
 
 
 def test_each_token_of_first_hitting_is_the_best_one_given_those_before():
-    model, trace = make_mdlm(time_conditioning=False), CanvasTrace()
+    model, trace = make_mdlm(time_conditioning=False).double(), CanvasTrace()
     output = generate(model, batch_size=2, sampler="first_hitting", temperature=0, streamer=trace)
     assert output.num_row_evaluations == 2 * LENGTH
     before = torch.full((2, LENGTH), MASK)

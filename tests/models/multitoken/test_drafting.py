@@ -1,5 +1,6 @@
 """Drafting leaves the text as it is: the same words, fewer passes."""
 
+import copy
 import logging
 
 import pytest
@@ -48,6 +49,7 @@ def num_generated(sequences: torch.Tensor, prompts: torch.Tensor) -> int:
 @targets
 @branches
 @pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.usefixtures("clear_choices")
 def test_greedy_words_are_those_without_drafts_and_the_counts_add_up(family, target, num_branches, alone):
     model = make_drafting_model(family, target)
     ids, mask = rows_or_one(alone)
@@ -202,22 +204,19 @@ def test_the_cache_returned_for_a_row_goes_on_as_the_plain_one(num_branches):
 
 @families
 def test_drafts_work_in_bfloat16_and_every_word_is_a_most_probable_one(family):
-    model = make_drafting_model(family).to(torch.bfloat16)
-    try:
-        ids, mask = left_padded()
-        for rows, num_branches in ((1, 1), (1, 3), (4, 1), (4, 3)):
-            text = model.generate(
-                ids[-rows:], attention_mask=mask[-rows:], draft_tokens=3, draft_branches=num_branches, **GREEDY
-            )
-            seen = torch.cat([mask[-rows:], mask.new_ones(rows, text.shape[1] - ids.shape[1])], dim=1)
-            positions = (seen.cumsum(dim=1) - 1).clamp(min=0)
-            logits = model(text, attention_mask=seen, position_ids=positions).logits.float()[:, ids.shape[1] - 1 : -1]
-            chosen = logits.gather(2, text[:, ids.shape[1] :, None])[..., 0]
-            going = (text[:, ids.shape[1] :] == 0).cumsum(dim=1) - (text[:, ids.shape[1] :] == 0).int() == 0
-            behind = (logits.amax(dim=-1) - chosen)[going]
-            assert behind.max() <= 0.05 * logits.std() * 4  # rounding, to 8 bits of a sum of many terms
-    finally:
-        model.to(torch.float32)
+    model = copy.deepcopy(make_drafting_model(family)).to(torch.bfloat16)
+    ids, mask = left_padded()
+    for rows, num_branches in ((1, 1), (1, 3), (4, 1), (4, 3)):
+        text = model.generate(
+            ids[-rows:], attention_mask=mask[-rows:], draft_tokens=3, draft_branches=num_branches, **GREEDY
+        )
+        seen = torch.cat([mask[-rows:], mask.new_ones(rows, text.shape[1] - ids.shape[1])], dim=1)
+        positions = (seen.cumsum(dim=1) - 1).clamp(min=0)
+        logits = model(text, attention_mask=seen, position_ids=positions).logits.float()[:, ids.shape[1] - 1 : -1]
+        chosen = logits.gather(2, text[:, ids.shape[1] :, None])[..., 0]
+        going = (text[:, ids.shape[1] :] == 0).cumsum(dim=1) - (text[:, ids.shape[1] :] == 0).int() == 0
+        behind = (logits.amax(dim=-1) - chosen)[going]
+        assert behind.max() <= 0.05 * logits.std() * 4  # rounding, to 8 bits of a sum of many terms
 
 
 def test_drafts_for_several_samples_of_a_prompt_make_a_batch():
@@ -228,6 +227,7 @@ def test_drafts_for_several_samples_of_a_prompt_make_a_batch():
     assert torch.equal(text[:, :5], ids.expand(3, 5))
 
 
+@pytest.mark.usefixtures("clear_choices")
 def test_a_text_may_fill_all_positions():
     for family in ("gpt_neo", "gpt2"):
         model = make_drafting_model(family)
@@ -257,7 +257,7 @@ def test_stop_strings_end_a_drafted_text_where_they_end_a_plain_one():
     from hf_targets import train_bpe_tokenizer
 
     tokenizer = train_bpe_tokenizer(["the cat sat on the mat and the dog sat on the log"] * 4, VOCAB + 250, 64)
-    model = make_model("gpt2")
+    model = make_model("gpt2").double()
     model.resize_token_embeddings(len(tokenizer))
     ids = tokenizer("the cat", return_tensors="pt")["input_ids"]
     plain = model.generate(ids, **GREEDY)

@@ -21,7 +21,7 @@ targets = pytest.mark.parametrize("target", TARGETS)
 
 
 def make(family, target):
-    return make_sliding_model() if family == "mistral" else make_model(family, target=target)
+    return (make_sliding_model() if family == "mistral" else make_model(family, target=target)).double()
 
 
 def ensemble_by_hand(model, ids, weight):
@@ -68,6 +68,7 @@ def test_cached_steps_give_equation_13_at_every_position(target):
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("clear_choices")
 def test_cached_is_uncached(family, target, how):
     model = make(family, target)
     ids, mask = left_padded()
@@ -144,6 +145,6 @@ def test_without_a_weight_the_cache_is_the_backbones_own():
 
 def test_the_auto_class_decodes_with_an_ensemble(tmp_path):
     make_model("gpt2").save_pretrained(tmp_path)
-    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path), token_ids(1, 6)
+    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64), token_ids(1, 6)
     options = {"max_new_tokens": 6, "do_sample": False, "ensemble_weight": 0.4}
     assert torch.equal(model.generate(ids, **options), model.generate(ids, use_cache=False, **options))

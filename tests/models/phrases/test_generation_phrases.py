@@ -116,6 +116,7 @@ def index_of(model, phrases, **settings):
 
 
 @every_way
+@pytest.mark.usefixtures("clear_choices")  # an index gives its scores in float32
 def test_an_index_that_finds_all_phrases_is_the_table(how):
     model = make_phrase_model()
     ids, mask = left_padded()
@@ -125,6 +126,7 @@ def test_an_index_that_finds_all_phrases_is_the_table(how):
 
 
 @pytest.mark.parametrize("settings", [{"mode": "exact"}, {"mode": "ivf", "num_lists": 4, "num_probes": 1}], ids=str)
+@pytest.mark.usefixtures("clear_choices")
 def test_an_index_leaves_so_many_phrases_to_each_step(settings):
     model = make_phrase_model()
     how = {**GREEDY, "return_dict_in_generate": True, "output_scores": True, "phrases": PHRASES}

@@ -19,6 +19,7 @@ def make_vocabulary():
     return vocabulary
 
 
+@pytest.mark.usefixtures("clear_choices")
 def test_a_saved_index_of_all_phrases_generates_what_the_table_does(tmp_path):
     model, vocabulary = make_model(), make_vocabulary()
     model.index_phrases(vocabulary).save(tmp_path)

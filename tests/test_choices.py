@@ -1,0 +1,42 @@
+import pytest
+import torch
+
+from tests.choices import assert_clear
+
+NEAR, CLEAR = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.000001]]), torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.1]])
+
+
+@pytest.mark.usefixtures("clear_choices")
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda scores: torch.argmax(scores, dim=-1),
+        lambda scores: scores.argmax(1),
+        lambda scores: scores[1].argmax(),
+        lambda scores: scores.topk(1),
+        lambda scores: torch.topk(scores.T, k=1, dim=0),
+    ],
+)
+def test_a_choice_between_near_candidates_is_refused(choose):
+    choose(CLEAR)
+    with pytest.raises(AssertionError, match=r"9\.5.*e-07 apart may change places; choose another prompt"):
+        choose(NEAR)
+
+
+@pytest.mark.usefixtures("clear_choices")
+def test_a_sample_that_rounding_may_change_is_refused_and_others_are_what_they_were():
+    probabilities = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]])
+    drawn = torch.multinomial(probabilities, 1)
+    waits = torch.empty(2, 3).exponential_(generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn[:, 0], (probabilities / waits).max(dim=1).indices)
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(AssertionError, match="may change places"):
+        torch.multinomial(waits, 1, generator=generator)
+
+
+def test_the_order_of_the_chosen_and_ties_of_what_cannot_be_chosen_are_no_matter():
+    assert_clear(torch.tensor([2.0, 2.0, 1.0, 1.0]), 2)
+    assert_clear(torch.tensor([2.0, 1.0, -1e9, -1e9, -torch.inf, -torch.inf]), 3)
+    assert_clear(torch.ones(3), 3)
+    with pytest.raises(AssertionError):
+        assert_clear(torch.ones(3), 2)
