@@ -102,6 +102,9 @@ def remove_output(folder: Path, patterns: Iterable[str]) -> None:
 
 def write_json(file: Path, content: Any) -> None:
     """Write a file that is whole at any time: the older one until the new one is there."""
-    part = file.with_name(f"{file.name}.part")
-    part.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    text, part = json.dumps(content, indent=1, default=str) + "\n", file.with_name(f"{file.name}.part")
+    with part.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
     os.replace(part, file)

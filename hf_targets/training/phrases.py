@@ -36,6 +36,9 @@ class DynamicVocabTrainer(TargetTrainer):
     - `best_path_perplexity`: of the text with the phrases that the collator chose, over tokens and the phrases and
       negatives of its batch. It is of one way to write the text among many, and falls with the number of negatives.
 
+    The phrases of a training row depend on the seed, the epoch and the row alone (`data.row_draws`), so that a resumed
+    training has the batches of an unbroken one.
+
     The data sets have `input_ids`, `labels`, `attention_mask`, as `hf_targets.pack_blocks` makes them.
 
     Args:

@@ -79,8 +79,8 @@ def _find(trainer: Trainer) -> list[Any]:
     max_steps = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())[-1]
     if (folder / TRAINING_NAME).is_file():
         record = json.loads((folder / TRAINING_NAME).read_text(encoding="utf-8"))
-        checkpoint = folder / record.pop("checkpoint")
-        if record.pop("max_steps") == max_steps and defect_of(checkpoint, trainer) is None:
+        checkpoint, steps = folder / record.pop("checkpoint"), record.pop("max_steps")
+        if steps == max_steps and defect_of(checkpoint, trainer) is None:
             return [str(checkpoint), Training(**record), max_steps]
     checkpoint = newest_whole_checkpoint(trainer)
     if checkpoint is None:

@@ -3,6 +3,7 @@ import torch
 
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.training.comparison import Row, format_table, format_weights, train_row
+from hf_targets.training.multitoken import MultiTokenTrainer
 from tests.tiny_models import make_backbone, make_model
 from tests.training.test_multitoken import blocks
 
@@ -69,6 +70,51 @@ def test_what_does_not_fit_is_told_while_the_older_output_is_whole(tmp_path):
     with pytest.raises(ValueError, match="at most the model's 64 positions, got 65"):
         train_row("one", lambda: make_model("gpt2"), arguments(tmp_path), long)
     assert (tmp_path / "one" / "old").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b"])
+def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "out" / "a" / "b").mkdir(parents=True)
+    with pytest.raises(ValueError, match="rows are names of folders"):
+        train_row(name, lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
+    assert (tmp_path / "x").exists()
+    assert (tmp_path / "out" / "a" / "b").exists()
+
+
+def test_a_row_folder_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "disk" / "checkpoint-7").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "one").symlink_to(tmp_path / "disk")
+    with pytest.raises(ValueError, match=r"must be a folder of its own, .* and is a link"):
+        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
+    assert (tmp_path / "disk" / "checkpoint-7").exists()
+
+
+def test_a_row_begins_without_older_checkpoints_and_leaves_other_files(tmp_path):
+    (tmp_path / "one" / "checkpoint-999").mkdir(parents=True)
+    (tmp_path / "one" / "notes.txt").touch()
+    begun = []
+    train_row(
+        "one",
+        lambda: make_model("gpt2"),
+        arguments(tmp_path, num_train_epochs=1),
+        CORPUS,
+        begin=lambda: begun.append((tmp_path / "one" / "checkpoint-999").exists()),
+    )
+    assert begun == [True]
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["checkpoint-2", "notes.txt", "training.json"]
+
+
+def test_a_finished_row_is_not_trained_again_though_its_last_checkpoint_is_not_the_best(tmp_path, monkeypatch):
+    options = {"save_total_limit": 1, "learning_rate": 0.1}
+    first, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
+    (kept,) = (tmp_path / "one").glob("checkpoint-*")
+    assert kept.name != "checkpoint-12"  # or this shows nothing
+    monkeypatch.setattr(MultiTokenTrainer, "training_step", None)
+    again, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, resume=True)
+    assert again.test == pytest.approx(first.test, rel=1e-6)
+    assert (again.seconds, again.history) == (first.seconds, first.history)
 
 
 def test_tables_show_what_there_is():
