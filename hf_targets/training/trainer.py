@@ -63,12 +63,8 @@ class TargetTrainer(Trainer):
         return super().evaluate(eval_dataset, *args, **kwargs)
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
-        """Collect the batches of a step; what no model can predict is no target, and is not counted as one.
-
-        A step without any target counts 1, so that a plain model's loss is 0 there, too, and not 0 / 0.
-        """
-        samples, count = super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
-        return samples, count.clamp(min=1) if isinstance(count, Tensor) else count
+        """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""
+        return super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
 
     def _mask_first_tokens(self, batch: dict[str, Any]) -> dict[str, Any]:
         if "labels" not in batch:

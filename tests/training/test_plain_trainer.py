@@ -10,7 +10,7 @@ from hf_targets import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from tests import tiny_models
 from tests.mdlm_models import clean_ids, make_mdlm
-from tests.tiny_models import VOCAB, make_any, make_backbone, phrase_batch, token_ids
+from tests.tiny_models import VOCAB, make_any, phrase_batch, token_ids
 from tests.trainer_runs import SHORT, weights
 
 KINDS = ("difference", "embedding", "conditional", "phrases", "mdlm")
@@ -116,14 +116,3 @@ def test_ours_and_the_plain_trainer_take_the_same_steps(tmp_path):
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-def test_a_plain_models_step_without_a_target_is_a_step_of_0_in_our_trainer(tmp_path):
-    trainer = MultiTokenTrainer(
-        model=make_backbone("gpt2"),
-        args=MultiTokenTrainingArguments(output_dir=str(tmp_path), **{**SHORT, "max_steps": 1}, report_to="none"),
-        train_dataset=blocks(4, targets=False),
-    )
-    before = weights(trainer.model)
-    trainer.train()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(trainer.model).items())
