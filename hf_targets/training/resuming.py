@@ -40,11 +40,11 @@ class _Clock(TrainerCallback, ExportableState):
 
     @property
     def seconds(self) -> float:
-        """Of all parts of the training so far."""
+        """Of all parts, until now."""
         return self._before + time.perf_counter() - self._start
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, from which a clock is made again."""
+        """Return what a checkpoint keeps of this."""
         return {"args": {"seconds": self.seconds}, "attributes": {}}
 
 
