@@ -5,6 +5,8 @@ READY := $(VENV)/.ready
 BIN := $(CURDIR)/$(VENV)/bin
 # what `make run` adds to its settings, for example RUN_ARGS="--num_train_epochs 1"
 RUN_ARGS ?=
+# what `make test` runs, for example TESTS=tests/test_contract.py; all tests by default
+TESTS ?=
 # pip settings of one's own (an index, certificates) are taken as they are; the Hub is never asked
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
@@ -27,7 +29,7 @@ run: setup  ## train plain, simple N-gram and word difference models on two CPU 
 		recipes/settings/finetune_gptneo_wdr/smoke.yaml --overwrite_output_dir true $(RUN_ARGS)
 
 test: setup  ## run the tests, offline
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 -q $(TESTS)
 
 check: setup  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .

@@ -84,8 +84,9 @@ def test_from_base_passes_on_how_a_model_is_loaded(kind, tmp_path):
 
 @families
 @kinds
+@pytest.mark.usefixtures("clear_choices")
 def test_generation_begins_from_embeddings_where_the_backbone_does(kind, family):
-    model, ids = make_any(family, kind), token_ids(2, 5)
+    model, ids = make_any(family, kind).double(), token_ids(2, 5)
     embeds = model.get_input_embeddings()(ids)
     if family == "reformer":
         with pytest.raises(ValueError, match="ReformerModelWithLMHead does not generate from inputs_embeds"):

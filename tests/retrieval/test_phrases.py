@@ -28,6 +28,12 @@ def clustered(num_phrases, dim, num_queries, seed=0):
     return phrases, near + 0.1 * torch.randn(num_queries, dim, generator=generator)
 
 
+def whole_numbers(num_phrases, dim, num_queries):
+    """Return such phrases and queries in whole numbers: no rounding of their products depends on where they lie."""
+    phrases, queries = clustered(num_phrases, dim, num_queries)
+    return phrases.mul(8).round(), queries.mul(8).round()
+
+
 def products(queries, embeddings, slots):
     return torch.einsum("rd,rkd->rk", queries.double(), embeddings.double()[slots]).float()
 
@@ -104,7 +110,7 @@ def test_equals_at_the_last_place_do_not_lower_the_recall():
 
 @in_both_modes
 def test_a_saved_index_finds_bit_for_bit_the_same(mode, tmp_path):
-    embeddings, queries = (vectors.mul(8).round() for vectors in clustered(400, 16, 10))  # products without rounding
+    embeddings, queries = whole_numbers(400, 16, 10)
     index = PhraseIndex.build(embeddings, fingerprint=FINGERPRINT, **mode)
     index.save(tmp_path / "new" / "folder")
     again = PhraseIndex.load(tmp_path / "new" / "folder", fingerprint=FINGERPRINT)
@@ -177,7 +183,7 @@ def test_an_index_of_another_encoder_or_vocabulary_is_refused_with_both_values(a
 
 
 def test_a_failed_save_leaves_the_saved_index_and_nothing_more(tmp_path, monkeypatch):
-    embeddings, queries = clustered(100, 4, 3)
+    embeddings, queries = whole_numbers(100, 4, 3)
     index = PhraseIndex.build(embeddings)
     index.save(tmp_path)
 
@@ -213,7 +219,7 @@ def test_threads_find_what_each_would_alone(mode):
 @in_both_modes
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_float_types_are_taken_as_float32(mode, dtype):
-    embeddings, queries = clustered(200, 8, 5)
+    embeddings, queries = whole_numbers(200, 8, 5)
     embeddings, queries = embeddings.to(dtype), queries.to(dtype)
     scores, slots = PhraseIndex.build(embeddings, **mode).search(queries, 9)
     expected, found = PhraseIndex.build(embeddings.float(), **mode).search(queries.float(), 9)
