@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -169,7 +170,8 @@ train(make(sys.argv[1])[0], resume=False)
 @pytest.mark.parametrize("file", ["training_args.bin", "rng_state.pth"])
 def test_a_training_killed_while_it_saves_ends_as_unbroken(file, tmp_path):
     command = [sys.executable, "-c", _KILLED, str(tmp_path / "run"), file]
-    done = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert (tmp_path / "run" / "checkpoint-4" / file).exists()
     trainer, counter = make(tmp_path / "run")
