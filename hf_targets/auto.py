@@ -5,6 +5,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from hf_targets.models.headless import headless
 from hf_targets.models.mdlm.configuration import MdlmConfig
+from hf_targets.models.mdlm.features import MdlmModel
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
@@ -17,7 +18,7 @@ MODELS = [
     (AutoModelForMaskedLM, MdlmConfig, MdlmForMaskedDiffusion),
     (AutoModel, MultiTokenConfig, headless(MultiTokenForCausalLM)),
     (AutoModel, DynamicVocabConfig, headless(DynamicVocabForCausalLM)),
-    (AutoModel, MdlmConfig, MdlmForMaskedDiffusion),
+    (AutoModel, MdlmConfig, MdlmModel),
 ]
 
 

@@ -25,9 +25,9 @@ def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) ->
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
             "num_items_in_batch counts labels, and there are none: Trainer keeps them for label_smoothing_factor or "
-            "compute_loss_func, which would train only a part of this model. Use this model's own trainer of "
-            "hf_targets, or set label_smoothing_factor=0; for a loss of your own also set "
-            "model.accepts_loss_kwargs=False"
+            "compute_loss_func, whose losses are not this model's. Use the model's own trainer of hf_targets, or set "
+            "label_smoothing_factor=0; for a loss of your own set model.accepts_loss_kwargs=False before the Trainer "
+            "is made"
         )
 
 

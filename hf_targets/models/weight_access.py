@@ -1,9 +1,9 @@
-"""The one way to use a layer's weights outside of its own `forward`: offloaded and sharded weights are real there."""
+"""The one way to use a layer's weights outside of its own `forward`, where they may be offloaded or sharded."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
@@ -15,14 +15,19 @@ from hf_targets.maths.losses import token_cross_entropy
 class _BorrowedLayer(nn.Module):
     """A layer with another `forward`, for one call: its parameters, hooks and all other attributes are the layer's own.
 
-    What a hook sets or swaps on it (DeepSpeed counts gradients there) is thereby set on the layer.
+    What a hook sets or swaps on it (DeepSpeed counts gradients there) is thereby set on the layer. A user's hooks run
+    too, with the arguments of `_compute`.
     """
+
+    __slots__ = ("_layer",)
+    _compiled_call_impl = property(lambda self: None)  # pyright: ignore  # of a compiled layer, which computes one thing
 
     def __init__(self, layer: nn.Module) -> None:
         object.__setattr__(self, "__dict__", layer.__dict__)
+        object.__setattr__(self, "_layer", layer)
 
     @property
-    def forward(self) -> Callable[..., Any]:  # a property goes over the `forward` that accelerate puts on a layer
+    def forward(self) -> Callable[..., Any]:  # a property: accelerate puts a `forward` on the layer itself
         """Compute with the weights, between the hooks that bring them and take them away."""
         return self._compute
 
@@ -30,9 +35,9 @@ class _BorrowedLayer(nn.Module):
         offloading = self.__dict__.get("_hf_hook")
         if offloading is None:
             with gathered(self):
-                return compute(*_weights(self), *arguments)
+                return compute(*_weights(self._layer), *arguments)
         arguments, _ = offloading.pre_forward(self, *arguments)
-        return offloading.post_forward(self, compute(*_weights(self), *arguments))
+        return offloading.post_forward(self, compute(*_weights(self._layer), *arguments))
 
 
 def call_inside(layer: nn.Module, compute: Callable[..., Any], *arguments: Any) -> Any:
@@ -66,7 +71,7 @@ def gathered(*modules: nn.Module) -> AbstractContextManager[Any]:
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor | None, Tensor | None]:
-    return layer._parameters["weight"], layer._parameters.get("bias")
+    return layer.weight, getattr(layer, "bias", None)  # pyright: ignore[reportReturnType]
 
 
 def execution_device(module: nn.Module) -> torch.device:
@@ -93,9 +98,15 @@ def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
     return module.state_dict() if is_readable(module) else get_state_dict_offloaded_model(module)
 
 
-def num_rows(layer: nn.Linear | nn.Embedding) -> int:
-    """Return V of an input or output embedding, whose weight may be elsewhere."""
-    return layer.num_embeddings if isinstance(layer, nn.Embedding) else layer.out_features
+def num_rows(layer: nn.Module) -> int:
+    """Return V of an input or output embedding, whose weight may be elsewhere; or which peft has wrapped."""
+    while not isinstance(layer, nn.Linear | nn.Embedding) and hasattr(layer, "base_layer"):
+        layer = cast(nn.Module, layer.base_layer)  # of LoRA
+    while not isinstance(layer, nn.Linear | nn.Embedding) and hasattr(layer, "original_module"):
+        layer = cast(nn.Module, layer.original_module)  # of modules_to_save, or of single rows that are trained
+    if isinstance(layer, nn.Linear):
+        return layer.out_features
+    return layer.num_embeddings if isinstance(layer, nn.Embedding) else len(cast(Tensor, layer.weight))
 
 
 def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:

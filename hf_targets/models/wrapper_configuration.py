@@ -1,6 +1,6 @@
 """The configuration of a model around a backbone, which answers for the backbone."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -39,11 +39,24 @@ class AnswersForBackbone:
     reads 2,048 positions of a model that has 128.
     """
 
+    auto_map: ClassVar[dict[str, str]] = {}  # TRL asks every configuration whether its model brings code of its own
+
     def __post_init__(self, **kwargs: Any) -> None:
+        answered = {name: kwargs.pop(name) for name in ANSWERED if name in kwargs}
         super().__post_init__(**kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        for name, value in answered.items():
+            setattr(self, name, value)
         for name in _SWITCHES:
             wanted = getattr(self, name) or getattr(self.backbone, name, False)  # pyright: ignore
             setattr(self, name, wanted)
+
+    def changed_from(self, other: Any) -> dict[str, Any]:
+        """Return the backbone's fields that differ from another configuration's, as `from_pretrained` takes them."""
+        names = (*ANSWERED, *_SWITCHES)
+        pairs = {name: (getattr(self, name, None), getattr(other, name, None)) for name in names}
+        changed = {name: ours for name, (ours, theirs) in pairs.items() if ours != theirs}
+        attention = self._attn_implementation  # pyright: ignore[reportAttributeAccessIssue]
+        return changed if attention is None else {**changed, "attn_implementation": attention}
 
     def _backbone(self) -> PreTrainedConfig | None:
         backbone = self.__dict__.get("backbone")
@@ -63,6 +76,13 @@ class AnswersForBackbone:
         super().__setattr__(name, value)
         if backbone is not None and name in _SWITCHES:
             setattr(backbone, name, value)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a configuration of its fields; the backbone's are those inside `backbone`, if it is there."""
+        if config_dict.get("backbone") is not None:
+            config_dict = {name: value for name, value in config_dict.items() if name not in ANSWERED}
+        return super().from_dict(config_dict, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, with the backbone's sizes beside them, where peft looks for them."""

@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: the backbone and PreTrainedModel's methods are its model's)
 
+import copy
 import inspect
 import logging
 from os import PathLike
@@ -56,6 +57,14 @@ class WrapsBackbone:
     _supports_flex_attn = True
     _supports_attention_backend = True
     _supports_default_dynamic_cache = _DynamicCacheSupport()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a model; its backbone generates with the same configuration of generation as the model."""
+        loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model.backbone.generation_config = copy.deepcopy(model.generation_config)
+        return loaded
 
     @property
     def base_model(self) -> nn.Module:
@@ -139,6 +148,22 @@ def load_base(
     return base
 
 
+def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
+    """Move what a target adds to the device and type of the output matrix, and tell where all parts of the model are.
+
+    Args:
+        model: A wrapper of `base`.
+        new_part: The name of the module.
+    """
+    output = output_embedding(base)
+    device = execution_device(output)
+    getattr(model, new_part).to(device=device, dtype=output.weight.dtype)
+    places = getattr(base, "hf_device_map", None)
+    if places is not None:  # Transformers saves offloaded weights by it
+        of_backbone = {f"backbone.{name}".rstrip("."): place for name, place in places.items()}
+        model.hf_device_map = {**of_backbone, new_part: str(device)}
+
+
 def check_loading(loading: dict[str, Any], *sources: Any) -> None:
     """Check that there is something to load where it is said how.
 
@@ -166,7 +191,8 @@ def split_fields(
     loading = {name: value for name, value in given.items() if name in LOADING_ARGUMENTS}
     if unknown := given.keys() - fields.keys() - loading.keys():
         raise ValueError(
-            f"no such field of {config_class.__name__}: {', '.join(sorted(unknown))}; there are {', '.join(allowed)}"
+            f"no such field of {config_class.__name__}: {', '.join(sorted(unknown))}; there are {', '.join(allowed)}. "
+            "Other arguments of the base model's from_pretrained are given as backbone_kwargs"
         )
     return fields, loading
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -33,6 +34,20 @@ def newest_whole_checkpoint(trainer: Trainer) -> Path | None:
             return checkpoint
         logger.warning("%s is not whole (%s), and is passed over", checkpoint, defect)
     return None
+
+
+def set_newer_aside(checkpoint: Path) -> None:
+    """Rename the checkpoints newer than this one, which were passed over, to "broken-checkpoint-...".
+
+    Trainer keeps the checkpoints of the highest numbers: it would keep these, and remove whole ones.
+    """
+    newest_first = [Path(name) for name in reversed(sort_checkpoints(str(checkpoint.parent)))]
+    for newer in newest_first[: newest_first.index(checkpoint)]:
+        aside = newer.with_name(f"broken-{newer.name}")
+        if aside.exists():
+            shutil.rmtree(aside)
+        newer.rename(aside)
+        logger.warning("%s is %s now", newer, aside.name)
 
 
 def defect_of(checkpoint: Path, trainer: Trainer) -> str | None:

@@ -108,7 +108,7 @@ class MultiTokenTrainer(TargetTrainer):
     ) -> Any:
         """Compute the loss as Trainer does; a model with heads smooths its own labels."""
         if self.has_heads and model.training:
-            inputs = {**inputs, "smoothing": self.args.label_smoothing_factor}
+            inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def prediction_step(

@@ -21,7 +21,7 @@ MODEL_OUTPUT = (
     *("config.json", "generation_config.json", "model.safetensors", "model-*-of-*.safetensors", "heads.safetensors"),
     *("model.safetensors.index.json", "training_args.bin", *TOKENIZER_OUTPUT),
 )
-TRAINER_OUTPUT = ("checkpoint-*", TRAINING_NAME, "runs/*/events.out.tfevents.*")
+TRAINER_OUTPUT = ("checkpoint-[0-9]*", "broken-checkpoint-[0-9]*", TRAINING_NAME, "runs/*/events.out.tfevents.*")
 ROW_OUTPUT = (*TRAINER_OUTPUT, *MODEL_OUTPUT)
 """Patterns of what a training, a model and its tokenizer write into a folder."""
 

@@ -13,7 +13,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint
+from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint, set_newer_aside
 from hf_targets.training.outputs import TRAINING_NAME, write_json
 
 
@@ -87,6 +87,7 @@ def _find(trainer: Trainer) -> list[Any]:
     checkpoint = newest_whole_checkpoint(trainer)
     if checkpoint is None:
         return [None, None, None]
+    set_newer_aside(checkpoint)
     state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     is_over = state.global_step >= max_steps or _has_stopped_early(state)
     return [str(checkpoint), None, max_steps if is_over else None]

@@ -20,20 +20,24 @@ from hf_targets.training.outputs import (
 RUN_NAME = "run.json"
 """The file of an output folder that tells with which settings its run was begun, and what the run writes."""
 
-_FREE = (
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "restore_callback_states", "save_total_limit"),
-    *("disable_tqdm", "report_to", "run_name", "project", "trackio_", "logging_", "log_", "hub_", "push_to_hub"),
-    *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_timeout", "local_rank"),
-    *("do_train", "do_eval", "do_predict", "debug", "skip_memory_metrics"),
-)
-"""How the names of settings begin that change nothing in what is computed."""
+_FREE = {
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "restore_callback_states_from_checkpoint"),
+    *("save_total_limit", "disable_tqdm", "report_to", "run_name", "project", "push_to_hub"),
+    *("local_rank", "ddp_timeout", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
+    *("dataloader_persistent_workers", "do_train", "do_eval", "do_predict", "debug", "skip_memory_metrics"),
+    *("per_device_eval_batch_size", "eval_accumulation_steps", "torch_empty_cache_steps"),
+}
+"""Settings that change nothing in what is computed."""
+
+_FREE_KINDS = ("trackio_", "logging_", "log_", "hub_")
+"""How the names of more of them begin, among the arguments of a training."""
 
 
 class Run:
     """A run of a recipe, whose output folder is looked at when this is made, and touched by `begin`.
 
-    A run writes only what it records in `run.json` before it trains anything, and only what is recorded there is ever
-    removed. So a folder may have other things in it, and a row must not have the name of one of them.
+    A run writes only what it records in `run.json` before it trains anything, as names and patterns, and only what they
+    match is ever removed. So a folder may have other things in it, and a row must not have the name of one of them.
 
     Attributes:
         folder: The output folder.
@@ -91,9 +95,12 @@ class Run:
             check_row_folder(self.folder / row)
         own = [] if self._older is None else find_output(self.folder, _patterns(self._older))
         if foreign := [path for path in find_output(self.folder, _patterns(self._record)) if path not in own]:
+            known = f"which the run recorded in its {RUN_NAME} has not written"
+            if self._older is None:
+                known = f"and the folder has no {RUN_NAME}, which tells what a run has written"
             raise ValueError(
-                f"this run would write {', '.join(str(path) for path in foreign)}, which no run recorded in "
-                f"{self.folder / RUN_NAME} has written; name another output_dir, or move them away"
+                f"this run would write over {', '.join(str(path) for path in foreign)}, {known}; name another "
+                "output_dir, or move them away"
             )
         if self.resume and self._older is not None:
             _check_settings(self.folder, self._older["settings"], self._record["settings"])
@@ -160,8 +167,9 @@ def _check_settings(folder: Path, recorded: Mapping[str, Any], given: Mapping[st
     names = recorded["recipe"].keys() | given["recipe"].keys()
     pairs = [(name, recorded["recipe"].get(name), given["recipe"].get(name)) for name in sorted(names)]
     common = recorded["training"].keys() & given["training"].keys()  # another release of Transformers may know others
+    common = {name for name in common if not name.startswith(_FREE_KINDS)}
     pairs += [(name, recorded["training"][name], given["training"][name]) for name in sorted(common)]
-    others = [(name, old, new) for name, old, new in pairs if old != new and not name.startswith(_FREE)]
+    others = [(name, old, new) for name, old, new in pairs if old != new and name not in _FREE]
     if others:
         raise ValueError(
             f"the run in {folder} was begun with other settings, and resuming it needs the same: "

@@ -20,8 +20,8 @@ _MAX_NODES = 10_000
 def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from the command line: `recipe.py [settings.yaml] [--field value ...]`.
 
-    A field on the command line goes over the same field in the file, and that over its default; `null` in the file is
-    None.
+    A field on the command line takes precedence over the same field in the file, and that over its default; `null` in
+    the file is None.
 
     Args:
         dataclass_types: As for `HfArgumentParser`; each field's help is its metadata's.

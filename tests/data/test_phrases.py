@@ -190,8 +190,8 @@ def test_unlabelled_tokens_and_special_tokens_stay_plain():
 
 def test_without_phrases_the_two_sequences_are_one_and_the_table_is_empty():
     batch = batch_of([PLAIN * 4, PLAIN], phrase_rate=0.0)
-    for name in ("input_ids", "attention_mask", "labels"):
-        assert torch.equal(batch[name], batch[f"phrase_{name}"])
+    pairs = {"input_ids": "phrase_input_ids", "attention_mask": "phrase_attention_mask", "labels": "phrase_targets"}
+    assert all(torch.equal(batch[name], batch[other]) for name, other in pairs.items())
     assert batch["phrase_windows"].shape == (0, 2)
     assert batch["phrase_mask"].shape == (2, 0)
     assert batch["masked_phrases"].shape == (0, 3)

@@ -103,6 +103,19 @@ def test_new_parts_on_an_offloaded_base_are_real_and_fit_its_weights(family):
         torch.testing.assert_close(models[1][name], tensor, msg=name)
 
 
+def test_a_model_made_on_a_base_with_a_part_on_disk_is_saved_whole(tmp_path):
+    base = make_backbone("llama")
+    base.save_pretrained(tmp_path / "base")
+    where = {"device_map": {"model": "disk", "lm_head": "cpu"}, "offload_folder": tmp_path / "offloaded"}
+    for cls, encoder in ((MultiTokenForCausalLM, []), (DynamicVocabForCausalLM, [make_backbone("llama", 2)])):
+        model = cls.from_base(tmp_path / "base", *encoder, **where)
+        assert any(parameter.is_meta for parameter in model.backbone.parameters())
+        model.save_pretrained(tmp_path / cls.__name__)
+        assert_same(
+            cls.from_pretrained(tmp_path / cls.__name__).backbone.state_dict(), base.state_dict(), rtol=0, atol=0
+        )
+
+
 def test_the_phrase_encoder_cannot_begin_as_a_copy_of_weights_that_are_elsewhere():
     base = make_backbone("gpt2")
     cpu_offload(base, execution_device=CPU)
@@ -159,3 +172,13 @@ def test_what_a_hook_sets_on_a_called_layer_is_set_on_the_layer():
         assert layer.num_calls == expected
     layer(hidden)
     assert layer.num_calls == 3
+
+
+def test_a_layer_is_called_as_it_is_whatever_is_on_it():
+    hidden = torch.randn(2, 3)
+    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+    compiled = nn.Linear(3, 4)
+    compiled.compile(backend="eager")
+    for layer in (parametrized, compiled):
+        inside = call_inside(layer, lambda weight, bias, given: F.linear(given, weight, bias), hidden)
+        torch.testing.assert_close(inside, layer(hidden))

@@ -32,6 +32,14 @@ def test_a_feature_extraction_pipeline_gives_the_hidden_states(kind, tmp_path):
     torch.testing.assert_close(features, expected)
 
 
+def test_a_feature_extraction_pipeline_gives_the_hidden_states_of_masked_diffusion(tmp_path):
+    model = make_mdlm()
+    model.save_pretrained(tmp_path)
+    features = pipeline("feature-extraction", str(tmp_path), tokenizer=WORDS)("w1 w2 w3", return_tensors=True)
+    output = model(**WORDS("w1 w2 w3", return_tensors="pt"), output_hidden_states=True)
+    torch.testing.assert_close(features, output.hidden_states[-1])
+
+
 def test_a_fill_mask_pipeline_gives_the_most_probable_token(tmp_path):
     model = make_mdlm()
     words = word_level_tokenizer([" ".join(f"w{number}" for number in range(VOCAB - 4)) + "\n"])

@@ -179,3 +179,40 @@ def test_a_copy_is_a_model_of_its_own(kind):
         next(new_part(twin).parameters()).add_(1.0)
         twin.get_output_embeddings().weight.add_(1.0)
     assert torch.equal(model(ids).logits, make_any("gpt2", kind)(ids).logits)
+
+
+@kinds
+def test_a_configuration_takes_its_backbones_fields_as_it_is_made(kind):
+    config = make_any("llama", kind).config
+    made = type(config)(**{**config.to_dict(), "use_cache": False, "max_position_embeddings": 7})
+    assert made.backbone.use_cache is False and made.backbone.max_position_embeddings == 7
+    values = config.to_dict()
+    values["backbone"]["num_hidden_layers"] = 1
+    assert type(config).from_dict(values).num_hidden_layers == 1
+
+
+@pytest.mark.parametrize("cls", [MultiTokenForCausalLM, AutoModelForCausalLM])
+def test_heads_alone_load_their_base_with_what_it_was_given(cls, tmp_path):
+    make_backbone("llama").save_pretrained(tmp_path / "base")
+    MultiTokenForCausalLM.from_base(tmp_path / "base").save_pretrained(tmp_path / "heads", heads_only=True)
+    given = {"use_cache": False, "pad_token_id": 3, "output_hidden_states": True, "attn_implementation": "eager"}
+    model = cls.from_pretrained(tmp_path / "heads", **given)
+    output = model(token_ids(1, 4))
+    assert output.past_key_values is None and output.hidden_states is not None
+    assert model.config.pad_token_id == 3 and model.backbone.config._attn_implementation == "eager"
+
+
+def test_the_backbone_of_a_loaded_model_generates_as_the_model_does(tmp_path):
+    model = make_any("gpt2", "difference")
+    model.config.use_cache = False  # as Trainer leaves it
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(tmp_path)
+    loaded = MultiTokenForCausalLM.from_pretrained(tmp_path)
+    assert loaded.backbone.generation_config.max_new_tokens == 7
+    assert loaded.backbone.generation_config.use_cache is not False
+
+
+def test_segments_beside_a_text_with_phrases_are_refused():
+    model, batch = make_any("gpt2", "phrases"), training_inputs("phrases")
+    with pytest.raises(ValueError, match="token_type_ids are of the text in tokens"):
+        model(**batch, token_type_ids=torch.zeros_like(batch["input_ids"]))

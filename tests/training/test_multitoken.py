@@ -193,7 +193,7 @@ def test_labels_are_smoothed_in_training_and_not_in_evaluation(tmp_path):
     model, ids = make_model("gpt2"), blocks(4)
     trainer = make_trainer(tmp_path, model, train=ids, evaluation=ids, label_smoothing_factor=0.1, max_steps=1)
     expected = model.eval()(
-        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, smoothing=0.1
+        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, label_smoothing=0.1
     ).loss.item()
     evaluated = trainer.evaluate()["eval_loss"]
     trainer.train()
@@ -279,3 +279,22 @@ def test_bad_input_is_told_before_training_starts(tmp_path):
     for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", -1)):
         with pytest.raises(ValueError, match="must"):
             make_trainer(tmp_path, **{field: value})
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("how", ["lora", "modules_to_save", "trainable_token_indices"])
+def test_embeddings_that_peft_wraps_are_trained(how, family, tmp_path):
+    name = "wte" if family == "gpt2" else "embed_tokens"
+    options = {
+        "lora": {"target_modules": [name]},
+        "modules_to_save": {"target_modules": ["c_attn" if family == "gpt2" else "q_proj"], "modules_to_save": [name]},
+        "trainable_token_indices": {"target_modules": "all-linear", "trainable_token_indices": {name: [1, 2]}},
+    }
+    config = LoraConfig(r=2, exclude_modules=".*(heads|lm_head).*", **options[how])
+    model = get_peft_model(make_model(family), config)
+    before = weights(model)
+    trainer = make_trainer(tmp_path, model, max_steps=1)
+    trainer.train()
+    assert any(not torch.equal(tensor, before[key]) for key, tensor in weights(model).items())
+    with pytest.raises(ValueError, match=f"got {VOCAB}"):
+        make_trainer(tmp_path, model, train=Dataset.from_dict({"input_ids": [[VOCAB]], "labels": [[1]]}))

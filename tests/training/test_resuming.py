@@ -69,6 +69,18 @@ def test_what_was_broken_off_ends_as_unbroken_from_the_newest_whole_checkpoint(k
     assert [whole.history[-2][name] for name in names] == [again.history[-2][name] for name in names]
 
 
+def test_a_broken_checkpoint_is_set_aside_so_that_no_whole_one_is_removed_for_it(tmp_path):
+    trainer, _ = make(tmp_path)
+    train(trainer, resume=False)
+    (tmp_path / TRAINING_NAME).unlink()
+    for name in ("checkpoint-4/optimizer.pt", "checkpoint-6/model.safetensors"):
+        (tmp_path / name).write_bytes(b"PK")
+    trainer, _ = make(tmp_path, save_total_limit=1, max_steps=4)
+    train(trainer, resume=True)
+    left = sorted(path.name for path in tmp_path.glob("*checkpoint*"))
+    assert left == ["broken-checkpoint-4", "broken-checkpoint-6", "checkpoint-4"]
+
+
 def test_it_begins_where_there_is_no_checkpoint_yet(tmp_path):
     trainer, counter = make(tmp_path / "run")
     train(trainer, resume=True)

@@ -16,6 +16,7 @@ class Setup:
     size: int = 4
     model: str | None = None
     overwrite_output_dir: bool = False
+    projection: str = "mlp"  # begins as an argument of training does that changes nothing, "project"
 
 
 def run(folder, rows=("plain", "wdr"), size=4, model=None, overwrite=False, resume=None, **arguments):
@@ -94,7 +95,9 @@ def test_a_removal_that_is_broken_off_is_finished_when_the_run_is_resumed(used, 
 @pytest.mark.parametrize("way", [{"overwrite": True}, {"resume": "true"}])
 def test_what_no_run_has_written_is_in_the_way_of_one_that_would(way, tmp_path):
     make(tmp_path, "wdr/checkpoint-500/state", "results.json", "notes.txt")
-    with pytest.raises(ValueError, match=r"would write .*results.json, .*wdr/checkpoint-500, which no run recorded"):
+    with pytest.raises(
+        ValueError, match=r"would write over .*results.json, .*wdr/checkpoint-500, and the folder has no run.json"
+    ):
         run(tmp_path, **way)
     (tmp_path / "results.json").unlink()
     run(tmp_path, rows=["simple"], **way).begin()
@@ -102,7 +105,7 @@ def test_what_no_run_has_written_is_in_the_way_of_one_that_would(way, tmp_path):
 
 
 def test_a_row_of_the_name_of_the_users_own_folder_is_refused_by_a_later_run_too(used):
-    with pytest.raises(ValueError, match=r"would write .*other/checkpoint-1, which no run"):
+    with pytest.raises(ValueError, match=r"would write over .*other/checkpoint-1, which the run recorded"):
         run(used, rows=["other"], overwrite=True)
 
 
@@ -129,10 +132,20 @@ def test_settings_that_change_no_number_may_differ(used, tmp_path):
         "hub_model_id": "me/it",
     }
     free |= {"dataloader_num_workers": 2, "save_total_limit": 1, "logging_first_step": True, "hub_token": "secret"}
+    free |= {"per_device_eval_batch_size": 1, "eval_accumulation_steps": 2, "project": "other"}
     run(used, resume="True", **free).begin()
     assert "secret" not in (used / RUN_NAME).read_text()
     used.rename(tmp_path / "moved")
     run(tmp_path / "moved", resume="true", overwrite=True)
+
+
+def test_only_the_name_itself_makes_a_setting_one_that_changes_no_number(used):
+    args = MultiTokenTrainingArguments(
+        output_dir=str(used), resume_from_checkpoint="true", use_cpu=True, report_to="none"
+    )
+    outputs = ["results.json", "model.safetensors"]
+    with pytest.raises(ValueError, match="projection was 'mlp' and is now 'linear'"):
+        Run(Setup(projection="linear"), args, outputs=outputs, rows=["plain", "wdr"])
 
 
 def test_setting_names_of_another_recipe_are_other_settings(used):
@@ -140,7 +153,7 @@ def test_setting_names_of_another_recipe_are_other_settings(used):
     record["settings"]["recipe"] = {"depth": 2, "model": None}
     record["settings"]["training"]["of_another_release"] = 1
     (used / RUN_NAME).write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="depth was 2 and is now None; size was None and is now 4; give those"):
+    with pytest.raises(ValueError, match=r"depth was 2 and is now None; .*; size was None and is now 4; give those"):
         run(used, resume="true")
 
 

@@ -39,3 +39,15 @@ def test_preferences_train_the_backbone_as_they_train_it_alone(kind, trainer, tm
         torch.testing.assert_close(trained[1][f"backbone.{name}"], tensor)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(new_part(model)).items())
     assert f"train them again afterwards, with {trainer}" in caplog.text
+
+
+@kinds
+def test_preferences_make_their_own_reference_of_a_saved_model(kind, trainer, tmp_path):
+    make_any("llama", kind).save_pretrained(tmp_path / "model")
+    WORDS.save_pretrained(tmp_path / "model")
+    args = DPOConfig(str(tmp_path / "out"), **SHORT, per_device_train_batch_size=2)
+    tuning = DPOTrainer(str(tmp_path / "model"), args=args, train_dataset=PAIRS)
+    tuning.train()
+    assert len([entry for entry in tuning.state.log_history if "loss" in entry]) == 2
+    with pytest.raises(ValueError, match=f"use {trainer} of hf_targets"):
+        SFTTrainer(str(tmp_path / "model"), SFTConfig(str(tmp_path / "out"), **SHORT), train_dataset=TEXTS)

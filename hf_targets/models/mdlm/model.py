@@ -231,12 +231,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
                     generator=generator,
                 )
             weights = self._weights(timesteps)
-        if output_hidden_states is None:
-            output_hidden_states = config.output_hidden_states
-        if output_attentions is None:
-            output_attentions = config.output_attentions
-        check_attention(config, output_attentions)
-        wanted = {"output_hidden_states": bool(output_hidden_states), "output_attentions": bool(output_attentions)}
+        wanted = self._wanted(output_hidden_states, output_attentions)
         states = self._states(canvas, attention_mask, timesteps, **wanted)
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         output = MaskedDiffusionOutput(
@@ -284,6 +279,14 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
     def _weights(self, times: Tensor) -> Tensor:
         steps = cast(MdlmConfig, self.config).num_diffusion_steps
         return self.schedule.weight(times) if steps is None else self.schedule.discrete_weight(times, steps)
+
+    def _wanted(self, hidden_states: bool | None, attentions: bool | None) -> dict[str, bool]:
+        """Return what is to be recorded, as asked for or else configured, once it is certain that it can be."""
+        config = self.config
+        attentions = bool(config.output_attentions if attentions is None else attentions)
+        check_attention(config, attentions)
+        hidden_states = bool(config.output_hidden_states if hidden_states is None else hidden_states)
+        return {"output_hidden_states": hidden_states, "output_attentions": attentions}
 
     def _states(
         self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, **wanted: bool

@@ -31,13 +31,14 @@ from hf_targets.models.multitoken.checkpoint import CheckpointMixin
 from hf_targets.models.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.models.multitoken.generation import HeadsGenerationMixin
 from hf_targets.models.multitoken.heads import FutureHeads
-from hf_targets.models.weight_access import call_inside, execution_device, num_rows, output_cross_entropy
+from hf_targets.models.weight_access import call_inside, num_rows, output_cross_entropy
 from hf_targets.models.wrapping import (
     WrapsBackbone,
     backbone_inputs,
     check_loading,
     keep_weights,
     load_base,
+    place_new_part,
     split_fields,
 )
 from hf_targets.models.zero_linear import ZeroLinear
@@ -121,7 +122,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         # A copy: a composite configuration resets the attention implementation of the one it is given.
         model = cls(MultiTokenConfig(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.base_fingerprint = Fingerprint.of(base)
-        model.heads.to(device=execution_device(output), dtype=output.weight.dtype)
+        place_new_part(model, base, "heads")
         model.heads.copy_outputs(output)
         model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
@@ -158,7 +159,6 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         token_type_ids: Tensor | None = None,
         ensemble_weight: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        smoothing: float = 0.0,
         nll_weights: Sequence[float] | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
@@ -179,13 +179,13 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             token_type_ids: (batch, time), for a backbone that takes them.
             ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
             num_items_in_batch: What every part of the loss is divided by; None counts the next-word targets here.
-            smoothing: Share of the uniform distribution in the targets of the loss (label smoothing).
             nll_weights: Ensemble weights to score the labels under, in one pass: see `nlls` of the output.
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
             output_last_hidden_state: Whether to return it.
-            kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
-                target of each position at its own index. They go over `labels`.
+            kwargs: Passed to the backbone, but for two. `shift_labels` (batch, time) are labels that are shifted
+                already, the target of each position at its own index; they take precedence over `labels`.
+                `label_smoothing` is the share of the uniform distribution in the targets of the loss.
         Raises:
             ValueError: If labels or the attention mask have another shape, labels are outside the vocabulary or missing
                 beside `num_items_in_batch`, logits of positions beyond the text are asked for, a weight is outside
@@ -196,7 +196,9 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
-        shifted: Tensor | None = kwargs.pop("shift_labels", None)  # a name with "label" in it confuses Trainer
+        # Trainer takes every parameter with "label" in its name for one that its batches have
+        shifted: Tensor | None = kwargs.pop("shift_labels", None)
+        smoothing: float = kwargs.pop("label_smoothing", 0.0)
         scored = labels is not None or shifted is not None
         check_count(num_items_in_batch, has_labels=scored)
         text = self._check_inputs(input_ids, inputs_embeds, labels, shifted)

@@ -107,6 +107,9 @@ class CheckpointMixin(StrictLoading):
         loading = {key: value for key, value in kwargs.items() if key not in hub}
         known, unused = cls._read_config(name, config, hub, own, loading)
         if known.heads_only:
+            if config is not None:  # an Auto class has put fields of the backbone that it was given there
+                saved = MultiTokenConfig.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
+                loading = {**known.changed_from(saved), **loading}
             model = cls._load_heads(name, known, hub, loading)
             info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         else:

@@ -36,6 +36,7 @@ from hf_targets.models.wrapping import (
     check_loading,
     keep_weights,
     load_base,
+    place_new_part,
     split_fields,
 )
 from hf_targets.retrieval.phrases import PhraseIndex
@@ -145,9 +146,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": copy.deepcopy(encoder.config)}
         model = cls(DynamicVocabConfig(**configs, dtype=base.dtype, **config), backbone=base, encoder=encoder)
         output = model.get_output_embeddings()
-        device = execution_device(output)
-        model.phrase_encoder.to(device=device, dtype=output.weight.dtype)
-        if device.type != "meta":
+        place_new_part(model, base, "phrase_encoder")
+        if execution_device(output).type != "meta":
             model.phrase_encoder.fit_scale(model.get_input_embeddings(), output)
         if tokenizer is not None:
             model.config.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
@@ -261,7 +261,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
             kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
-                target of each position at its own index. They go over `labels`.
+                target of each position at its own index. They take precedence over `labels`.
         Raises:
             ValueError: If labels or the attention mask have another shape, labels are missing beside
                 `num_items_in_batch`, an id is neither a token nor a phrase of its row, logits of positions beyond the
@@ -272,7 +272,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
         if phrases is not None and phrase_input_ids is not None:
             raise ValueError("a training batch brings its own phrases; leave out phrases or phrase_input_ids")
-        shifted: Tensor | None = kwargs.pop("shift_labels", None)  # a name with "label" in it confuses Trainer
+        if token_type_ids is not None and phrase_input_ids is not None:
+            raise ValueError("token_type_ids are of the text in tokens, and a batch with phrases has another beside it")
+        shifted: Tensor | None = kwargs.pop("shift_labels", None)  # Trainer takes parameters named so for labels
         scored = labels is not None or shifted is not None
         check_count(num_items_in_batch, has_labels=scored)
         text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)

@@ -55,11 +55,13 @@ def test_attention_weights_are_refused_where_there_are_none():
         make_mdlm(attn_implementation="sdpa")(masked_ids(2, 9), output_attentions=True)
 
 
-def test_auto_model_loads_a_masked_diffusion_model_whole(tmp_path):
+def test_auto_model_loads_what_the_output_matrix_reads(tmp_path):
     model, canvas = make_mdlm(), masked_ids(2, 9)
     model.save_pretrained(tmp_path)
-    loaded = AutoModel.from_pretrained(tmp_path, output_hidden_states=True)
-    assert type(loaded) is type(model)
-    torch.testing.assert_close(
-        loaded(canvas).hidden_states[-1], model(canvas, output_hidden_states=True).hidden_states[-1]
-    )
+    loaded = AutoModel.from_pretrained(tmp_path)
+    output = loaded(canvas, output_hidden_states=True)
+    expected = model(canvas, output_hidden_states=True).hidden_states
+    torch.testing.assert_close(output.last_hidden_state, expected[-1])
+    assert len(output.hidden_states) == len(expected)
+    with pytest.raises(ValueError, match="input_ids must be in"):
+        loaded(canvas + 50)

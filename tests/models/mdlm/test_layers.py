@@ -119,6 +119,6 @@ def test_dropout_falls_on_attention_and_on_the_mlp_in_training_alone(folded):
     assert set(block.train()(hidden, condition, rotary, None).unique().tolist()) == {0.0, 2.0}
     torch.nn.init.zeros_(block.mlp[2].bias)
     torch.nn.init.eye_(block.attn_out.weight)
-    block._attend = lambda *_: torch.ones(1, 9, 16)
+    block._attend = lambda *_, **__: torch.ones(1, 9, 16)
     assert set(block(hidden, condition, rotary, None).unique().tolist()) == {0.0, 2.0}
     assert torch.equal(block.eval()(hidden, condition, rotary, None), torch.ones(1, 9, 16))
