@@ -1,0 +1,47 @@
+"""What a few repetitions say of a mean: its standard error, and how far it may be off."""
+
+import math
+from collections.abc import Sequence
+
+from scipy.special import stdtrit  # quantiles of Student's t; scipy.stats takes a second to import
+
+
+def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean of n values, and sqrt(var / n) with the unbiased variance; None in its place for one value.
+
+    Raises:
+        ValueError: If there is no value.
+
+    >>> mean_and_standard_error([1.0, 3.0])
+    (2.0, 1.0)
+    >>> mean_and_standard_error([1.0])
+    (1.0, None)
+    """
+    count = len(values)
+    if not count:
+        raise ValueError("a mean needs at least one value, got none")
+    mean = math.fsum(values) / count
+    if count == 1:
+        return mean, None
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return mean, math.sqrt(variance / count)
+
+
+def student_margin(standard_error: float, count: int, confidence: float = 0.95) -> float:
+    """Return how far the mean of `count` values may be from the true one, with this confidence.
+
+    It is `standard_error` times a quantile of Student's t with count - 1 degrees of freedom: 12.7 for two values, 2.36
+    for eight, 1.96 for very many. It is exact for values of a normal distribution.
+
+    Args:
+        standard_error: As `mean_and_standard_error` gives it.
+        count: Of the values, at least 2.
+        confidence: In (0, 1).
+    Raises:
+        ValueError: If `count` or `confidence` is out of range.
+    """
+    if count < 2:
+        raise ValueError(f"an interval needs at least 2 values, got {count}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
+    return standard_error * float(stdtrit(count - 1, (1 + confidence) / 2))

@@ -1,0 +1,34 @@
+"""What a few repetitions say of a mean."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_targets.maths.statistics import mean_and_standard_error, student_margin
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+def test_mean_and_error_are_those_of_numpy(values):
+    mean, error = mean_and_standard_error(values)
+    assert mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert error == pytest.approx(np.std(values, ddof=1) / np.sqrt(len(values)), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_the_interval_covers_the_true_mean_as_often_as_it_says(count):
+    draws = np.random.default_rng(0).normal(size=(20_000, count))
+    covered = 0
+    for values in draws:
+        mean, error = mean_and_standard_error(values.tolist())
+        covered += abs(mean) <= student_margin(error, count, 0.9)
+    assert covered / len(draws) == pytest.approx(0.9, abs=0.01)
+
+
+def test_what_has_no_interval_is_refused():
+    with pytest.raises(ValueError, match="at least one value"):
+        mean_and_standard_error([])
+    with pytest.raises(ValueError, match="at least 2 values, got 1"):
+        student_margin(1.0, 1)
+    with pytest.raises(ValueError, match=r"in \(0, 1\), got 1"):
+        student_margin(1.0, 3, 1.0)
