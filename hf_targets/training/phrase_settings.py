@@ -46,6 +46,7 @@ class PhraseSettings:
     kl_support: str = field(default="tokens", metadata={"help": '"tokens" or "first_token".'})
     kl_positions: str = field(default="token_targets", metadata={"help": '"token_targets" or "all".'})
     kl_direction: str = field(default="forward", metadata={"help": '"forward" or "reverse".'})
+    kl_divisor: str = field(default="steps", metadata={"help": '"steps", tokens and phrases of a text, or "tokens".'})
     kl_detach_teacher: bool = field(default=True, metadata={"help": "Whether the text in tokens is left as it is."})
 
     def __post_init__(self) -> None:
