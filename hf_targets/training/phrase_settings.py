@@ -32,10 +32,16 @@ class PhraseSettings:
     num_successors: int = field(default=2, metadata={"help": "Tokens behind a phrase that make negatives, at most."})
     negatives_model: str | None = field(default=None, metadata={"help": "Generates negatives; any causal model."})
     min_gap: int = field(default=5, metadata={"help": "Tokens between two phrases, at least."})
-    phrase_rate: float = field(default=1.0, metadata={"help": "Chance of a phrase wherever one may start."})
+    phrase_rate: float = field(
+        default=0.2, metadata={"help": "Chance of a phrase wherever one may start; 1 leaves hardly more than the gap."}
+    )
     max_phrase_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     false_negatives: FalseNegatives = field(
-        default="at_tokens", metadata={"help": "Where phrases that the text goes on with are no negatives."}
+        default="keep",
+        metadata={
+            "help": 'Where phrases that the text goes on with are no negatives: "keep", nowhere, as in the paper; '
+            '"at_tokens", where a token is the target; "everywhere".'
+        },
     )
     fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the corpus, for fmm."})
     projection: str = field(default="mlp", metadata={"help": 'From encoder to backbone: "mlp" or "linear".'})

@@ -33,7 +33,9 @@ law = settings(max_examples=50, deadline=None, derandomize=True)
 def collator(negatives, miner=None, **settings):
     generator = torch.Generator().manual_seed(0)
     miner = miner or TokenNgrams(2, 4)
-    return PhraseCollator(WORDS, miner, negatives=negatives, min_gap=1, generator=generator, **settings)
+    return PhraseCollator(
+        WORDS, miner, negatives=negatives, min_gap=1, phrase_rate=1.0, generator=generator, **settings
+    )
 
 
 def rows_of(texts):
