@@ -144,7 +144,7 @@ class CorpusRetrieval:
         matcher = PhraseMatcher(table)
         found: dict[Phrase, dict[Phrase, None]] = {}
         for text in corpus:
-            tokens = tuple(text.ids if isinstance(text, TokenizedText) else text)
+            tokens = tuple(map(int, text.ids if isinstance(text, TokenizedText) else text))
             for position, phrase in matcher.matches(tokens):
                 kept = found.setdefault(phrase, {})
                 if max_continuations is None or len(kept) < max_continuations:

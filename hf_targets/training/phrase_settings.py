@@ -1,10 +1,11 @@
 """The settings of a recipe that say which phrases a model is trained on, and against which negatives."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
@@ -14,6 +15,7 @@ from hf_targets.data.phrase_negatives import CorpusRetrieval, negatives_by_name
 from hf_targets.data.phrases import FalseNegatives, PhraseCollator
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 
+_TEXTS_AT_ONCE = 1000
 KINDS = ("words", "tokens", "fmm", "none")
 
 
@@ -73,13 +75,14 @@ class PhraseSettings:
 def make_collator(
     settings: PhraseSettings,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Iterable[Sequence[int]],
+    texts: Iterable[str],
     vocab_size: int,
 ) -> PhraseCollator:
     """Return the collator that these settings ask for.
 
     Args:
-        corpus: Rows of token ids, which forward maximum matching and corpus retrieval look through.
+        texts: The training texts, which forward maximum matching and corpus retrieval look through one by one: no
+            phrase is of two texts, and the blocks that a model is trained on play no part.
         vocab_size: Rows of the model's embedding.
     Raises:
         ValueError: If a setting is out of range, or negatives are to be generated without a model.
@@ -91,8 +94,13 @@ def make_collator(
     elif settings.phrases == "tokens":
         miner = TokenNgrams(2, min(5, longest))
     else:
-        rows = [list(chain.from_iterable(corpus))]  # blocks of one text
-        miner = ForwardMaximumMatching.mine(rows, min_count=settings.fmm_min_count, max_tokens=longest)
+        rows = _token_ids(texts, tokenizer)
+        miner = ForwardMaximumMatching.mine(
+            rows,
+            min_count=settings.fmm_min_count,
+            max_tokens=longest,
+            excluded_ids=tokenizer.all_special_ids,  # pyright: ignore[reportArgumentType]
+        )
         if "corpus_retrieval" in settings.negatives:
             retrieval = CorpusRetrieval.from_corpus(rows, miner.phrases, num_successors=settings.num_successors)
     if "generation" in settings.negatives:
@@ -117,3 +125,13 @@ def make_collator(
         max_tokens=longest,
         false_negatives=settings.false_negatives,
     )
+
+
+def _token_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray]:
+    """Return the ids of each text as the blocks have them, in a tenth of the memory of Python's lists."""
+    rows: list[np.ndarray] = []
+    texts = iter(texts)
+    while batch := list(islice(texts, _TEXTS_AT_ONCE)):
+        encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        rows += [np.array(ids, np.int32) for ids in encoded["input_ids"]]  # pyright: ignore[reportArgumentType]
+    return rows

@@ -8,7 +8,7 @@ from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, default_data_collator
 
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments, TokenNgrams
-from hf_targets.data.phrase_negatives import InBatch, PreBatch
+from hf_targets.data.phrase_negatives import CorpusRetrieval, InBatch, PreBatch
 from hf_targets.maths.losses import IGNORED
 from hf_targets.training.lora import add_lora
 from hf_targets.training.phrase_settings import PhraseSettings, make_collator
@@ -305,14 +305,27 @@ def test_two_processes_take_the_step_of_one(tmp_path):
         assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)
 
 
+@pytest.mark.parametrize("negatives", [["prefix"], ["corpus_retrieval"]])
+def test_frequent_phrases_are_of_each_text_once_and_cross_no_border_of_texts_or_blocks(negatives):
+    texts = ["w1 w2 w3 w4\n", "w1 w2 w3 w5\n", "w6 w1", "w2 w7\n"]  # w1 w2 stands twice, and once over a border
+    settings = PhraseSettings(phrases="fmm", negatives=negatives, fmm_min_count=2)
+    collator = make_collator(settings, WORDS, texts, VOCAB)
+    w1, w2, w3 = WORDS("w1 w2 w3")["input_ids"]
+    assert set(collator.miner.phrases) == {(w1, w2), (w2, w3), (w1, w2, w3)}  # and none with a line end
+    for source in collator.negatives:
+        if isinstance(source, CorpusRetrieval):
+            assert len(source.continuations[w1, w2, w3]) == 2
+
+
 def test_settings_make_a_collator_that_trains(tmp_path):
     corpus = blocks(12)
+    texts = WORDS.batch_decode(corpus["input_ids"][:])
     for phrases, negatives in (("tokens", ["prefix"]), ("fmm", ["in_batch", "corpus_retrieval"])):
         settings = PhraseSettings(phrases=phrases, negatives=negatives, fmm_min_count=2, min_gap=1)
         trainer = make_trainer(
             tmp_path,
             make_dynamic_model(**settings.losses()),
-            make_collator(settings, WORDS, corpus["input_ids"], VOCAB),
+            make_collator(settings, WORDS, texts, VOCAB),
             train=corpus,
             max_steps=1,
         )
