@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets.data.forward_maximum_matching import ForwardMaximumMatching
 from hf_targets.data.phrase_mining import PhraseMiner, TokenNgrams, WordNgrams
 from hf_targets.data.phrase_negatives import CorpusRetrieval, negatives_by_name
+from hf_targets.data.phrase_tokenization import tokenizer_fingerprint
 from hf_targets.data.phrases import FalseNegatives, PhraseCollator
+from hf_targets.data.retokenization import Retokenizer
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 
 _TEXTS_AT_ONCE = 1000
@@ -32,7 +34,9 @@ class PhraseSettings:
         metadata={"help": "Of in_batch, pre_batch, prefix, self_retrieval, corpus_retrieval (fmm) and generation."},
     )
     num_successors: int = field(default=2, metadata={"help": "Tokens behind a phrase that make negatives, at most."})
-    negatives_model: str | None = field(default=None, metadata={"help": "Generates negatives; any causal model."})
+    negatives_model: str | None = field(
+        default=None, metadata={"help": "Generates negatives; any causal model with its tokenizer."}
+    )
     min_gap: int = field(default=5, metadata={"help": "Tokens between two phrases, at least."})
     phrase_rate: float = field(
         default=0.2, metadata={"help": "Chance of a phrase wherever one may start; 1 leaves hardly more than the gap."}
@@ -87,7 +91,7 @@ def make_collator(
     Raises:
         ValueError: If a setting is out of range, or negatives are to be generated without a model.
     """
-    longest, retrieval, language_model = settings.max_phrase_tokens, None, None
+    longest, retrieval, language_model, retokenizer = settings.max_phrase_tokens, None, None, None
     miner: PhraseMiner
     if settings.phrases == "words":
         miner = WordNgrams(2, 5)
@@ -109,11 +113,15 @@ def make_collator(
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         loaded: Any = AutoModelForCausalLM.from_pretrained(settings.negatives_model)
         language_model = loaded.eval().to(device)
+        theirs = AutoTokenizer.from_pretrained(settings.negatives_model)
+        if tokenizer_fingerprint(theirs) != tokenizer_fingerprint(tokenizer):
+            retokenizer = Retokenizer(tokenizer, theirs)
     negatives = negatives_by_name(
         settings.negatives,
         num_successors=settings.num_successors,
         corpus_retrieval=retrieval,
         language_model=language_model,
+        retokenizer=retokenizer,
     )
     return PhraseCollator(
         tokenizer,
@@ -127,9 +135,9 @@ def make_collator(
     )
 
 
-def _token_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray]:
+def _token_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     """Return the ids of each text as the blocks have them, in a tenth of the memory of Python's lists."""
-    rows: list[np.ndarray] = []
+    rows = []
     texts = iter(texts)
     while batch := list(islice(texts, _TEXTS_AT_ONCE)):
         encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
