@@ -30,13 +30,15 @@ from hf_targets import (
 )
 from hf_targets.data.diffusion import mask_token_id, sentence_rows, wrapped_blocks
 from hf_targets.figures.learning_curves import plot_learning_curves
-from hf_targets.training.comparison import format_bounds, train_row, write_rows
+from hf_targets.training.comparison import train_rows
 from hf_targets.training.runs import Run
+from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse, parse_mapping
+from hf_targets.training.tables import format_bounds, format_differences, histories
 
 
 @dataclass
-class Setup:
+class Setup(SeedSettings):
     """What is trained on what."""
 
     rows: str = field(
@@ -110,10 +112,10 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveCon
 
 
 def main() -> None:
-    """Train the rows one after the other; leave each model, a table and a figure of the bounds over training."""
+    """Train the rows with each seed; leave each model, a table, and a figure of the bounds over training."""
     setup, args = parse(Setup, DiffusionTrainingArguments)
     curves = make_curves(setup)
-    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(curves))
+    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(curves), seeds=setup.seeds)
     texts = load_corpus(setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words)
     tokenizer = make_tokenizer(setup, texts)
     make_rows = wrapped_blocks if setup.packed else sentence_rows
@@ -121,28 +123,21 @@ def main() -> None:
     if setup.max_validation_rows is not None:
         corpus["validation"] = corpus["validation"].take(setup.max_validation_rows)
 
-    rows = []
-    for name, curve in curves.items():
-        row, trainer = train_row(
-            name,
-            partial(make_model, setup, tokenizer, curve),
-            args,
-            corpus,
-            patience=setup.patience,
-            resume=run.resume,
-            begin=run.begin,
-            make_trainer=partial(DiffusionTrainer, processing_class=tokenizer),
-        )
-        rows.append(row)
+    models = {name: partial(make_model, setup, tokenizer, curve) for name, curve in curves.items()}
+    settings = {"seeds": setup.seeds, "patience": setup.patience, "settings": asdict(setup)}
+    make_trainer = partial(DiffusionTrainer, processing_class=tokenizer)
+    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=make_trainer, **settings):
         if not trainer.is_world_process_zero():
             continue
-        trainer.save_model(str(run.folder / name))  # of the lowest validation bound, with its tokenizer
-        write_rows(rows, run.folder, {**asdict(setup), **args.to_sanitized_dict()})
-        plot_learning_curves({row.name: row.history for row in rows}, run.folder / "learning_curves.png")
+        name, seed = rows[-1].name, rows[-1].seed
+        trainer.save_model(
+            str(run.folder / row_folder(name, seed))
+        )  # of the lowest validation bound, with its tokenizer
+        plot_learning_curves(histories(rows), run.folder / "learning_curves.png")
         model: Any = trainer.model
-        generator = torch.Generator().manual_seed(args.seed)
-        sample = model.generate(max_length=min(32, setup.max_length), generator=generator)[0]
-        print(f"\n{format_bounds(rows)}\n\nSample of {name}: {tokenizer.decode(sample)!r}\n", flush=True)
+        sample = model.generate(max_length=min(32, setup.max_length), generator=torch.Generator().manual_seed(seed))[0]
+        print(f"\n{format_bounds(rows)}\n\n{format_differences(rows)}\n")
+        print(f"Sample of {name}: {tokenizer.decode(sample)!r}\n", flush=True)
 
 
 if __name__ == "__main__":
