@@ -3,8 +3,8 @@
 On the documentation that ships with Python, from scratch, offline, in a few minutes on two CPU cores:
     accelerate launch recipes/finetune_gptneo_wdr.py recipes/settings/finetune_gptneo_wdr/smoke.yaml
 
-As the paper fine-tunes GPT-Neo on WikiText-2 (one 24 GB GPU, about a day a row there; expected 13.25 plain, 13.13 and
-12.93 with the ensemble for the simple N-gram, 13.00 and 12.91 for word differences):
+As the paper fine-tunes GPT-Neo on WikiText-2, with three seeds (one 24 GB GPU, about a day a row and seed there;
+expected 13.25 plain, 13.13 and 12.93 with the ensemble for the simple N-gram, 13.00 and 12.91 for word differences):
     accelerate launch recipes/finetune_gptneo_wdr.py recipes/settings/finetune_gptneo_wdr/paper.yaml
 Any causal model, any text: --model_name_or_path EleutherAI/gpt-neo-125m --dataset my_text.txt.gz --output_dir mine
 """
@@ -13,6 +13,7 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any, cast
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoConfig, PreTrainedModel
 
@@ -25,16 +26,18 @@ from hf_targets import (
     train_bpe_tokenizer,
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
-from hf_targets.training.comparison import format_table, train_row, write_rows
+from hf_targets.training.comparison import is_better, train_rows
 from hf_targets.training.lora import add_lora
-from hf_targets.training.model_card import create_repository, generate_sample, upload_folder, write_model_card
+from hf_targets.training.model_card import create_repository, save_with_card, upload_folder
 from hf_targets.training.outputs import MODEL_OUTPUT
 from hf_targets.training.runs import Run
+from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse
+from hf_targets.training.tables import format_differences, format_table, histories
 
 
 @dataclass
-class Setup:
+class Setup(SeedSettings):
     """What is trained on what."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Base model; None: a new small GPT-Neo."})
@@ -60,6 +63,7 @@ class Setup:
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if unknown := set(self.rows) - {"plain", "simple", "wdr"}:
             raise ValueError(f"rows must be of plain, simple and wdr, got {', '.join(sorted(unknown))}")
         MultiTokenConfig(ngram_size=self.simple_ngram_size, loss_weight=self.simple_loss_weight)
@@ -101,9 +105,10 @@ def make_model(setup: Setup, vocab_size: int, row: str) -> PreTrainedModel:
 
 
 def main() -> None:
-    """Train the rows, print their table, and leave the last row's model with its card."""
+    """Train the rows with each seed, print their table, and leave the best model of the last row with its card."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
-    run = Run(setup, args, rows=setup.rows, outputs=(*MODEL_OUTPUT, "README.md", "learning_curves.png", "results.json"))
+    outputs = (*MODEL_OUTPUT, "README.md", "learning_curves.png", "results.json")
+    run = Run(setup, args, rows=setup.rows, seeds=setup.seeds, outputs=outputs)
     texts = load_corpus(
         setup.dataset,
         config_name=setup.dataset_config,
@@ -120,30 +125,25 @@ def main() -> None:
     if args.push_to_hub and not args.process_index:
         create_repository(name, args)
 
-    rows, models = [], []
-    for row_name in setup.rows:
-        make = partial(make_model, setup, len(tokenizer), row_name)
-        row, trainer = train_row(row_name, make, args, corpus, resume=run.resume, begin=run.begin)
-        rows.append(row)
-        models.append(trainer.model)
-    if args.process_index:
+    models = {row: partial(make_model, setup, len(tokenizer), row) for row in setup.rows}
+    rows, best, model = [], None, None
+    for rows, trainer in train_rows(models, args, corpus, run, seeds=setup.seeds, settings=asdict(setup)):
+        if rows[-1].name == setup.rows[-1] and is_better(rows[-1], best):
+            best, model = rows[-1], cast(PreTrainedModel, trainer.model)
+    if args.process_index or best is None or model is None:
         return
 
-    best, model = rows[-1], models[-1]
     if setup.lora_rank is not None:
-        model = model.merge_and_unload()
-    if best.ensemble_weight is not None:
-        model.config.ensemble_weight = best.ensemble_weight
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    plot_learning_curves({row.name: row.history for row in rows}, folder / "learning_curves.png")
-    write_rows(rows, folder, {**asdict(setup), **args.to_sanitized_dict()})
-    sample = generate_sample(model, tokenizer, setup.prompt, args.seed)
-    command = shlex.join(["accelerate", "launch", *sys.argv])
-    write_model_card(folder, name, model.config, rows, dataset=setup.dataset, command=command, sample=sample)
-    print(f"\n{format_table(rows)}\n\nSample: {sample!r}\nModel, card and learning curves: {folder}")
+        model = cast(Any, model).merge_and_unload()
+    told = {"dataset": setup.dataset, "command": shlex.join(["accelerate", "launch", *sys.argv])}
+    told |= {"prompt": setup.prompt, "head_warmup_steps": args.head_warmup_steps}
+    sample = save_with_card(folder, name, model, tokenizer, rows, best, **told)
+    plot_learning_curves(histories(rows), folder / "learning_curves.png")
+    print(f"\n{format_table(rows)}\n\n{format_differences(rows)}\n\nSample: {sample!r}")
+    print(f"Model (seed {best.seed}), card and learning curves: {folder}")
     if args.push_to_hub:
-        print(f"Uploaded: {upload_folder(folder, name, args, leave_out=setup.rows)}")
+        leave_out = [row_folder(row.name, row.seed) for row in rows]
+        print(f"Uploaded: {upload_folder(folder, name, args, leave_out=leave_out)}")
 
 
 if __name__ == "__main__":

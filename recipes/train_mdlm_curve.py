@@ -6,6 +6,8 @@ On the documentation that ships with Python, offline, in a minute (that it runs,
 As the paper on LM1B, sentences padded and not packed (one 24 GB GPU, 200,000 steps there; its figure 5):
     accelerate launch recipes/train_mdlm_curve.py recipes/settings/train_mdlm_curve/paper.yaml
 At a size for two CPU cores, on held-out sentences of LM1B: `.../cpu.yaml`; measured in recipes/README.md.
+Sentences are padded: `--length_protocol` says whether a perplexity bounds that of a sentence with its length
+(predicted) or given its length (conditional), or is no bound and compares with published figures alone (published).
 Fine-tuned from a published model, on any text, packed into blocks:
     --model_name_or_path kuleshov-group/mdlm-owt --original_layout true --tokenizer gpt2 --packed true \
     --dataset my_text.txt --max_length 1024 --output_dir mine --rows '{"mdlm": null, "curve": {"degree_ratio": 0.01}}'
@@ -28,15 +30,17 @@ from hf_targets import (
     load_corpus,
     train_bpe_tokenizer,
 )
-from hf_targets.data.diffusion import mask_token_id, sentence_rows, wrapped_blocks
+from hf_targets.data.diffusion import LengthProtocol, add_missing_tokens, mask_token_id, sentence_rows, wrapped_blocks
 from hf_targets.figures.learning_curves import plot_learning_curves
-from hf_targets.training.comparison import format_bounds, train_row, write_rows
+from hf_targets.training.comparison import train_rows
 from hf_targets.training.runs import Run
+from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse, parse_mapping
+from hf_targets.training.tables import format_bounds, format_differences, histories
 
 
 @dataclass
-class Setup:
+class Setup(SeedSettings):
     """What is trained on what."""
 
     rows: str = field(
@@ -50,7 +54,9 @@ class Setup:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
     max_validation_rows: int | None = field(default=None, metadata={"help": "Validate on so many rows only."})
+    max_test_rows: int | None = field(default=None, metadata={"help": "Test on so many rows only."})
     packed: bool = field(default=False, metadata={"help": "Blocks of running text; else a sentence a row, padded."})
+    length_protocol: LengthProtocol = field(default="predicted", metadata={"help": "How padding counts; see above."})
     max_length: int = field(default=128, metadata={"help": "Tokens in a row, at most."})
     vocab_size: int = field(default=4096, metadata={"help": "Of a tokenizer trained on the text, without the mask."})
     hidden_size: int = field(default=128, metadata={"help": "Of new models."})
@@ -77,15 +83,11 @@ def make_curves(setup: Setup) -> dict[str, CurveConfig | None]:
 
 
 def make_tokenizer(setup: Setup, texts: Any) -> PreTrainedTokenizerBase:
-    """Return a tokenizer with a mask token, which GPT-2's, for one, has not."""
-    named = setup.tokenizer or setup.model_name_or_path
-    if named is not None:
-        tokenizer = AutoTokenizer.from_pretrained(named)
-    else:
-        tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.max_length)
-    if tokenizer.mask_token is None:
-        tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
-    return tokenizer
+    """Return a tokenizer with a mask token, and one for padding where rows are padded."""
+    if named := setup.tokenizer or setup.model_name_or_path:
+        return add_missing_tokens(AutoTokenizer.from_pretrained(named), padding=not setup.packed)
+    tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.max_length)
+    return add_missing_tokens(tokenizer, padding=not setup.packed)
 
 
 def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveConfig | None) -> MdlmForMaskedDiffusion:
@@ -110,39 +112,32 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveCon
 
 
 def main() -> None:
-    """Train the rows one after the other; leave each model, a table and a figure of the bounds over training."""
+    """Train the rows with each seed; leave each model, a table, and a figure of the bounds over training."""
     setup, args = parse(Setup, DiffusionTrainingArguments)
     curves = make_curves(setup)
-    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(curves))
+    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(curves), seeds=setup.seeds)
     texts = load_corpus(setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words)
     tokenizer = make_tokenizer(setup, texts)
-    make_rows = wrapped_blocks if setup.packed else sentence_rows
+    make_rows = wrapped_blocks if setup.packed else partial(sentence_rows, length_protocol=setup.length_protocol)
     corpus = {str(split): make_rows(text, tokenizer, setup.max_length) for split, text in texts.items()}
-    if setup.max_validation_rows is not None:
-        corpus["validation"] = corpus["validation"].take(setup.max_validation_rows)
+    for split, most in (("validation", setup.max_validation_rows), ("test", setup.max_test_rows)):
+        corpus[split] = corpus[split] if most is None else corpus[split].take(min(most, len(corpus[split])))
 
-    rows = []
-    for name, curve in curves.items():
-        row, trainer = train_row(
-            name,
-            partial(make_model, setup, tokenizer, curve),
-            args,
-            corpus,
-            patience=setup.patience,
-            resume=run.resume,
-            begin=run.begin,
-            make_trainer=partial(DiffusionTrainer, processing_class=tokenizer),
-        )
-        rows.append(row)
+    models = {name: partial(make_model, setup, tokenizer, curve) for name, curve in curves.items()}
+    settings = {"seeds": setup.seeds, "patience": setup.patience, "settings": asdict(setup)}
+    make_trainer = partial(DiffusionTrainer, processing_class=tokenizer)
+    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=make_trainer, **settings):
         if not trainer.is_world_process_zero():
             continue
-        trainer.save_model(str(run.folder / name))  # of the lowest validation bound, with its tokenizer
-        write_rows(rows, run.folder, {**asdict(setup), **args.to_sanitized_dict()})
-        plot_learning_curves({row.name: row.history for row in rows}, run.folder / "learning_curves.png")
+        name, seed = rows[-1].name, rows[-1].seed
+        trainer.save_model(str(run.folder / row_folder(name, seed)))  # of the lowest validation bound
+        plot_learning_curves(histories(rows), run.folder / "learning_curves.png")
         model: Any = trainer.model
-        generator = torch.Generator().manual_seed(args.seed)
-        sample = model.generate(max_length=min(32, setup.max_length), generator=generator)[0]
-        print(f"\n{format_bounds(rows)}\n\nSample of {name}: {tokenizer.decode(sample)!r}\n", flush=True)
+        generator = torch.Generator().manual_seed(seed)
+        canvas = model.generate(max_length=setup.max_length, num_steps=min(32, setup.max_length), generator=generator)
+        sample = [id_ for id_ in canvas[0].tolist() if id_ != tokenizer.pad_token_id]
+        print(f"\n{format_bounds(rows)}\n\n{format_differences(rows)}\n")
+        print(f"Sample of {name}: {tokenizer.decode(sample)!r}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,15 @@ from hf_targets import (
     word_level_tokenizer,
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
-from hf_targets.training.comparison import format_table, format_weights, train_row, write_rows
+from hf_targets.training.comparison import train_rows
 from hf_targets.training.runs import Run
+from hf_targets.training.seeds import SeedSettings
 from hf_targets.training.settings import parse
+from hf_targets.training.tables import format_differences, format_table, format_weights, histories
 
 
 @dataclass
-class Setup:
+class Setup(SeedSettings):
     """The decoder of table 6, and the rows of table 1."""
 
     dataset: str = field(default="ptb", metadata={"help": "Corpus, file, folder, or name on the Hub."})
@@ -48,10 +50,12 @@ class Setup:
         metadata={"help": '"embedding" for the simple N-gram, "difference" for word differences.'},
     )
     loss_weight: float = field(default=1.0, metadata={"help": "Alpha; 1 for all decoders on this corpus in table 8."})
+    tied: bool = field(default=True, metadata={"help": "Whether input and output share one embedding matrix."})
     patience: int | None = field(default=50, metadata={"help": "Evaluations without improvement before stopping."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if unknown := set(self.targets) - {"embedding", "difference"}:
             raise ValueError(f"targets must be of embedding and difference, got {', '.join(sorted(unknown))}")
 
@@ -70,6 +74,7 @@ def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: in
         attn_pdrop=setup.dropout,
         bos_token_id=None,
         eos_token_id=None,
+        tie_word_embeddings=setup.tied,
     )
     model = AutoModelForCausalLM.from_config(config)
     if target is None:
@@ -78,29 +83,25 @@ def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: in
 
 
 def main() -> None:
-    """Train the rows one after the other; the table is written anew after each."""
+    """Train the rows one after the other, with each seed; the table is written anew after each."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
     wanted: dict[str, tuple[str | None, int]] = {"plain": (None, 1)}
     for target in setup.targets:
         for ngram_size in setup.ngram_sizes:
             wanted[f"{'simple' if target == 'embedding' else 'wdr'}-{ngram_size}"] = (target, ngram_size)
-    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(wanted))
+    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(wanted), seeds=setup.seeds)
     texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)
     tokenizer = word_level_tokenizer(load_corpus(setup.dataset)["train"]["text"])
     corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
     if setup.max_validation_blocks is not None:
         corpus["validation"] = corpus["validation"].take(setup.max_validation_blocks)
 
-    rows = []
-    for name, (target, ngram_size) in wanted.items():
-        make = partial(make_model, setup, len(tokenizer), target, ngram_size)
-        row, trainer = train_row(name, make, args, corpus, patience=setup.patience, resume=run.resume, begin=run.begin)
-        rows.append(row)
+    models = {row: partial(make_model, setup, len(tokenizer), *heads) for row, heads in wanted.items()}
+    settings = {"seeds": setup.seeds, "patience": setup.patience, "settings": asdict(setup)}
+    for rows, trainer in train_rows(models, args, corpus, run, **settings):
         if trainer.is_world_process_zero():
-            write_rows(rows, run.folder, {**asdict(setup), **args.to_sanitized_dict()})
-            print(f"\n{format_table(rows)}\n\n{format_weights(rows)}\n")
-    if trainer.is_world_process_zero():
-        plot_learning_curves({row.name: row.history for row in rows}, run.folder / "learning_curves.png")
+            print(f"\n{format_table(rows)}\n\n{format_weights(rows)}\n\n{format_differences(rows)}\n", flush=True)
+            plot_learning_curves(histories(rows), run.folder / "learning_curves.png")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -15,14 +15,14 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.maths.losses import IGNORED
 
 _ROWS_AT_ONCE = 1000
-_COLUMNS = Features(
-    {
-        "input_ids": List(Value("int64")),
-        "attention_mask": List(Value("int64")),
-        "labels": List(Value("int64")),
-        "num_words": Value("int64"),
-    }
-)
+_COLUMNS = {name: List(Value("int64")) for name in ("input_ids", "attention_mask", "labels")}
+_COLUMNS = {**_COLUMNS, "num_words": Value("int64")}
+
+LengthProtocol = Literal["predicted", "published", "conditional"]
+"""How the padding of a row counts; `sentence_rows` tells them apart."""
+
+NUM_TOKENS, MAY_MASK = "num_tokens", "may_mask"
+"""Columns: the tokens of text in a row with padding that is predicted, and where a row may be masked."""
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -40,50 +40,92 @@ def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return cast(int, tokenizer.mask_token_id)
 
 
-def sentence_rows(texts: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    r"""Return each row of `texts` as a row of its own length: a begin token, the row's tokens, and an end token.
+def add_missing_tokens(tokenizer: PreTrainedTokenizerBase, *, padding: bool) -> PreTrainedTokenizerBase:
+    """Return the tokenizer, with a mask token if it had none, and if asked for with a padding token of its own.
+
+    Tokens that it has keep their ids, and new ones follow: GPT-2's, for one, has neither.
+    """
+    if tokenizer.mask_token_id is None:
+        tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
+    if padding and tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
+        tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
+    return tokenizer
+
+
+def sentence_rows(
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    length_protocol: LengthProtocol | str = "predicted",
+) -> Dataset:
+    r"""Return each row of `texts` as a row of a data set: a begin token, the row's tokens, an end token, and padding.
 
     The begin token is the tokenizer's BOS, else CLS, else there is none; the end token is its EOS, else SEP. The end
     token stands for the newlines at the end of the row; blank rows are left out. What does not fit into `max_length`
     is cut off before the end token. Special tokens written out in the text are ordinary text, so that no clean text
     holds a mask.
 
+    The length of a sentence is information too. Perplexities compare only under the same `length_protocol`:
+
+    | protocol      | padding                                       | a perplexity                                    |
+    |---------------|-----------------------------------------------|-------------------------------------------------|
+    | `predicted`   | is text: masked and predicted, to max_length  | bounds that of the text and its length          |
+    | `published`   | is masked to max_length, its loss not counted | is no bound; compares with published LM1B ones  |
+    | `conditional` | is hidden from the model                      | bounds that of the text for who knows its length |
+
+    The first two train a model that chooses the length of what it generates: a canvas of `max_length` comes out with
+    padding at its end. All three divide by the tokens of text, begin and end tokens included, padding excluded.
+
     `num_words` is how many words between white space begin in the row, and one for its end, as is the convention for
     word-level models. Of several tokens for one character, the first begins the word.
 
     Args:
         texts: A data set with a column `text`, such as `load_corpus` gives, a sentence a row.
-        tokenizer: A fast tokenizer with an EOS or SEP token.
-        max_length: Tokens in a row, at most, with the begin and end tokens.
+        tokenizer: A fast tokenizer with an EOS or SEP token, and a padding token of its own unless `conditional`.
+        max_length: Tokens in a row, with the begin and end tokens; of a `conditional` one at most.
+        length_protocol: One of the table.
 
     Returns:
         `input_ids`, `attention_mask` (ones) and `labels` (the ids), lists of one length in each row, and `num_words`
-        (an integer). `DiffusionCollator` pads them.
+        (an integer). `predicted` rows also have `num_tokens`, the tokens of text. `published` rows have labels of -100
+        at padding, and `may_mask` (ones). `DiffusionCollator` pads `conditional` rows.
 
     Raises:
-        ValueError: If `max_length` has no room for a token of text, no row has one, or the tokenizer will not do.
-    Source: Sahoo et al. 2024, its protocol for LM1B.  Departs: padded when batched, and not to `max_length`.
+        ValueError: If `max_length` has no room for a token of text, no row has one, the tokenizer will not do, or there
+            is no such protocol.
+    Source: Sahoo et al. 2024: `published` is what its program does on LM1B. It masks padding, which no attention mask
+        hides, multiplies the losses by the attention mask, and divides by its sum.
 
     >>> from hf_targets.data.tokenization import train_bpe_tokenizer
     >>> tokenizer = train_bpe_tokenizer(["the cat\n"] * 9, vocab_size=264)
     >>> rows = sentence_rows(Dataset.from_dict({"text": ["the cat\n", "\n", "a cat\n"]}), tokenizer, max_length=6)
     >>> tokenizer.batch_decode(rows["input_ids"][:])
-    ['<|endoftext|>the cat<|endoftext|>', '<|endoftext|>a cat<|endoftext|>']
-    >>> rows["num_words"][:]
-    [3, 3]
+    ['<|endoftext|>the cat<|endoftext|><|pad|><|pad|>', '<|endoftext|>a cat<|endoftext|><|pad|><|pad|>']
+    >>> rows["num_tokens"][:], rows["num_words"][:]
+    ([4, 4], [3, 3])
     """
     begin, end = _begin_and_end(tokenizer)
     room = _room(max_length, "max_length", begin)
+    pad = _pad_id(tokenizer, end, length_protocol)
     parts, found = [], _ids_and_words(texts, tokenizer)
     while rows := list(islice(found, _ROWS_AT_ONCE)):  # Python's lists of all rows would take ten times the memory
-        ids = [[*begin, *row[:room].tolist(), end] for row, _ in rows]
+        text = [[*begin, *row[:room].tolist(), end] for row, _ in rows]
+        ids = text if pad is None else [_padded(row, max_length, pad) for row in text]
         columns = {
             "input_ids": ids,
             "attention_mask": [[1] * len(row) for row in ids],
             "labels": ids,
             "num_words": [int(words[:room].sum()) + 1 for _, words in rows],
         }
-        parts.append(Dataset.from_dict(columns, features=_COLUMNS))
+        features = _COLUMNS
+        if length_protocol == "predicted":
+            columns[NUM_TOKENS] = [len(row) for row in text]
+            features = {**_COLUMNS, NUM_TOKENS: Value("int64")}
+        elif length_protocol == "published":
+            columns[MAY_MASK] = columns["attention_mask"]
+            columns["labels"] = [_padded(row, max_length, IGNORED) for row in text]
+            features = {**_COLUMNS, MAY_MASK: List(Value("int64"))}
+        parts.append(Dataset.from_dict(columns, features=Features(features)))
     if not parts:
         raise ValueError("texts must have a row that is not blank, got none; give a longer text")
     return concatenate_datasets(parts)
@@ -143,15 +185,15 @@ def wrapped_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_siz
         "labels": blocks,
         "num_words": counts.sum(axis=1),
     }
-    return Dataset.from_dict(columns, features=_COLUMNS)
+    return Dataset.from_dict(columns, features=Features(_COLUMNS))
 
 
 class DiffusionCollator:
     r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
 
-    Padding has the tokenizer's pad id, else its end id, else 0, with attention mask 0 and label -100. A row without an
-    attention mask is all real, and one without labels has its ids; `num_words` stays where the rows have it, and other
-    columns are dropped.
+    This padding is hidden: it has the tokenizer's pad id, else its end id, else 0, with attention mask 0, label -100
+    and `may_mask` 0. A row without an attention mask is all real, and one without labels has its ids; `num_words`,
+    `num_tokens` and `may_mask` stay where the rows have them, and other columns are dropped.
 
     Transformers' `DataCollatorForSeq2Seq` does as much for a tokenizer with a padding token, on the side where that
     tokenizer pads, and refuses GPT-2's.
@@ -162,7 +204,7 @@ class DiffusionCollator:
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> texts = Dataset.from_dict({"text": ["the cat\n", "the end of it\n"]})
     >>> tokenizer = word_level_tokenizer(texts["text"])
-    >>> batch = DiffusionCollator(tokenizer)(sentence_rows(texts, tokenizer, max_length=8).to_list())
+    >>> batch = DiffusionCollator(tokenizer)(sentence_rows(texts, tokenizer, 8, "conditional").to_list())
     >>> batch["input_ids"].tolist()
     [[1, 2, 0, 7, 7], [1, 3, 5, 4, 0]]
     >>> batch["attention_mask"].tolist()
@@ -182,13 +224,14 @@ class DiffusionCollator:
         if not features:
             raise ValueError("a batch must have at least one row, got none")
         rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
+        fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED, MAY_MASK: 0}
         batch = {
             name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
-            for name, fill in (("input_ids", self.pad_id), ("attention_mask", 0), ("labels", IGNORED))
+            for name, fill in fills.items()
+            if name in rows[0]
         }
-        if "num_words" in rows[0]:
-            batch["num_words"] = torch.tensor([int(row["num_words"]) for row in rows])
-        return batch
+        counts = [name for name in ("num_words", NUM_TOKENS) if name in rows[0]]
+        return {**batch, **{name: torch.tensor([int(row[name]) for row in rows]) for name in counts}}
 
 
 def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
@@ -202,6 +245,28 @@ def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
             f"of at least {len(tokenizer) + 1}"
         )
     return begins[:1], ends[0]
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase, end: int, length_protocol: str) -> int | None:
+    """Return what rows are padded with when they are made, None where they keep their length."""
+    if length_protocol not in get_args(LengthProtocol):
+        raise ValueError(f"length_protocol is one of {', '.join(get_args(LengthProtocol))}, got {length_protocol!r}")
+    if length_protocol == "conditional":
+        return None
+    pad = cast(int | None, tokenizer.pad_token_id)
+    if pad is None or pad == end:
+        found = "has none" if pad is None else f"pads with its end token, {tokenizer.pad_token!r}"
+        raise ValueError(
+            f'with length_protocol="{length_protocol}" a row is padded with a token of its own, and this '
+            f"{type(tokenizer).__name__} {found}; add one with "
+            f'tokenizer.add_special_tokens({{"pad_token": "<|pad|>"}}) and give the model a vocab_size of at least '
+            f'{len(tokenizer) + 1}, or choose "conditional", which hides padding from the model'
+        )
+    return pad
+
+
+def _padded(row: list[int], length: int, fill: int) -> list[int]:
+    return row + [fill] * (length - len(row))
 
 
 def _room(length: int, name: str, begin: list[int]) -> int:

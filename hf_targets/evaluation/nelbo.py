@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from hf_targets.data.diffusion import MAY_MASK, NUM_TOKENS
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.dropout import without_dropout
@@ -25,7 +27,7 @@ class PerplexityBound:
 
     Attributes:
         nelbo: Negative evidence lower bound, in nats a token, the mean of all draws.
-        num_tokens: Targets, each counted once, whether a draw has masked it or not.
+        num_tokens: Targets, each counted once, whether a draw has masked it or not; without padding that is predicted.
         num_words: Words they make, where the rows say so; None else.
         num_draws: How many times each row was masked.
         standard_error: Of `nelbo`, over draws; None with one. It is the error of the draws alone, given these rows.
@@ -71,8 +73,9 @@ def perplexity_bound(
 
     Each row is masked `num_draws` times, at times spread evenly over all rows (`models.mdlm.bound`), and its masked
     targets' -log p(token) are summed with the weight -alpha'(t) / (1 - alpha(t)), or that of the model's discrete time.
-    The mean for each label but -100 is `nelbo`. Neither padding nor the size of batches changes anything but the last
-    digits, and the same seed gives the same result.
+    Their sum over all rows for each token of text (each label but -100, without padding that is predicted) is `nelbo`.
+    Neither hidden padding nor the size of batches changes anything but the last digits, and the same seed gives the
+    same result.
 
     What the number is, and is not:
 
@@ -82,14 +85,18 @@ def perplexity_bound(
       it no bound. A model that knows nothing has, instead of log(V - 1), in expectation (alpha(s) - alpha(1)) / (1 - s)
       times that, where times are in [s, 1] with s = 1e-3, as in the published program; it is .999 with the log-linear
       schedule, whatever s. Discrete times begin with 1/T, and have alpha(0) - alpha(1). Published figures are the same.
+    - It depends on how the rows are padded, the `length_protocol` of `data.diffusion.sentence_rows`, and compares only
+      under the same one: it bounds the perplexity of a sentence and its length (`predicted`), of a sentence given its
+      length (`conditional`), or is no bound (`published`, for comparison with published figures on LM1B).
     - It is for each token of the model's tokenizer, begin and end tokens with it. It does not compare with that of
       another tokenizer; `per_word` does, where rows have `num_words`.
     - A model of a curve with several candidates is measured as it generates, with the most probable one.
 
     Args:
         model: Its dropout is off meanwhile.
-        rows: With `input_ids`, and maybe `attention_mask`, `labels` (-100 where a token is given and no target) and
-            `num_words`, as from `data.diffusion`.
+        rows: With `input_ids`, and maybe `attention_mask`, `labels` (-100 where a token is no target), `may_mask` (1
+            where it may be masked; left out: at targets), `num_tokens` (what the sum is divided by; left out: the
+            number of targets) and `num_words`, as from `data.diffusion`.
         num_draws: More of them make the error smaller, as 1 / sqrt(num_draws).
         seed: Of times and masks; the global random state is neither used nor changed.
         batch_size: Rows in one forward pass.
@@ -108,26 +115,34 @@ def perplexity_bound(
             "this is no bound on the perplexity; train with another noise_schedule to have one",
             stacklevel=2,
         )
-    blocks, words = [], []
+    blocks, words, num_tokens = [], [], 0
     for place, row in enumerate(rows):
-        blocks.append(row_of_block(row, place))
+        blocks.append(_columns(row, place))
         words.append(row.get("num_words"))
-    num_tokens = sum(int((labels != IGNORED).sum()) for _, labels in blocks)
+        num_tokens += int(row.get(NUM_TOKENS, (blocks[-1][1] != IGNORED).sum()))
     noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
-    measured = [place for place, (_, labels) in enumerate(blocks) if (labels != IGNORED).any()]
+    measured = [place for place, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
     measured.sort(key=lambda place: -len(blocks[place][0]))  # rows of a length together
     nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
     with without_dropout(model):
         for start in range(0, len(measured), batch_size):
             places = measured[start : start + batch_size]
-            ids, labels = (
+            ids, labels, may_mask = (
                 pad_sequence([blocks[place][column] for place in places], batch_first=True, padding_value=fill)
-                for column, fill in ((0, 0), (1, IGNORED))
+                for column, fill in enumerate((0, IGNORED, 0))
             )
             lengths = torch.tensor([len(blocks[place][0]) for place in places])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-            ids, labels, mask = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask))
-            nelbos[places] = noise.row_nelbos(model, places, ids, labels, mask).double().cpu()
+            batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
+            nelbos[places] = noise.row_nelbos(model, places, *batch).double().cpu()
     nelbo, error = mean_bound(nelbos, num_tokens)
     num_words = None if None in words else int(sum(words))
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)
+
+
+def _columns(row: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tokens and labels of a row without its hidden padding, and where it may be masked."""
+    ids, labels = row_of_block(row, place)
+    if MAY_MASK not in row:
+        return ids, labels, labels != IGNORED
+    return ids, labels, row_of_block({**row, "labels": row[MAY_MASK]}, place)[1].bool()

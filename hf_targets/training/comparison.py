@@ -1,8 +1,9 @@
-"""Models trained side by side on one corpus: the same budget, seed and rule of selection for every row."""
+"""Models trained side by side on one corpus: the same updates, schedule, seeds and rule of selection for every row."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from hf_targets.training.arguments import MultiTokenTrainingArguments, TargetTra
 from hf_targets.training.multitoken import MultiTokenTrainer, heads_of
 from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
 from hf_targets.training.resuming import train
+from hf_targets.training.runs import Run
+from hf_targets.training.seeds import row_folder
 from hf_targets.training.trainer import TargetTrainer
 
 
@@ -22,16 +25,19 @@ class Row:
     """One trained model and what it reached.
 
     Attributes:
-        name: Of the row, and of the folder its checkpoints are in.
+        name: Of the row; rows of one name differ in their seeds.
+        seed: Of its first weights, of the order of its data and of its dropout.
         num_parameters: Trainable ones.
         seconds: Of training, evaluations included, in all its parts.
         ensemble_weight: The lambda of the lowest validation perplexity among those above 0, for a model with heads.
         validation, test: Metrics of `training.multitoken.perplexities`, by their names there, or the bounds of
-            `training.diffusion`.
+            `training.diffusion`. Of the test text there is none that was chosen on it: `perplexity_ensemble` is that of
+            the ensemble weight above.
         history: Trainer's log.
     """
 
     name: str
+    seed: int
     num_parameters: int
     seconds: float
     ensemble_weight: float | None
@@ -41,9 +47,12 @@ class Row:
 
     def test_perplexity(self, *, ensemble: bool, level: str = "perplexity") -> float | None:
         """Return the test perplexity without the ensemble, or with it at the weight chosen on validation text."""
-        if not ensemble:
-            return self.test.get(level)
-        return None if self.ensemble_weight is None else self.test.get(f"{level}_{self.ensemble_weight:g}")
+        return self.test.get(f"{level}_ensemble" if ensemble else level)
+
+
+def is_better(row: Row, other: Row | None) -> bool:
+    """Return whether a row's validation perplexity is below the other's, if there is another."""
+    return other is None or row.validation["perplexity"] < other.validation["perplexity"]
 
 
 def train_row(
@@ -52,6 +61,7 @@ def train_row(
     args: TargetTrainingArguments,
     corpus: Mapping[str, Dataset],
     *,
+    seed: int | None = None,
     patience: int | None = None,
     resume: bool = False,
     begin: Callable[[], object] | None = None,
@@ -65,8 +75,9 @@ def train_row(
     Args:
         name: Of the row, a plain one, as its folder's is.
         make_model: Called once the seed is set, so that all rows start from the same random state.
-        args: Of all rows; this one's checkpoints go to the subfolder `name` of its output folder.
+        args: Of all rows; this one's checkpoints go to the subfolder `row_folder(name, seed)` of its output folder.
         corpus: Rows with the splits train, validation and test.
+        seed: Of everything random in the row, but for what has a seed of its own in `args`; None: that of `args`.
         make_trainer: Called with `model`, `args`, both data sets and `callbacks`; its evaluations give `perplexity`.
         patience: Evaluations without a lower validation perplexity before training stops early.
         resume: Whether to go on from the newest whole checkpoint of the subfolder, if there is one; what was trained to
@@ -74,17 +85,17 @@ def train_row(
         begin: Called before anything is removed or trained, when all that can be checked is checked; `Run.begin`.
     Raises:
         ValueError: Before anything is removed, if the name is none of a folder, the subfolder is a link, blocks are
-            longer than the model's positions, or evaluations and checkpoints do not come at the same steps. Neither of
-            them asked for means both at every epoch.
+            longer than the model's positions, no update is asked for, or evaluations and checkpoints do not come at the
+            same steps. Neither of them asked for means both at every epoch.
     """
     check_row_names([name])
-    args = _arguments_of(name, args)
+    args = _arguments_of(name, args, args.seed if seed is None else seed)
     folder = Path(args.output_dir or ".")
     check_row_folder(folder)
     set_seed(args.seed)
     model = make_model()
     if isinstance(args, MultiTokenTrainingArguments) and heads_of(model) is None:
-        args.head_warmup_steps, args.head_learning_rate = 0, None
+        args.head_warmup_steps, args.head_learning_rate = None, None
     _check_length(model, corpus)
     trainer = make_trainer(
         model=model,
@@ -102,15 +113,57 @@ def train_row(
     trainer.remove_callback(EarlyStoppingCallback)
     validation = _without_prefix(trainer.evaluate(), "eval_")
     on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
-    test = _without_prefix(on_test, "test_")
     weight = validation.get("ensemble_weight")
+    test = _at_weight(_without_prefix(on_test, "test_"), weight)
     num_parameters = trainer.get_num_trainable_parameters()
-    return Row(name, num_parameters, training.seconds, weight, validation, test, training.history), trainer
+    return Row(name, args.seed, num_parameters, training.seconds, weight, validation, test, training.history), trainer
 
 
-def _arguments_of(name: str, args: TargetTrainingArguments) -> TargetTrainingArguments:
+def train_rows(
+    make_models: Mapping[str, Callable[[], PreTrainedModel]],
+    args: TargetTrainingArguments,
+    corpus: Mapping[str, Dataset],
+    run: Run,
+    *,
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    patience: int | None = None,
+    make_trainer: Callable[..., TargetTrainer] = MultiTokenTrainer,
+) -> Iterator[tuple[list[Row], TargetTrainer]]:
+    """Train every row with each seed, and yield after each one all rows so far, and its trainer with its model.
+
+    All rows of the first seed come first. `results.json` has all rows so far, with their histories.
+
+    Args:
+        make_models: By the name of the row, what makes its model.
+        args, corpus, patience, make_trainer: As for `train_row`.
+        run: Begun before anything is trained; it says whether to resume.
+        settings: Of the recipe, written into `results.json` with the arguments.
+    """
+    rows: list[Row] = []
+    for seed, (name, make_model) in product(seeds, make_models.items()):
+        row, trainer = train_row(
+            name,
+            make_model,
+            args,
+            corpus,
+            seed=seed,
+            patience=patience,
+            resume=run.resume,
+            begin=run.begin,
+            make_trainer=make_trainer,
+        )
+        rows.append(row)
+        if trainer.is_world_process_zero():
+            content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(row) for row in rows]}
+            write_json(run.folder / "results.json", content)
+        yield rows, trainer
+
+
+def _arguments_of(name: str, args: TargetTrainingArguments, seed: int) -> TargetTrainingArguments:
     args = copy.deepcopy(args)
-    args.output_dir = str(Path(args.output_dir or ".") / name)
+    args.seed = seed
+    args.output_dir = str(Path(args.output_dir or ".") / row_folder(name, seed))
     args.push_to_hub = False  # the recipe uploads one model, at the end
     if args.eval_strategy == IntervalStrategy.NO:
         args.eval_strategy, args.save_strategy = IntervalStrategy.EPOCH, SaveStrategy.EPOCH
@@ -118,6 +171,11 @@ def _arguments_of(name: str, args: TargetTrainingArguments) -> TargetTrainingArg
         raise ValueError(
             f"the best checkpoint is chosen by evaluations, so both come at the same steps, got "
             f"eval_strategy={args.eval_strategy!r} and save_strategy={args.save_strategy!r}"
+        )
+    if args.max_steps <= 0 and args.num_train_epochs <= 0:
+        raise ValueError(
+            f"a row is trained for at least one update, got num_train_epochs={args.num_train_epochs:g} and "
+            f"max_steps={args.max_steps}; raise one of them"
         )
     args.load_best_model_at_end = True
     args.metric_for_best_model, args.greater_is_better = "perplexity", False
@@ -136,59 +194,10 @@ def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in metrics.items() if any(word in name for word in kept)}
 
 
-def format_table(rows: list[Row]) -> str:
-    """Return the rows' test perplexities as a Markdown table: token-level, word-level where known, with and without."""
-    heading = ["model", "perplexity", "with ensemble", "lambda", "per word", "per word, ensemble", "training"]
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
-    for row in rows:
-        figures = [row.test_perplexity(ensemble=ensemble) for ensemble in (False, True)]
-        words = [row.test_perplexity(ensemble=ensemble, level="word_perplexity") for ensemble in (False, True)]
-        weight = "" if row.ensemble_weight is None else f"{row.ensemble_weight:g}"
-        shown = ["" if value is None else f"{value:.2f}" for value in (*figures, *words)]
-        lines.append([row.name, *shown[:2], weight, *shown[2:], f"{row.seconds:.0f} s"])
-    return _markdown(lines)
-
-
-def format_bounds(rows: list[Row]) -> str:
-    """Return the rows' perplexity bounds on the test text as a Markdown table, with twice their standard error."""
-    lines = [["model", "parameters", "perplexity", "x the first", "validation", "training", "x the first"]]
-    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
-    for row in rows:
-        perplexity, error = row.test["perplexity"], row.test.get("nelbo_standard_error")
-        lines.append(
-            [
-                row.name,
-                f"{row.num_parameters:,}",
-                f"{perplexity:.2f}" + ("" if error is None else f" ± {2 * error * perplexity:.2f}"),
-                f"{perplexity / rows[0].test['perplexity']:.3f}",
-                f"{row.validation['perplexity']:.2f}",
-                f"{row.seconds:.0f} s",
-                f"{row.seconds / rows[0].seconds:.2f}",
-            ]
-        )
-    return _markdown(lines)
-
-
-def format_weights(rows: list[Row], level: str = "perplexity") -> str:
-    """Return the rows' test perplexities at every ensemble weight as a Markdown table."""
-    prefix = f"{level}_"
-    weights = sorted({float(key.removeprefix(prefix)) for row in rows for key in row.test if _is_weight(key, prefix)})
-    lines = [["model", *(f"lambda {weight:g}" for weight in weights)], ["---", *["---:"] * len(weights)]]
-    for row in rows:
-        figures = [row.test.get(f"{prefix}{weight:g}") for weight in weights]
-        lines.append([row.name, *("" if figure is None else f"{figure:.1f}" for figure in figures)])
-    return _markdown(lines)
-
-
-def _is_weight(key: str, prefix: str) -> bool:
-    return key.startswith(prefix) and key.removeprefix(prefix).replace(".", "").isdigit()
-
-
-def _markdown(lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def write_rows(rows: list[Row], folder: Path, settings: dict[str, Any]) -> None:
-    """Write `results.json`: every row with its history, and the settings that made it."""
-    content = {"settings": settings, "rows": [asdict(row) for row in rows]}
-    write_json(folder / "results.json", content)
+def _at_weight(test: dict[str, float], weight: float | None) -> dict[str, float]:
+    """Return the metrics with what an evaluation chose on the test text replaced by the figures of this weight."""
+    metrics = {name: value for name, value in test.items() if not name.endswith(("_ensemble", "ensemble_weight"))}
+    for level in ("perplexity", "word_perplexity"):
+        if weight is not None and f"{level}_{weight:g}" in metrics:
+            metrics[f"{level}_ensemble"] = metrics[f"{level}_{weight:g}"]
+    return metrics

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
 from hf_targets.data.blocks import has_token
-from hf_targets.data.diffusion import DiffusionCollator
+from hf_targets.data.diffusion import MAY_MASK, NUM_TOKENS, DiffusionCollator
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.mdlm.bound import EvaluationNoise, mean_bound
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
@@ -60,15 +60,17 @@ def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 class DiffusionTrainer(TargetTrainer):
     """Trainer of `MdlmForMaskedDiffusion`, plain or under peft.
 
-    The data sets have `input_ids` and `labels`, which are the same but for labels of -100, tokens that are given and
-    never masked; `attention_mask` where rows are padded. A training batch may also have `timesteps`: then its
-    `input_ids` are masked already.
+    The data sets have `input_ids` and `labels`, which are the same but for labels of -100, tokens that are no targets;
+    `attention_mask` where padding is hidden; `may_mask` where more than the targets are masked. A training batch may
+    also have `timesteps`: then its `input_ids` are masked already.
 
-    **Evaluation** reports `nelbo`, the negative evidence lower bound in nats for each label but -100, whether it was
-    masked or not, and `perplexity` = exp(nelbo); with `evaluation_draws` above 1 also `nelbo_standard_error`, and with
-    a column `num_words` also `word_perplexity`. Times and masks belong to the row and the draw (`models.mdlm.bound`):
-    they are the same at each evaluation, in batches of any size and in any number of processes. What the numbers are
-    and are not, `evaluation.nelbo` tells.
+    **Evaluation** reports `nelbo`, the negative evidence lower bound in nats for each token of text (`num_tokens` of
+    the rows, else each label but -100), whether it was masked or not, and `perplexity` = exp(nelbo); with
+    `evaluation_draws` above 1 also `nelbo_standard_error`, and with a column `num_words` also `word_perplexity`. Times
+    and masks belong to the row and the draw (`models.mdlm.bound`): they are the same at each evaluation, in batches of
+    any size and in any number of processes. What the numbers are and are not, `evaluation.nelbo` tells; they compare
+    only with those of rows of the same `length_protocol` (`data.diffusion.sentence_rows`). The loss of a training batch
+    is always for each label but -100.
 
     **Averaged weights.** With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model`
     and checkpoints save as the model (so that a checkpoint is the model whose numbers were logged, and the best one can
@@ -86,6 +88,7 @@ class DiffusionTrainer(TargetTrainer):
     """
 
     args: DiffusionTrainingArguments
+    count_columns = (WORDS_COLUMN, NUM_TOKENS)
     made_by = "wrapped_blocks and sentence_rows of hf_targets.data.diffusion make them"
 
     def __init__(
@@ -245,22 +248,23 @@ class DiffusionTrainer(TargetTrainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the loss, each row's bound for each draw, (rows, draws), and its targets and words."""
+        """Return the loss, each row's bound for each draw, (rows, draws), and its tokens and words."""
         inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
         assert self._noise is not None
         places, labels = inputs[PLACE_COLUMN].tolist(), inputs["labels"]
         with self.compute_loss_context_manager():
-            nelbos = self._noise.row_nelbos(model, places, inputs["input_ids"], labels, inputs.get("attention_mask"))
-        num_targets = (labels != IGNORED).sum(dim=1)
-        num_words = inputs.get(WORDS_COLUMN, torch.zeros_like(num_targets))
-        loss = nelbos.mean(dim=1).sum() / num_targets.sum().clamp(min=1)
-        return loss, nelbos, torch.stack([num_targets, num_words], dim=1)
+            masks = inputs.get("attention_mask"), inputs.get(MAY_MASK)
+            nelbos = self._noise.row_nelbos(model, places, inputs["input_ids"], labels, *masks)
+        num_tokens = inputs.get(NUM_TOKENS, (labels != IGNORED).sum(dim=1))
+        num_words = inputs.get(WORDS_COLUMN, torch.zeros_like(num_tokens))
+        loss = nelbos.mean(dim=1).sum() / num_tokens.sum().clamp(min=1)
+        return loss, nelbos, torch.stack([num_tokens, num_words], dim=1)
 
     def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
-        num_targets, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
-        nelbo, error = mean_bound(torch.as_tensor(predictions.predictions), num_targets)
+        num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
+        nelbo, error = mean_bound(torch.as_tensor(predictions.predictions), num_tokens)
         # Trainer's own loss is a mean over batches, which depends on their size
         metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": perplexity(nelbo)}
         if num_words:
-            metrics["word_perplexity"] = perplexity(nelbo * num_targets / num_words)
+            metrics["word_perplexity"] = perplexity(nelbo * num_tokens / num_words)
         return metrics if error is None else {**metrics, "nelbo_standard_error": error}

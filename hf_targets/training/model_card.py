@@ -7,7 +7,8 @@ from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from hf_targets.models.multitoken.configuration import MultiTokenConfig
-from hf_targets.training.comparison import Row, format_table
+from hf_targets.training.comparison import Row
+from hf_targets.training.tables import format_differences, format_table
 
 _TEXT = """---
 {metadata}
@@ -28,11 +29,13 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 ## Results
 
 Perplexity on the test text of `{dataset}`. All rows were trained by the command below, on the same text, with the same
-seed and settings. Heads make a step longer: the last column has each row's time. The checkpoint of a row is the one of
-the lowest perplexity on the validation text, where its ensemble weight (lambda) was chosen, too. This is one seed: a
-small difference between two rows may be chance.
+updates of the backbone, schedule, seeds and settings.{phase} Heads make a step longer: the last column has each row's
+time. The checkpoint of a row is the one of the lowest perplexity on the validation text, where its ensemble weight
+(lambda) was chosen, too. {seeds}
 
 {table}
+
+{differences}
 
 ![Learning curves](learning_curves.png)
 
@@ -44,15 +47,60 @@ Command: `{command}`
 """
 
 
+_PHASE = " Before that, heads learnt alone for {steps} updates, in which the backbone stayed as it was."
+
+
+def save_with_card(
+    folder: Path,
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Row],
+    best: Row,
+    *,
+    dataset: str,
+    command: str,
+    prompt: str,
+    head_warmup_steps: int | None = None,
+) -> str:
+    """Save a row's model, its tokenizer and its card, and return a sample of it.
+
+    The model generates with the ensemble weight that its row was measured with.
+
+    Args:
+        folder, name, rows, best, dataset, command, head_warmup_steps: As for `write_model_card`.
+        prompt: What the sample begins with.
+    """
+    if best.ensemble_weight is not None:
+        model.config.ensemble_weight = best.ensemble_weight
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    sample = generate_sample(model, tokenizer, prompt, best.seed)
+    write_model_card(
+        folder,
+        name,
+        model.config,
+        rows,
+        best,
+        dataset=dataset,
+        command=command,
+        sample=sample,
+        head_warmup_steps=head_warmup_steps,
+    )
+    return sample
+
+
 def write_model_card(
     folder: Path,
     name: str,
     config: PreTrainedConfig,
     rows: Sequence[Row],
+    best: Row,
     *,
     dataset: str,
     command: str,
     sample: str,
+    head_warmup_steps: int | None = None,
 ) -> None:
     """Write `README.md` beside a model: what it is, how to load it, all rows of the comparison, a sample.
 
@@ -60,10 +108,11 @@ def write_model_card(
         folder: Where the checkpoint is.
         name: Of the model on the Hub, or of its folder.
         config: Of the model, a `MultiTokenConfig` or a plain model's.
-        rows: All rows of the comparison; the model is that of the last.
+        rows: All rows of the comparison.
+        best: The row whose model this is.
         sample: A generated text.
+        head_warmup_steps: Of the phase in which heads learnt alone, if there was one.
     """
-    best = rows[-1]
     results = [
         EvalResult(
             task_type="text-generation",
@@ -92,11 +141,25 @@ def write_model_card(
         name=name,
         what=_describe(config),
         dataset=dataset,
-        table=format_table(list(rows)),
+        phase="" if head_warmup_steps is None else _PHASE.format(steps=head_warmup_steps),
+        seeds=_describe_seeds(rows, best),
+        table=format_table(rows),
+        differences=format_differences(rows),
         command=command,
         sample=sample.replace("\n", "\n> "),
     )
     ModelCard(text).save(folder / "README.md")
+
+
+def _describe_seeds(rows: Sequence[Row], best: Row) -> str:
+    seeds = sorted({row.seed for row in rows})
+    if len(seeds) == 1:
+        return "This is one seed: a small difference between two rows may be chance."
+    return (
+        f"Figures are means over the seeds {', '.join(map(str, seeds))}, with their standard errors. A difference "
+        f"below two standard errors is called none. The model here is that of seed {best.seed}, whose validation "
+        "perplexity is the lowest of its row."
+    )
 
 
 def _describe(config: PreTrainedConfig) -> str:

@@ -1,12 +1,14 @@
 """Training and evaluation of a language model with future-word heads, or of a plain one beside it."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+from transformers import EvalPrediction, PreTrainedModel, default_data_collator, set_seed
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
@@ -54,11 +56,25 @@ def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
     return core if isinstance(core, MultiTokenForCausalLM) else None
 
 
+def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> MultiTokenTrainingArguments:
+    """Return the arguments of the phase in which the heads learn alone: nothing is evaluated, saved or reported."""
+    args = copy.copy(args)
+    args.max_steps, args.head_warmup_steps, args.warmup_steps = num_steps, None, 0
+    if args.head_learning_rate is not None:
+        args.learning_rate, args.head_learning_rate = args.head_learning_rate, None
+    args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
+    args.load_best_model_at_end, args.push_to_hub, args.report_to = False, False, []
+    args.eval_on_start = False
+    return args
+
+
 class MultiTokenTrainer(TargetTrainer):
     """Trainer of `MultiTokenForCausalLM`, plain or under peft; a plain causal model is the baseline beside it.
 
     What it adds: every part of the loss is logged by name; an evaluation reports perplexities for all
-    `ensemble_weights` from one pass; the heads may learn alone at first, and at a learning rate of their own.
+    `ensemble_weights` from one pass; the heads may learn at a learning rate of their own, and alone in a phase before
+    the training (`head_warmup_steps`). That phase has its own optimizer and schedule and leaves the backbone as it is,
+    so that the backbone of a model with heads takes the updates of a plain one's training, in the same order.
 
     The data sets have `input_ids`, `labels`, `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them.
@@ -90,14 +106,35 @@ class MultiTokenTrainer(TargetTrainer):
         """The heads' learning rate, if it is another than the backbone's."""
         return self.args.head_learning_rate
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Take gradients; while the heads warm up, only they keep theirs."""
-        loss = super().training_step(model, inputs, *args, **kwargs)
-        if self.state.global_step < self.args.head_warmup_steps:
-            for name, parameter in model.named_parameters():
-                if "heads." not in name:
-                    parameter.grad = None
-        return loss
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """Train as Trainer does, after the phase of the heads alone; a checkpoint is of a training that had it."""
+        if self.args.head_warmup_steps is not None and not resume_from_checkpoint:
+            self._train_heads_alone(self.args.head_warmup_steps)
+            set_seed(self.args.seed)  # the random state that a training without this phase begins with
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def _train_heads_alone(self, num_steps: int) -> None:
+        """Train the heads for so many steps, with an optimizer and a schedule of their own, and nothing else.
+
+        The schedule is of the kind of the training's, without its warm-up, and ends with the phase.
+        """
+        assert self.model is not None
+        others = [p for name, p in self.model.named_parameters() if p.requires_grad and self.new_parts not in name]
+        trainer = MultiTokenTrainer(
+            model=self.model,
+            args=_arguments_of_heads(self.args, num_steps),
+            train_dataset=self.train_dataset,
+            data_collator=self.data_collator,
+            processing_class=self.processing_class,
+        )
+        for parameter in others:
+            parameter.requires_grad_(False)
+        try:
+            trainer.train()
+        finally:
+            for parameter in others:
+                parameter.requires_grad_(True)
+            trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
 
     def compute_loss(
         self,

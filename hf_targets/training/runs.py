@@ -16,6 +16,7 @@ from hf_targets.training.outputs import (
     row_patterns,
     write_json,
 )
+from hf_targets.training.seeds import row_folder
 
 RUN_NAME = "run.json"
 """The file of an output folder that tells with which settings its run was begun, and what the run writes."""
@@ -49,6 +50,7 @@ class Run:
             over `overwrite_output_dir`.
         outputs: Names or patterns of what the run writes into the folder itself.
         rows: Names of the models that it trains in subfolders; None: it has no rows.
+        seeds: With each of them it trains every row; the subfolders are those of `row_folder`.
         setting: The setting that those names come from.
     Raises:
         ValueError: If the names of rows cannot be those of folders; the output folder is a file, or has something in it
@@ -63,6 +65,7 @@ class Run:
         *,
         outputs: Sequence[str],
         rows: Sequence[str] | None = None,
+        seeds: Sequence[int] = (),
         setting: str = "rows",
     ) -> None:
         wanted = {"none": False, "false": False, "true": True}.get(str(args.resume_from_checkpoint).lower())
@@ -73,12 +76,13 @@ class Run:
             )
         if rows is not None:
             check_row_names(rows, reserved=[RUN_NAME, *outputs], setting=setting)
+        folders = [row_folder(row, seed) for row in rows or () for seed in seeds] if seeds else list(rows or ())
         self.resume = wanted
         self.folder = Path(args.output_dir or ".")
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"output_dir {self.folder} is a file; name a folder")
         self._args = args
-        self._record = {"settings": _settings(setup, args), "rows": list(rows or ()), "outputs": list(outputs)}
+        self._record = {"settings": _settings(setup, args), "rows": folders, "outputs": list(outputs)}
         self._older: dict[str, Any] | None = None
         self._has_begun = False
         if args.should_save:  # one process looks; the others may be late, and find what it has begun to write

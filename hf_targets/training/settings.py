@@ -28,8 +28,8 @@ def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tup
         arguments: The command line without the program's name; None takes that of the process, and lets a ValueError
             that tells of misuse end the process with its message alone and exit code 2.
     Raises:
-        ValueError: If nothing is given to a recipe that has settings files, the file is not a YAML mapping, or a field
-            is of none of the dataclasses.
+        ValueError: If nothing is given to a recipe that has settings files, the file is not a YAML mapping, a field
+            is of none of the dataclasses, or `seed` is given where there are `seeds`.
     """
     if arguments is None:
         sys.excepthook = _end_on_misuse
@@ -47,6 +47,8 @@ def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tup
     left += [key for key in unsaid if key not in values]
     overridden = {argument.split("=")[0].removeprefix("--") for argument in given}
     values |= {key: value for key, value in unsaid.items() if key not in overridden}
+    if "seeds" in values and "seed" in {*settings, *overridden}:
+        raise ValueError("seed is for a single training; give seeds in its place, such as --seeds 0 1 2, or --seeds 3")
     if left:
         raise ValueError(f"unknown settings: {' '.join(left)}; --help lists the known ones")
     return parser.parse_dict(values)

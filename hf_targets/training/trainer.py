@@ -28,6 +28,8 @@ class TargetTrainer(Trainer):
 
     new_parts = ""
     """Names of parameters that this is a part of belong to what a target adds to the backbone."""
+    count_columns: tuple[str, ...] = (WORDS_COLUMN,)
+    """Columns of numbers that a perplexity is divided by, which no model reads."""
     made_by = "hf_targets.pack_blocks makes them"
     """What to do about data without the columns that are needed."""
 
@@ -78,8 +80,8 @@ class TargetTrainer(Trainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if WORDS_COLUMN not in self._signature_columns:
-            self._signature_columns = [*self._signature_columns, WORDS_COLUMN]
+        added = [name for name in self.count_columns if name not in self._signature_columns]
+        self._signature_columns = [*self._signature_columns, *added]
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create the optimizer, with the new parts in groups of their own where they have a rate of their own."""
@@ -103,7 +105,7 @@ class TargetTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Compute the loss as Trainer does, and keep its parts for the log."""
-        inputs = {name: value for name, value in inputs.items() if name != WORDS_COLUMN}
+        inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
         loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
         parts = outputs.get("loss_parts") if model.training else None
         if parts is not None:

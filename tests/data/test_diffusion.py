@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertTokenizer, ByT5Tokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast
 
-from hf_targets.data.diffusion import DiffusionCollator, mask_token_id, sentence_rows, wrapped_blocks
+from hf_targets.data.diffusion import (
+    DiffusionCollator,
+    add_missing_tokens,
+    mask_token_id,
+    sentence_rows,
+    wrapped_blocks,
+)
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 
@@ -54,7 +60,7 @@ def test_a_sentence_is_a_row_of_its_own_length_and_what_is_cut_off_is_not_its_en
     sentences = tokens(texts, tokenizer)
     assume(sentences)
     begin, end = around(tokenizer)
-    rows = sentence_rows(data(texts), tokenizer, max_length).to_list()
+    rows = sentence_rows(data(texts), tokenizer, max_length, "conditional").to_list()
     room = max_length - len(begin) - 1
     assert [row["input_ids"] for row in rows] == [[*begin, *ids[:room], end] for ids in sentences]
     for row in rows:
@@ -90,7 +96,7 @@ def test_a_row_has_the_words_between_white_space_and_its_end(texts):
 
 @pytest.mark.parametrize("max_length", range(2, 11))
 def test_each_token_of_a_whole_word_tokenizer_is_a_word_however_a_row_is_cut(max_length):
-    for row in sentence_rows(data(SENTENCES), WORDS, max_length).to_list():
+    for row in sentence_rows(data(SENTENCES), WORDS, max_length, "conditional").to_list():
         assert row["num_words"] == len(row["input_ids"])
     for block in wrapped_blocks(data(SENTENCES), WORDS, max_length).to_list():
         assert block["num_words"] == max_length - 1  # the end token around the block is no word
@@ -111,7 +117,7 @@ def test_a_character_of_several_tokens_starts_one_word_in_the_first_of_them():
 
 def test_a_word_whose_first_characters_the_tokenizer_drops_is_counted_once():
     dropping = plain({"a": 0, "b": 1, "c": 2, "?": 3}, eos_token="c")
-    rows = sentence_rows(data(["a xb x", "x xx"]), dropping, 9).to_list()
+    rows = sentence_rows(data(["a xb x", "x xx"]), dropping, 9, "conditional").to_list()
     assert [row["input_ids"] for row in rows] == [[0, 1, 2]], "a row of which nothing is left is blank"
     assert [row["num_words"] for row in rows] == [4]
     assert wrapped_blocks(data(["a x", "b"]), dropping, 3)["num_words"][:] == [3, 2], "the last x goes to a"
@@ -144,6 +150,15 @@ def test_the_mask_token_is_the_tokenizers_or_the_error_says_how_to_add_one():
     tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
     assert (mask_token_id(tokenizer), len(tokenizer)) == (280, 281)
     assert mask_token_id(BERT) == 4
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_tokens_that_a_tokenizer_lacks_are_added_behind_its_own_and_no_others(padding):
+    lacking = plain({"a": 0, "?": 1, "e": 2}, eos_token="e", pad_token="e")
+    tokenizer = add_missing_tokens(lacking, padding=padding)
+    assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (3, 4 if padding else 2)
+    assert len(add_missing_tokens(tokenizer, padding=padding)) == 4 + padding
+    assert len(add_missing_tokens(BERT, padding=True)) == len(PIECES)
 
 
 @makers
@@ -180,7 +195,7 @@ def test_a_data_set_without_text_and_a_slow_tokenizer_are_refused(make):
 
 @tokenizers
 def test_the_collator_makes_the_batch_of_transformers_own_where_that_makes_one(tokenizer):
-    rows = sentence_rows(data(SENTENCES), tokenizer, 8).to_list()
+    rows = sentence_rows(data(SENTENCES), tokenizer, 8, "conditional").to_list()
     wanted = DataCollatorForSeq2Seq(tokenizer, padding="longest", label_pad_token_id=IGNORED)(rows)
     batch = DiffusionCollator(tokenizer)(rows)
     assert set(batch) == set(wanted) == {"input_ids", "attention_mask", "labels", "num_words"}

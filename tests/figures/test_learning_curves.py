@@ -12,8 +12,8 @@ HISTORY = [
 
 
 def test_curves_of_models_with_and_without_heads_become_a_png(tmp_path):
-    plot_learning_curves({"plain": [{"step": 5, "loss": 3.0}, {"step": 10, "eval_perplexity": 21.0}], "wdr": HISTORY},
-                         tmp_path / "curves.png")  # fmt: skip
+    plain = [{"step": 5, "loss": 3.0}, {"step": 10, "eval_perplexity": 21.0}]
+    plot_learning_curves({"plain": [plain], "wdr": [HISTORY, HISTORY[:2]]}, tmp_path / "curves.png")
     image = Image.open(tmp_path / "curves.png").convert("RGB")
     assert image.size == (1500, 600)
     assert len(image.getcolors(10**6)) > 50
@@ -22,5 +22,5 @@ def test_curves_of_models_with_and_without_heads_become_a_png(tmp_path):
 def test_a_log_without_figures_draws_empty_axes_in_silence(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plot_learning_curves({"plain": []}, tmp_path / "curves.png")
+        plot_learning_curves({"plain": [[]]}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()

@@ -12,7 +12,7 @@ from hf_targets.training import comparison
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "recipes" / "settings"
-FINETUNE = ["--max_train_words", "600", "--num_train_epochs", "1", "--rows", "plain", "wdr"]
+FINETUNE = ["--max_train_words", "600", "--num_train_epochs", "1", "--rows", "plain", "wdr", "--seeds", "3"]
 PHRASES = ["--max_train_words", "1500", "--save_strategy", "steps", "--save_steps", "2", "--logging_steps", "1"]
 
 
@@ -52,6 +52,9 @@ def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
         ("finetune_gptneo_wdr", "rows: [wdr, wdr]", "rows must have names that differ"),
         ("train_draft_heads", "model_name_or_path: none\nkinds: []", "kinds must name at least one row, got none"),
         ("train_draft_heads", "model_name_or_path: none\nkinds: [wdr, wdr]", "kinds must have names that differ"),
+        ("finetune_gptneo_wdr", "seeds: []", "seeds must name at least one seed, got none"),
+        ("train_mdlm_curve", "seeds: [1, 1]", "seeds must differ, as the same seed gives the same row again"),
+        ("train_small_lm", "seed: 1", "seed is for a single training; give seeds in its place"),
         ("train_small_lm", "targets: [magic]", "targets must be of embedding and difference, got magic"),
     ],
 )
@@ -78,7 +81,7 @@ def test_a_run_overwritten_killed_and_resumed_has_rows_of_its_own_settings_alone
     monkeypatch.setattr(comparison, "train_row", killed)
     with pytest.raises(KeyboardInterrupt):
         run("finetune_gptneo_wdr", *changed, "--overwrite_output_dir", "true")
-    assert {path.name for path in out.iterdir()} == {"run.json", "plain", "notes.txt"}
+    assert {path.name for path in out.iterdir()} == {"run.json", "plain-seed3", "results.json", "notes.txt"}
     monkeypatch.setattr(comparison, "train_row", train_row)
     with pytest.raises(ValueError, match=r"learning_rate was 0\.003 and is now 0\.001; give those that were"):
         run("finetune_gptneo_wdr", *FINETUNE, "--output_dir", out, "--resume_from_checkpoint", "true")
@@ -86,7 +89,7 @@ def test_a_run_overwritten_killed_and_resumed_has_rows_of_its_own_settings_alone
     for row in results(out)["rows"]:
         rates = {entry["learning_rate"] for entry in row["history"] if "learning_rate" in entry}
         assert rates <= {3e-3}
-        assert list((out / row["name"]).glob("checkpoint-*"))
+        assert list((out / f"{row['name']}-seed3").glob("checkpoint-*"))
     assert (out / "notes.txt").exists()
 
 

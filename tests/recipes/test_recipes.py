@@ -10,12 +10,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_targets import MultiTokenForCausalLM
+from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks
+from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from tests.hub_server import HubServer, run_against
 from tests.tiny_models import make_backbone
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true"]
+ONE_SEED, TWO_SEEDS = ["--seeds", "0"], ["--seeds", "0", "1"]
 
 
 def run(recipe: str, *arguments: str) -> str:
@@ -31,20 +33,21 @@ def run(recipe: str, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune") / "out"
-    return folder, run("finetune_gptneo_wdr", "--output_dir", str(folder))
+    return folder, run("finetune_gptneo_wdr", *TWO_SEEDS, "--output_dir", str(folder))
 
 
 def test_the_comparison_leaves_a_table_figures_a_card_and_a_model(finetuned):
     folder, printed = finetuned
     results = json.loads((folder / "results.json").read_text())
-    plain, simple, wdr = results["rows"]
-    assert [plain["name"], simple["name"], wdr["name"]] == ["plain", "simple", "wdr"]
-    assert plain["ensemble_weight"] is None
-    for row in (simple, wdr):
-        assert row["ensemble_weight"] in (0.1, 0.2, 0.3, 0.4)
-        shown = row["test"][f"perplexity_{row['ensemble_weight']:g}"]
-        assert f"{shown:.2f}" in printed
-        assert f"{shown:.2f}" in (folder / "README.md").read_text()
+    rows = {(row["name"], row["seed"]): row for row in results["rows"]}
+    assert list(rows) == [(name, seed) for seed in (0, 1) for name in ("plain", "simple", "wdr")]
+    assert rows["plain", 0]["ensemble_weight"] is None
+    for name in ("simple", "wdr"):
+        assert all(rows[name, seed]["ensemble_weight"] in (0.1, 0.2, 0.3, 0.4) for seed in (0, 1))
+        one, other = (rows[name, seed]["test"]["perplexity_ensemble"] for seed in (0, 1))
+        shown = f"{(one + other) / 2:.2f} ± {abs(one - other) / 2:.2f}"
+        assert shown in printed
+        assert shown in (folder / "README.md").read_text()
     assert (folder / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
     assert "Sample: 'The statement" in printed
 
@@ -53,9 +56,13 @@ def test_the_saved_model_is_the_measured_one(finetuned):
     folder, _ = finetuned
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    wdr = json.loads((folder / "results.json").read_text())["rows"][-1]
+    rows = json.loads((folder / "results.json").read_text())["rows"]
+    best = min((row for row in rows if row["name"] == "wdr"), key=lambda row: row["validation"]["perplexity"])
     assert isinstance(model, MultiTokenForCausalLM)
-    assert model.config.ensemble_weight == wdr["ensemble_weight"]
+    assert model.config.ensemble_weight == best["ensemble_weight"]
+    corpus = load_corpus("documentation:topics", max_train_words=600)
+    measured = perplexity_of_blocks(model, pack_blocks(corpus["test"], tokenizer, 64)).per_token
+    assert measured == pytest.approx(best["test"]["perplexity_ensemble"], rel=1e-4)
     text = tokenizer("The import statement", return_tensors="pt")
     assert model.generate(**text, max_new_tokens=4).shape[1] == text["input_ids"].shape[1] + 4
 
@@ -64,19 +71,22 @@ def test_an_older_output_is_kept_until_it_may_go(finetuned):
     folder, _ = finetuned
     before = (folder / "results.json").read_text()
     with pytest.raises(ValueError, match="is not empty; name another, or pass --overwrite_output_dir"):
-        run("finetune_gptneo_wdr", "--output_dir", str(folder))
+        run("finetune_gptneo_wdr", *TWO_SEEDS, "--output_dir", str(folder))
     with pytest.raises(ValueError, match="neither a local file or folder"):
         run(
             "finetune_gptneo_wdr", "--output_dir", str(folder), "--overwrite_output_dir", "true", "--dataset", "no/such"
         )
-    assert list((folder / "wdr").glob("checkpoint-*"))
+    assert list((folder / "wdr-seed1").glob("checkpoint-*"))
     assert (folder / "results.json").read_text() == before
 
 
 def test_a_finished_run_that_is_resumed_has_the_same_figures(finetuned):
     folder, _ = finetuned
     before = json.loads((folder / "results.json").read_text())["rows"]
-    run("finetune_gptneo_wdr", "--output_dir", str(folder), "--resume_from_checkpoint", "true")
+    resume = ["--output_dir", str(folder), "--resume_from_checkpoint", "true"]
+    with pytest.raises(ValueError, match=r"seeds was \[0, 1\] and is now \[0, 1, 2\]"):
+        run("finetune_gptneo_wdr", *resume)
+    run("finetune_gptneo_wdr", *TWO_SEEDS, *resume)
     after = json.loads((folder / "results.json").read_text())["rows"]
     for one, other in zip(before, after, strict=True):
         assert one["test"] == pytest.approx(other["test"], rel=1e-6)
@@ -92,7 +102,7 @@ def test_lora_on_a_given_base_model_and_text(tmp_path):
     run(
         "finetune_gptneo_wdr",
         *("--model_name_or_path", str(tmp_path / "base"), "--dataset", str(tmp_path / "text.txt")),
-        *("--lora_rank", "2", "--rows", "wdr", "--output_dir", str(tmp_path / "out"), "--block_size", "16"),
+        *(*ONE_SEED, "--lora_rank", "2", "--rows", "wdr", "--output_dir", str(tmp_path / "out"), "--block_size", "16"),
         *("--eval_strategy", "no", "--save_strategy", "no"),
         *("--head_warmup_steps", "2", "--head_learning_rate", "0.01", "--prompt", "one"),
     )
@@ -155,11 +165,11 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
             hub,
             tmp_path / "pusher",
             *("recipes/finetune_gptneo_wdr.py", settings, *SMALL, "--output_dir", str(tmp_path / "run")),
-            *("--rows", "wdr", "--push_to_hub", "true", "--hub_model_id", "me/wdr"),
+            *(*ONE_SEED, "--rows", "wdr", "--push_to_hub", "true", "--hub_model_id", "me/wdr"),
         )
         files = hub.files("me/wdr")
         assert {"README.md", "config.json", "model.safetensors", "learning_curves.png", "tokenizer.json"} <= set(files)
-        assert not [name for name in files if name.startswith("wdr/")]
+        assert not [name for name in files if name.startswith("wdr-seed0/")]
         assert b"model-index" in files["README.md"]
         code = (
             "import hf_targets; from transformers import AutoModelForCausalLM as A, AutoTokenizer as T;"
@@ -182,6 +192,11 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
         (["--dataset", "no/such/data"], "neither a local file or folder"),
         (["--block_size", "100000"], "a text must fill one block"),
         (["--resume_from_checkpoint", "some/path"], "resume_from_checkpoint must be true or false"),
+        (["--seeds", "1", "0", "1"], "seeds must differ, as the same seed gives the same row again, got 1 twice"),
+        (["--seeds", "-1"], "seeds must be 0 or more, got -1"),
+        (["--seed", "3"], "seed is for a single training; give seeds in its place"),
+        (["--head_warmup_steps", "0"], "head_warmup_steps must be at least 1, got 0"),
+        (["--num_train_epochs", "0"], "a row is trained for at least one update"),
         (["--no_such_setting", "3"], "unknown settings: --no_such_setting 3"),
     ],
 )

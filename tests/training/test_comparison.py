@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from hf_targets import MultiTokenTrainingArguments
-from hf_targets.training.comparison import Row, format_table, format_weights, train_row
+from hf_targets.training.comparison import train_row
 from hf_targets.training.multitoken import MultiTokenTrainer
 from tests.tiny_models import make_backbone, make_model
 from tests.training.test_multitoken import blocks
@@ -61,15 +61,15 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
 
 
 def test_what_does_not_fit_is_told_while_the_older_output_is_whole(tmp_path):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "old").write_text("kept")
+    (tmp_path / "one-seed42").mkdir()
+    (tmp_path / "one-seed42" / "old").write_text("kept")
     options = {"eval_strategy": "epoch", "save_strategy": "no"}
     with pytest.raises(ValueError, match="both come at the same steps"):
         train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
     long = {**CORPUS, "train": blocks(2, length=65)}
     with pytest.raises(ValueError, match="at most the model's 64 positions, got 65"):
         train_row("one", lambda: make_model("gpt2"), arguments(tmp_path), long)
-    assert (tmp_path / "one" / "old").read_text() == "kept"
+    assert (tmp_path / "one-seed42" / "old").read_text() == "kept"
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b"])
@@ -85,31 +85,35 @@ def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
 def test_a_row_folder_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "disk" / "checkpoint-7").mkdir(parents=True)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "one").symlink_to(tmp_path / "disk")
+    (tmp_path / "out" / "one-seed42").symlink_to(tmp_path / "disk")
     with pytest.raises(ValueError, match=r"must be a folder of its own, .* and is a link"):
         train_row("one", lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
     assert (tmp_path / "disk" / "checkpoint-7").exists()
 
 
 def test_a_row_begins_without_older_checkpoints_and_leaves_other_files(tmp_path):
-    (tmp_path / "one" / "checkpoint-999").mkdir(parents=True)
-    (tmp_path / "one" / "notes.txt").touch()
+    (tmp_path / "one-seed42" / "checkpoint-999").mkdir(parents=True)
+    (tmp_path / "one-seed42" / "notes.txt").touch()
     begun = []
     train_row(
         "one",
         lambda: make_model("gpt2"),
         arguments(tmp_path, num_train_epochs=1),
         CORPUS,
-        begin=lambda: begun.append((tmp_path / "one" / "checkpoint-999").exists()),
+        begin=lambda: begun.append((tmp_path / "one-seed42" / "checkpoint-999").exists()),
     )
     assert begun == [True]
-    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["checkpoint-2", "notes.txt", "training.json"]
+    assert sorted(path.name for path in (tmp_path / "one-seed42").iterdir()) == [
+        "checkpoint-2",
+        "notes.txt",
+        "training.json",
+    ]
 
 
 def test_a_finished_row_is_not_trained_again_though_its_last_checkpoint_is_not_the_best(tmp_path, monkeypatch):
     options = {"save_total_limit": 1, "learning_rate": 0.1}
     first, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
-    (kept,) = (tmp_path / "one").glob("checkpoint-*")
+    (kept,) = (tmp_path / "one-seed42").glob("checkpoint-*")
     assert kept.name != "checkpoint-12"  # or this shows nothing
     monkeypatch.setattr(MultiTokenTrainer, "training_step", None)
     again, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, resume=True)
@@ -117,9 +121,30 @@ def test_a_finished_row_is_not_trained_again_though_its_last_checkpoint_is_not_t
     assert (again.seconds, again.history) == (first.seconds, first.history)
 
 
-def test_tables_show_what_there_is():
-    plain = Row("plain", 10, 1.0, None, {}, {"perplexity": 20.0, "perplexity_0": 20.0}, [])
-    heads = Row("wdr", 10, 2.0, 0.2, {}, {"perplexity": 21.0, "perplexity_0": 21.0, "perplexity_0.2": 18.0}, [])
-    assert "| plain | 20.00 |  |  |  |  | 1 s |" in format_table([plain, heads])
-    assert "| wdr | 21.00 | 18.00 | 0.2 |  |  | 2 s |" in format_table([plain, heads])
-    assert format_weights([plain, heads]).splitlines()[2:] == ["| plain | 20.0 |  |", "| wdr | 21.0 | 18.0 |"]
+def test_rows_of_several_seeds_differ_and_each_has_its_folder(tmp_path):
+    def make():
+        return make_model("gpt2")
+
+    rows = [train_row("one", make, arguments(tmp_path, num_train_epochs=1), CORPUS, seed=seed)[0] for seed in (3, 5)]
+    assert [row.seed for row in rows] == [3, 5]
+    assert rows[0].test["perplexity"] != rows[1].test["perplexity"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one-seed3", "one-seed5"]
+    again, _ = train_row("one", make, arguments(tmp_path / "again", num_train_epochs=1, seed=3), CORPUS)
+    assert again.test == rows[0].test
+
+
+def test_no_figure_of_the_test_text_is_chosen_on_it(tmp_path):
+    weights = {"ensemble_weights": [0.0, 0.1, 0.9]}
+    row, trainer = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **weights), CORPUS)
+    on_test = trainer.evaluate(CORPUS["test"])
+    assert {name: value for name, value in row.test.items() if "ensemble" in name} == {
+        f"{level}_ensemble": on_test[f"eval_{level}_{row.ensemble_weight:g}"]
+        for level in ("perplexity", "word_perplexity")
+    }
+    assert row.test_perplexity(ensemble=True) == on_test[f"eval_perplexity_{row.ensemble_weight:g}"]
+
+
+def test_a_training_of_no_length_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"at least one update, got num_train_epochs=0"):
+        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path / "out", num_train_epochs=0), CORPUS)
+    assert not (tmp_path / "out").exists()

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 from transformers import GPT2Config
@@ -7,16 +8,17 @@ from hf_targets import MultiTokenConfig
 from hf_targets.training.comparison import Row
 from hf_targets.training.model_card import write_model_card
 
-TEST = {"perplexity": 151.4, "perplexity_0.2": 140.2}
+TEST = {"perplexity": 151.4, "perplexity_0.2": 140.2, "perplexity_ensemble": 140.2}
 ROWS = [
-    Row("plain", 10, 60.0, None, {}, {"perplexity": 168.2}, []),
-    Row("wdr", 12, 75.0, 0.2, {}, TEST, []),
+    Row("plain", 0, 10, 60.0, None, {}, {"perplexity": 168.2}, []),
+    Row("wdr", 0, 12, 75.0, 0.2, {}, TEST, []),
 ]
 
 
-def card(folder, config):
+def card(folder, config, rows=ROWS, **options):
     command = "accelerate launch recipe.py"
-    write_model_card(folder, "me/tiny", config, ROWS, dataset="some text", command=command, sample="It\nwas")
+    options = {"dataset": "some text", "command": command, "sample": "It\nwas", **options}
+    write_model_card(folder, "me/tiny", config, rows, rows[-1], **options)
     return (folder / "README.md").read_text()
 
 
@@ -32,7 +34,8 @@ def test_a_card_links_only_the_figure_beside_it(text):
 
 def test_a_card_claims_no_equal_budget_of_rows_that_took_different_times(text):
     assert "budget" not in text
-    assert "with the same seed and settings. Heads make a step longer" in " ".join(text.split())
+    told = "with the same updates of the backbone, schedule, seeds and settings. Heads make a step longer"
+    assert told in " ".join(text.split())
     assert "| 60 s |" in text and "| 75 s |" in text
 
 
@@ -53,3 +56,15 @@ def test_a_card_has_the_numbers_of_all_rows_and_those_of_the_last_as_results(tex
 )
 def test_a_card_says_what_the_model_is(config, what, tmp_path):
     assert what in card(tmp_path, config)
+
+
+def test_a_card_of_several_seeds_says_which_model_it_is_and_what_is_no_difference(tmp_path):
+    config = MultiTokenConfig(backbone=GPT2Config())
+    assert "This is one seed: a small difference" in card(tmp_path, config)
+    rows = [*ROWS, *(replace(row, seed=1, test={**row.test, "perplexity": 160.0}) for row in ROWS)]
+    text = card(tmp_path, config, rows, head_warmup_steps=20)
+    assert "means over the seeds 0, 1, with their standard errors" in text
+    assert "The model here is that of seed 1" in text
+    assert "| plain | 164.10 ± 4.10 |" in text
+    assert "| wdr | none (-8.40 ± 5.94) | -23.90 ± 4.10 |" in text
+    assert "heads learnt alone for 20 updates" in text

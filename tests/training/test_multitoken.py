@@ -88,16 +88,63 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
     assert losses[0] == losses[1]
 
 
-def test_while_the_heads_warm_up_nothing_else_moves(tmp_path):
+def _recorded_training(monkeypatch, folder, model, **arguments):
+    """Train, and return the trainer and, for each step, its batch and whether the backbone was still as at first."""
+    before, steps = weights(model), []
+    training_step = MultiTokenTrainer.training_step
+
+    def recorded(trainer, model, inputs, *args, **kwargs):
+        now = weights(model)
+        same = all(torch.equal(now[name], before[name]) for name in before if "heads." not in name)
+        steps.append((inputs["input_ids"].tolist(), same))
+        return training_step(trainer, model, inputs, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MultiTokenTrainer, "training_step", recorded)
+        trainer = make_trainer(folder, model, logging_steps=1, **arguments)
+        trainer.train()
+    return trainer, steps
+
+
+def test_heads_learn_alone_before_a_training_that_is_the_plain_models(tmp_path, monkeypatch):
+    schedule = {"max_steps": 4, "lr_scheduler_type": "linear", "warmup_steps": 2, "weight_decay": 0.1}
+    plain, plain_steps = _recorded_training(monkeypatch, tmp_path, make_backbone("gpt2"), **schedule)
     model = make_model("gpt2")
-    before = weights(model)
-    trainer = make_trainer(tmp_path, model, head_warmup_steps=2, max_steps=2, weight_decay=0.1)
-    trainer.train()
+    first_heads = weights(model.heads)
+    heads, steps = _recorded_training(monkeypatch, tmp_path, model, head_warmup_steps=3, **schedule)
+    assert [same for _, same in steps[:4]] == [True] * 4, "the backbone moved while the heads learnt alone"
+    assert not steps[-1][1]
+    assert [batch for batch, _ in steps[3:]] == [batch for batch, _ in plain_steps]
+    assert heads.state.global_step == plain.state.global_step == 4
+    rates = [
+        [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry] for trainer in (heads, plain)
+    ]
+    assert rates[0] == rates[1]
+    assert all(not torch.equal(tensor, first_heads[name]) for name, tensor in weights(model.heads).items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"gradient_checkpointing": True}])
+def test_only_the_heads_move_in_their_own_phase(options, tmp_path):
+    model = make_model("gpt2")
+    forward, before = model.forward, weights(model)
+    trainer = make_trainer(tmp_path, model, weight_decay=0.1, head_learning_rate=0.05, **options)
+    trainer._train_heads_alone(3)
     for name, tensor in weights(model).items():
         assert torch.equal(tensor, before[name]) == ("heads." not in name), name
-    trainer = make_trainer(tmp_path, model, head_warmup_steps=2, max_steps=3)
-    trainer.train()
-    assert not torch.equal(model.backbone.lm_head.weight, before["backbone.lm_head.weight"])
+    assert model.forward == forward  # nothing of the phase is left around it
+
+
+def test_a_resumed_run_has_had_the_phase_of_its_heads(tmp_path, monkeypatch):
+    def run(folder, resume=None):
+        options = {"head_warmup_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        trainer = make_trainer(folder, make_model("gpt2"), lr_scheduler_type="linear", **options)
+        trainer.train(resume_from_checkpoint=resume)
+        return weights(trainer.model)
+
+    whole = run(tmp_path / "one")
+    monkeypatch.setattr(MultiTokenTrainer, "_train_heads_alone", None)
+    assert_same(whole, run(tmp_path / "two", str(tmp_path / "one" / "checkpoint-2")), rtol=0, atol=0)
 
 
 def test_heads_have_their_own_learning_rate_under_the_same_schedule(tmp_path):
@@ -276,7 +323,7 @@ def test_bad_input_is_told_before_training_starts(tmp_path):
         make_trainer(tmp_path, train=blocks(2).select([]))
     with pytest.raises(ValueError, match="has no heads"):
         make_trainer(tmp_path, make_backbone("gpt2"), head_warmup_steps=3)
-    for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", -1)):
+    for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", 0)):
         with pytest.raises(ValueError, match="must"):
             make_trainer(tmp_path, **{field: value})
 

@@ -7,12 +7,13 @@ from typing import Literal, get_args
 from transformers.configuration_utils import PreTrainedConfig
 
 Place = Literal["input", "hidden"]
+DegreeConvention = Literal["degree", "order"]
 
 
 class CurveConfig(PreTrainedConfig):
     """Configuration of `SentenceCurve`, a part of the configurations of models that predict curves.
 
-    A text of L tokens has N = trunc(L * num_control_points_ratio) control points, and the curve the degree
+    A text of L tokens has N = trunc(L * num_control_points_ratio) control points, and the curve by default the degree
     max(trunc(N * degree_ratio), 2). The defaults are those of table 6; table 3 has the best for each data set.
 
     Its N_ratio = 0.2 for LM1B is not among those searched (appendix B.2: 2.0, 2.5, 3.0), nor what the text asks for,
@@ -21,12 +22,19 @@ class CurveConfig(PreTrainedConfig):
     `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21). A small model with it ended 2% above plain MDLM on
     sentences of LM1B, in less than half the time (recipes/README.md).
 
+    Eta is fixed or max(trunc(N * degree_ratio), 2). The paper gives it two readings; `degree_convention` chooses one:
+
+    - "degree": a basis of degree eta, so that eta + 1 control points shape a point of the curve. Section 4.1 says "a
+      B-spline basis of degree eta", section 5.2 "sentence curve degree eta".
+    - "order": eta control points shape a point, a basis of degree eta - 1. Figure 3 draws eta = 3 with triangles of
+      three control points, and appendix C.2 has eta at least 2 so that "at least two control points contribute".
+
     The higher the degree, the larger the control points: with the defaults, errors of words grow up to 30 times in
     those of 128 words, 904 times of 250, and a million times of 512; from 934 words on there is no inverse. For long
     texts choose a low degree_ratio (0.01: 10 times of 1024 words), or a fixed degree.
 
     Raises:
-        ValueError: If a field is outside the range that its help text gives, if a fixed degree is not below a fixed
+        ValueError: If a field is outside the range that its help text gives, if a fixed degree needs more than a fixed
             number of control points, or if there are fewer control points than tokens and `rank_deficient` is None.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.2.
     """
@@ -48,6 +56,13 @@ class CurveConfig(PreTrainedConfig):
     )
     degree: int | None = field(
         default=None, metadata={"help": "Eta, the same for texts of all lengths, 1 or more; None: by degree_ratio."}
+    )
+    degree_convention: DegreeConvention = field(
+        default="degree",
+        metadata={
+            "help": 'What eta counts: "degree", the degree of the basis; "order", the control points that shape a '
+            "point, one more than the degree."
+        },
     )
     num_curves: int = field(
         default=1, metadata={"help": "K, how many curves are predicted and weighed; 1 or more, 1 weighs nothing."}
@@ -77,6 +92,11 @@ class CurveConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs) -> None:
         if self.place not in get_args(Place):
             raise ValueError(f"place must be one of {', '.join(map(repr, get_args(Place)))}, got {self.place!r}")
+        if self.degree_convention not in get_args(DegreeConvention):
+            raise ValueError(
+                f"degree_convention must be one of {', '.join(map(repr, get_args(DegreeConvention)))}, got "
+                f'{self.degree_convention!r}; with "order" the degree is one less'
+            )
         if self.rank_deficient not in (None, "pseudo_inverse"):
             raise ValueError(f'rank_deficient must be None or "pseudo_inverse", got {self.rank_deficient!r}')
         for name in ("num_control_points", "degree", "num_curves", "num_curve_layers"):
@@ -94,8 +114,8 @@ class CurveConfig(PreTrainedConfig):
                 f'num_curve_layers={self.num_curve_layers} needs place="hidden", got place={self.place!r}, where all '
                 "layers run on control points; change either of them"
             )
-        count, degree = self.num_control_points, self.degree
-        if count is not None and degree is not None and count <= degree:
+        count = self.num_control_points
+        if count is not None and self.degree is not None and count <= (degree := self._degree_of(self.degree)):
             raise ValueError(
                 f"a degree-{degree} curve needs at least {degree + 1} control points, got num_control_points={count}; "
                 "raise it or lower degree"
@@ -117,8 +137,11 @@ class CurveConfig(PreTrainedConfig):
         return max(math.trunc(length * self.num_control_points_ratio), 1)
 
     def degree_for(self, length: int) -> int:
-        """Return eta for a text of `length` tokens, below N."""
+        """Return the degree of the basis for a text of `length` tokens, below N."""
         count = self.num_control_points_for(length)
-        degree = max(math.trunc(count * self.degree_ratio), 2) if self.degree is None else self.degree
-        # Departs: the paper's rule has no curve for a text so short that N <= eta; ours has the highest degree there is
-        return min(degree, count - 1)
+        eta = max(math.trunc(count * self.degree_ratio), 2) if self.degree is None else self.degree
+        # Departs: the paper's rule has no curve for a text with N at or below the degree; ours has the highest there is
+        return min(self._degree_of(eta), count - 1)
+
+    def _degree_of(self, eta: int) -> int:
+        return eta if self.degree_convention == "degree" else eta - 1

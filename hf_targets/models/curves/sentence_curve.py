@@ -108,7 +108,7 @@ class SentenceCurve(nn.Module):
         config = self.config
         count = config.num_control_points or f"{config.num_control_points_ratio} * length"
         degree = config.degree or f"{config.degree_ratio} * control points"
-        return f"num_control_points={count}, degree={degree}"
+        return f"num_control_points={count}, {config.degree_convention}={degree}"
 
     def _map(self, direction: int, rows: Tensor, length: int, lengths: Tensor | None) -> Tensor:
         if rows.dim() != 3:
@@ -180,6 +180,7 @@ def _key(config: CurveConfig) -> tuple:
         count is None,
         degree or config.degree_ratio,
         degree is None,
+        config.degree_convention,
         config.margin,
         config.rank_deficient,
     )

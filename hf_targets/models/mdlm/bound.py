@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.noise import SMALLEST_TIME, discrete_times, mask_tokens
+from hf_targets.models.mdlm.inputs import maskable
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 
 _TIMES, _MASKS = 0, 1  # what a random stream is for
@@ -85,6 +85,7 @@ class EvaluationNoise:
         input_ids: Tensor,
         labels: Tensor,
         attention_mask: Tensor | None = None,
+        may_mask: Tensor | None = None,
     ) -> Tensor:
         """Return the negative evidence lower bound of each row, summed over its targets, (batch, draws), in nats.
 
@@ -92,12 +93,13 @@ class EvaluationNoise:
             model: The model, or what a Trainer has wrapped it in, without dropout.
             places: Of the rows in the data set.
             input_ids: (batch, length), clean text.
-            labels: (batch, length), the same, -100 where a token is given and no target.
+            labels: (batch, length), the same, -100 where a token is no target.
             attention_mask: (batch, length), 0 at padding.
+            may_mask: (batch, length), true where a token may be masked; None: at targets.
         """
-        nelbos = []
+        nelbos, may_mask = [], maskable(labels, attention_mask, may_mask)
         for draw in range(len(self.times)):
-            canvas, times = self.canvas(draw, places, input_ids, labels != IGNORED)
+            canvas, times = self.canvas(draw, places, input_ids, may_mask)
             outputs = model(
                 input_ids=canvas, attention_mask=attention_mask, labels=labels, timesteps=times, skip_logits=True
             )
@@ -105,20 +107,20 @@ class EvaluationNoise:
         return torch.stack(nelbos, dim=1)
 
 
-def mean_bound(row_nelbos: Tensor, num_targets: int) -> tuple[float, float | None]:
-    """Return the bound in nats a target, and its standard error over draws, None with one.
+def mean_bound(row_nelbos: Tensor, num_tokens: int) -> tuple[float, float | None]:
+    """Return the bound in nats a token, and its standard error over draws, None with one.
 
-    Each draw's bound is over the whole data set, D_k = sum over rows / targets; the result is their mean, and
+    Each draw's bound is over the whole data set, D_k = sum over rows / tokens; the result is their mean, and
     sqrt(var(D) / K) with the unbiased variance of the K draws.
 
     Args:
         row_nelbos: (rows, draws), as `EvaluationNoise.row_nelbos` gives.
-        num_targets: Of all rows, masked or not.
+        num_tokens: Of all rows, masked or not: the targets, or the text among them where padding is predicted.
     Raises:
-        ValueError: If there is no target.
+        ValueError: If there is no token.
     """
-    if not num_targets:
+    if not num_tokens:
         raise ValueError("a bound needs at least one target, and all labels are -100 or padding")
-    draws = row_nelbos.double().sum(dim=0) / num_targets
+    draws = row_nelbos.double().sum(dim=0) / num_tokens
     error = draws.std().item() / math.sqrt(len(draws)) if len(draws) > 1 else None
     return draws.mean().item(), error

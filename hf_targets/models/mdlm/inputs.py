@@ -8,8 +8,10 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.models.inputs import can_look, check_integers
 
 
-def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None) -> None:
-    """Check the shapes and types of ids, labels and times, and the range of times.
+def check_batch(
+    input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None, may_mask: Tensor | None = None
+) -> None:
+    """Check the shapes and types of ids, labels and times, the range of times, and that `may_mask` is of use.
 
     Raises:
         ValueError: If they are not as `forward` says.
@@ -22,6 +24,8 @@ def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | No
             "the clean token at its own place"
         )
     check_integers(input_ids=input_ids, labels=labels)
+    if may_mask is not None and (labels is None or timesteps is not None):
+        raise ValueError("may_mask says where a text is masked, which has labels and no timesteps yet; leave it out")
     if timesteps is None:
         return
     if timesteps.shape != input_ids.shape[:1] or not timesteps.is_floating_point():
@@ -31,6 +35,31 @@ def check_batch(input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | No
         )
     if can_look(timesteps) and not ((timesteps > 0) & (timesteps <= 1)).all():
         raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
+
+
+def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | None) -> Tensor:
+    """Return (batch, length), true where the model may mask a token: at targets, or where `may_mask` says so.
+
+    Args:
+        labels: (batch, length), -100 where a token is no target.
+        attention_mask: (batch, length), 0 at padding, which is never masked.
+        may_mask: (batch, length); None: where labels are targets.
+    Raises:
+        ValueError: If `may_mask` has another shape, or leaves out a target.
+    """
+    if may_mask is None:
+        return labels != IGNORED
+    if may_mask.shape != labels.shape:
+        raise ValueError(f"may_mask must have the shape of labels, {tuple(labels.shape)}, got {tuple(may_mask.shape)}")
+    may = may_mask != 0
+    if attention_mask is not None:
+        may &= attention_mask != 0
+    if can_look(labels) and ((labels != IGNORED) & ~may).any():
+        raise ValueError(
+            f"may_mask must be true at each target, as one that is never masked costs nothing; give it the label "
+            f"{IGNORED}, or may_mask 1"
+        )
+    return may
 
 
 def check_clean(labels: Tensor, mask_token_id: int, text: Tensor | None) -> None:

@@ -22,7 +22,7 @@ from hf_targets.models.mdlm.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.models.mdlm.configuration import MdlmConfig, as_curve_config
 from hf_targets.models.mdlm.folding import fold_modulation
 from hf_targets.models.mdlm.generation import MaskedDiffusionGeneration
-from hf_targets.models.mdlm.inputs import check_attention, check_batch, check_clean, check_mask
+from hf_targets.models.mdlm.inputs import check_attention, check_batch, check_clean, check_mask, maskable
 from hf_targets.models.mdlm.original import OriginalLayout
 from hf_targets.models.weight_access import call_inside
 from hf_targets.models.zero_linear import ZeroLinear
@@ -174,6 +174,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         labels: Tensor | None = None,
         timesteps: Tensor | None = None,
         *,
+        may_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         generator: torch.Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -191,9 +192,11 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             input_ids: (batch, length). With labels and no `timesteps` a text, whose targets the model masks at times of
                 its own (antithetic over the batch); else a canvas.
             attention_mask: (batch, length), 0 at padding, at either end.
-            labels: (batch, length), the clean token, not shifted; -100 is given to the model, never masked.
+            labels: (batch, length), the clean token, not shifted; -100 is no target.
             timesteps: (batch,), in (0, 1], when the canvas was masked. Needed without labels by a model with
                 `time_conditioning`.
+            may_mask: (batch, length), where the model may mask a text with labels: at all targets, and at tokens with
+                label -100 whose loss does not count. None: at targets alone.
             token_type_ids: (batch, length), as BERT's tokenizer gives them, all 0: the model knows no second segment.
             generator: Of times and masks; None: the global one.
             num_items_in_batch: What the loss is divided by; None counts the targets, masked or not.
@@ -209,7 +212,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         check_segments(token_type_ids)
         check_count(num_items_in_batch, has_labels=labels is not None)
         config = cast(MdlmConfig, self.config)
-        check_batch(input_ids, labels, timesteps)
+        check_batch(input_ids, labels, timesteps, may_mask)
         check_ids(input_ids, config.vocab_size, "input_ids")
         check_mask(attention_mask, input_ids)
         input_ids = input_ids.long()
@@ -219,13 +222,14 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
             labels = labels.long()
             if attention_mask is not None:
                 labels = labels.masked_fill(attention_mask == 0, IGNORED)
+            may_mask = maskable(labels, attention_mask, may_mask)
             check_clean(labels, cast(int, config.mask_token_id), None if timesteps is not None else input_ids)
             if timesteps is None:
                 timesteps = self._draw_times(len(input_ids), input_ids.device, generator)
                 canvas = mask_tokens(
                     input_ids,
                     timesteps,
-                    labels != IGNORED,
+                    may_mask,
                     cast(int, config.mask_token_id),
                     self.schedule,
                     generator=generator,

@@ -1,0 +1,46 @@
+"""Several seeds: a row of a table is trained once with each, since one seed decides nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SeedSettings:
+    """The seeds of a recipe that makes a table; they stand in place of the `seed` of Transformers' arguments.
+
+    Raises:
+        ValueError: If there is no seed, or one is given twice or is below 0.
+    """
+
+    seeds: list[int] = field(
+        default_factory=lambda: [0],
+        metadata={"help": "Every row is made once with each; tables show means and standard errors."},
+    )
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Make sure that each seed gives a row of its own.
+
+    Raises:
+        ValueError: If there is no seed, or one is given twice or is below 0.
+    """
+    if not seeds:
+        raise ValueError("seeds must name at least one seed, got none; give, for example, --seeds 0 1 2")
+    if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        raise ValueError(
+            f"seeds must differ, as the same seed gives the same row again, got {', '.join(map(str, twice))} twice"
+        )
+    if min(seeds) < 0:
+        raise ValueError(f"seeds must be 0 or more, got {min(seeds)}")
+
+
+def row_folder(name: str, seed: int) -> str:
+    """Return the name of the folder that a row has with one seed.
+
+    >>> row_folder("plain", 3)
+    'plain-seed3'
+    """
+    return f"{name}-seed{seed}"

@@ -1,0 +1,150 @@
+"""Tables of rows that were trained side by side: means over seeds, standard errors, and which differences are any."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from hf_targets.maths.statistics import mean_and_standard_error
+from hf_targets.training.comparison import Row
+
+_ERRORS_OF_A_DIFFERENCE = 2
+
+
+def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each name, one a seed, the names in the order in which they first come."""
+    names = dict.fromkeys(row.name for row in rows)
+    return {name: [row for row in rows if row.name == name] for name in names}
+
+
+def histories(rows: Sequence[Row]) -> dict[str, list[list[dict[str, float]]]]:
+    """Return the logs of each name's rows, one a seed, as `figures.learning_curves` draws them."""
+    return {name: [row.history for row in seeds] for name, seeds in by_name(rows).items()}
+
+
+def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
+    """Return "mean ± standard error" of what there is; the error only with two values or more.
+
+    >>> format_mean([1.0, 3.0]), format_mean([1.0]), format_mean([None])
+    ('2.00 ± 1.00', '1.00', '')
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    mean, error = mean_and_standard_error(known)
+    return f"{mean:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def format_difference(values: Sequence[float], reference: Sequence[float], digits: int = 2) -> str:
+    """Return the difference of two means with its standard error, and "none" if it is below two of them.
+
+    The error is sqrt(e1^2 + e2^2), with e1 and e2 those of the two means. One seed has none, and shows nothing.
+
+    >>> format_difference([1.0, 1.2], [2.0, 2.2])
+    '-1.00 ± 0.14'
+    >>> format_difference([1.0, 3.0], [2.0, 2.2])
+    'none (-0.10 ± 1.00)'
+    >>> format_difference([1.0], [2.0])
+    '-1.00 (one seed)'
+    """
+    (mean, error), (base, base_error) = mean_and_standard_error(values), mean_and_standard_error(reference)
+    difference = mean - base
+    if error is None or base_error is None:
+        return f"{difference:+.{digits}f} (one seed)"
+    both = math.hypot(error, base_error)
+    shown = f"{difference:+.{digits}f} ± {both:.{digits}f}"
+    return shown if abs(difference) >= _ERRORS_OF_A_DIFFERENCE * both else f"none ({shown})"
+
+
+def format_table(rows: Sequence[Row]) -> str:
+    """Return the rows' test perplexities as a Markdown table: token-level, word-level where known, with and without.
+
+    Each is a mean over seeds with its standard error, with the ensemble at the weight (lambda) that each seed's
+    validation text chose.
+    """
+    heading = ["model", "perplexity", "with ensemble", "lambda", "per word", "per word, ensemble", "training"]
+    lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
+    for name, seeds in by_name(rows).items():
+        figures = [
+            format_mean([row.test_perplexity(ensemble=ensemble, level=level) for row in seeds])
+            for level in ("perplexity", "word_perplexity")
+            for ensemble in (False, True)
+        ]
+        weights = sorted({row.ensemble_weight for row in seeds if row.ensemble_weight is not None})
+        shown = ", ".join(f"{weight:g}" for weight in weights)
+        seconds = format_mean([row.seconds for row in seeds], digits=0)
+        lines.append([name, *figures[:2], shown, *figures[2:], f"{seconds} s"])
+    return _markdown(lines)
+
+
+def format_differences(rows: Sequence[Row]) -> str:
+    """Return how far the rows' test perplexities are from the first row's, as a Markdown table; "" for one row.
+
+    A difference below two standard errors is called none (`format_difference`).
+    """
+    (first, reference), *others = by_name(rows).items()
+    if not others:
+        return ""
+    base = [row.test["perplexity"] for row in reference]
+    has_heads = any(row.ensemble_weight is not None for row in rows)
+    heading = [f"perplexity against {first}", "alone", *(["with ensemble"] if has_heads else [])]
+    lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
+    for name, seeds in others:
+        alone = [row.test["perplexity"] for row in seeds]
+        cells = [format_difference(alone, base)]
+        if has_heads:
+            ensemble = [row.test_perplexity(ensemble=True) for row in seeds]
+            known = [value for value in ensemble if value is not None]
+            cells.append(format_difference(known, base) if known else "")
+        lines.append([name, *cells])
+    return _markdown(lines)
+
+
+def format_bounds(rows: Sequence[Row]) -> str:
+    """Return the rows' perplexity bounds on the test text as a Markdown table.
+
+    With several seeds a bound is a mean with its standard error over seeds. With one it has the standard error over
+    the draws of times and masks, which says nothing of other seeds.
+    """
+    groups = by_name(rows)
+    first = next(iter(groups.values()))
+
+    def mean(seeds: Sequence[Row], value: Callable[[Row], float]) -> float:
+        return mean_and_standard_error([value(row) for row in seeds])[0]
+
+    lines = [["model", "parameters", "perplexity", "x the first", "validation", "training", "x the first"]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    for name, seeds in groups.items():
+        bound = format_mean([row.test["perplexity"] for row in seeds])
+        if len(seeds) == 1 and (error := seeds[0].test.get("nelbo_standard_error")) is not None:
+            bound += f" ± {error * seeds[0].test['perplexity']:.2f} (draws)"
+        ratio = mean(seeds, lambda row: row.test["perplexity"]) / mean(first, lambda row: row.test["perplexity"])
+        lines.append(
+            [
+                name,
+                f"{seeds[0].num_parameters:,}",
+                bound,
+                f"{ratio:.3f}",
+                format_mean([row.validation["perplexity"] for row in seeds]),
+                f"{format_mean([row.seconds for row in seeds], digits=0)} s",
+                f"{mean(seeds, lambda row: row.seconds) / mean(first, lambda row: row.seconds):.2f}",
+            ]
+        )
+    return _markdown(lines)
+
+
+def format_weights(rows: Sequence[Row], level: str = "perplexity") -> str:
+    """Return the rows' test perplexities at every ensemble weight as a Markdown table, means over seeds."""
+    prefix = f"{level}_"
+    weights = sorted({float(key.removeprefix(prefix)) for row in rows for key in row.test if _is_weight(key, prefix)})
+    lines = [["model", *(f"lambda {weight:g}" for weight in weights)], ["---", *["---:"] * len(weights)]]
+    for name, seeds in by_name(rows).items():
+        figures = [[row.test.get(f"{prefix}{weight:g}") for row in seeds] for weight in weights]
+        lines.append([name, *(format_mean(values, digits=1) for values in figures)])
+    return _markdown(lines)
+
+
+def _is_weight(key: str, prefix: str) -> bool:
+    return key.startswith(prefix) and key.removeprefix(prefix).replace(".", "").isdigit()
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
