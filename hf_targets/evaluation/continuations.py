@@ -1,6 +1,5 @@
 """Prefixes continued by a model, with phrases or without, and what the continuations are worth: the paper's table 1."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +14,7 @@ from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
+from hf_targets.evaluation.timing import settled_time
 from hf_targets.models.weight_access import execution_device
 from hf_targets.training.tables import format_mean
 
@@ -126,7 +126,7 @@ def continue_prefixes(
     for start in range(0, len(prefixes), batch_size):
         group = prefixes[start : start + batch_size]
         ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
-        mask, begin = torch.ones_like(ids), time.perf_counter()
+        mask, begin = torch.ones_like(ids), settled_time(ids.device)
         vocabularies, phrases = None, {}
         if vocabulary_of is None:
             phrases = {"max_new_tokens": new_tokens}
@@ -134,11 +134,9 @@ def continue_prefixes(
             vocabularies = [vocabulary_of(prefix.tokens) for prefix in group]
             table = model.phrase_table(vocabularies)  # pyright: ignore[reportCallIssue]
             phrases = {"phrases": table, "max_new_static_tokens": new_tokens}
-        ready = time.perf_counter()
+        ready = settled_time(ids.device)
         output: Any = model.generate(ids, attention_mask=mask, **phrases, **arguments)  # pyright: ignore
-        if output.device.type == "cuda":
-            torch.cuda.synchronize()
-        end = time.perf_counter()
+        end = settled_time(ids.device)
         for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
             vocabulary = None if vocabularies is None else vocabularies[number]
             tokens, steps = _cut(row, vocabulary, new_tokens)
