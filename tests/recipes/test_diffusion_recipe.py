@@ -36,7 +36,7 @@ def results(folder: Path) -> list[dict]:
 
 
 def bound(model, rows) -> float:
-    return perplexity_bound(model, rows, num_draws=2, seed=0).perplexity
+    return perplexity_bound(model, rows, num_draws=8, seed=0).perplexity
 
 
 @pytest.fixture(scope="module")
