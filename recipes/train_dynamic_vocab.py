@@ -102,7 +102,7 @@ def main() -> None:
     if setup.phrases != "none":
         model = DynamicVocabForCausalLM.from_base(model, setup.phrase_encoder, tokenizer=tokenizer, **setup.losses())
         vocab_size = model.get_output_embeddings().weight.shape[0]
-        collator = make_collator(setup, tokenizer, corpus["train"]["input_ids"], vocab_size)
+        collator = make_collator(setup, tokenizer, texts["train"]["text"], vocab_size)
     if setup.lora_rank is not None:
         model = add_lora(model, setup.lora_rank, alpha=setup.lora_alpha, dropout=setup.lora_dropout)
     trainer = DynamicVocabTrainer(

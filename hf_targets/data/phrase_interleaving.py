@@ -39,12 +39,13 @@ def choose_spans(
     """Return the candidates that become phrases, chosen from left to right.
 
     A place where candidates start is taken with probability `phrase_rate`, and of the candidates that start there each
-    is as likely; from its end on, `min_gap` tokens stay plain. The first token of a text is never in a phrase: nothing
-    predicts it.
+    is as likely; from its end on, `min_gap` tokens stay plain. So the gap between two phrases is `min_gap` and, where
+    candidates start at every token, a geometric number of tokens more, (1 - rate) / rate in the mean. The first token of
+    a text is never in a phrase: nothing predicts it.
 
     Args:
         candidates: (spans, 2): spans [start, end), sorted and distinct.
-    Source: Liu et al. 2024, section 2.4, which gives the gap of five tokens.
+    Source: Liu et al. 2024, section 2.4: random sequences of words, at least five tokens apart. It gives no rate.
     """
     starts, firsts, counts = np.unique(candidates[:, 0], return_index=True, return_counts=True)
     takes, picks = torch.rand(2, len(starts), generator=generator).numpy()

@@ -13,6 +13,7 @@ from hf_targets.data.phrase_entries import (
     checked_num_successors,
 )
 from hf_targets.data.phrase_interleaving import PhrasedText
+from hf_targets.data.retokenization import Retokenizer
 from hf_targets.data.tokenized_text import TokenizedText
 
 
@@ -144,7 +145,7 @@ class CorpusRetrieval:
         matcher = PhraseMatcher(table)
         found: dict[Phrase, dict[Phrase, None]] = {}
         for text in corpus:
-            tokens = tuple(text.ids if isinstance(text, TokenizedText) else text)
+            tokens = tuple(map(int, text.ids if isinstance(text, TokenizedText) else text))
             for position, phrase in matcher.matches(tokens):
                 kept = found.setdefault(phrase, {})
                 if max_continuations is None or len(kept) < max_continuations:
@@ -167,6 +168,7 @@ def negatives_by_name(
     num_successors: int = 2,
     corpus_retrieval: CorpusRetrieval | None = None,
     language_model: LanguageModel | None = None,
+    retokenizer: Retokenizer | None = None,
 ) -> tuple[NegativeStrategy, ...]:
     """Return the sources of negatives that a settings file names.
 
@@ -175,6 +177,7 @@ def negatives_by_name(
         num_successors: Of self-retrieval and of generation.
         corpus_retrieval: An index of the support corpus, for that name.
         language_model: What goes on with a phrase, for `generation`.
+        retokenizer: Of a language model with another tokenizer than the collator's.
     Raises:
         ValueError: If a name is unknown or given twice, lacks its index or model, or stands alone and not in a list.
 
@@ -189,12 +192,12 @@ def negatives_by_name(
         "prefix": Prefixes,
         "self_retrieval": lambda: SelfRetrieval(num_successors),
         "corpus_retrieval": "a corpus_retrieval index; give CorpusRetrieval.from_corpus(...)",
-        "generation": "a language_model; give a causal one over the same static ids",
+        "generation": "a language_model; give a causal one",
     }
     if corpus_retrieval is not None:
         known["corpus_retrieval"] = lambda: corpus_retrieval
     if language_model is not None:
-        known["generation"] = lambda: Generation(language_model, num_successors=num_successors)
+        known["generation"] = lambda: Generation(language_model, retokenizer=retokenizer, num_successors=num_successors)
     sources: dict[str, NegativeStrategy] = {}
     for name in names:
         if name not in known:

@@ -48,21 +48,24 @@ class PhraseCollator:
         vocab_size: V, the width of the model's embedding; None: the tokenizer's.
         negatives: Where negatives come from; None: `InBatch()`, `Prefixes()` and `SelfRetrieval()`.
         min_gap: Plain tokens between two phrases, at least.
-        phrase_rate: Chance of a phrase wherever one may start; below 1 the gaps vary.
+        phrase_rate: Chance of a phrase wherever one may start. A gap is then `min_gap` tokens and a geometric number
+            of places more; with 1 nearly every gap is `min_gap`.
         max_tokens: Candidates longer than that are left out; None: none is.
-        false_negatives: Where entries that the text goes on with are masked: `"at_tokens"`, where the target is a
-            token; `"everywhere"`, where it is a phrase as well, but never that phrase; `"keep"`, nowhere. Where the
-            target is a phrase they are its prefixes and extensions, the informative negatives of the paper.
+        false_negatives: Where entries that the text goes on with are masked: `"keep"`, nowhere, as in the paper;
+            `"at_tokens"`, where the target is a token; `"everywhere"`, where it is a phrase as well, but never that
+            phrase. Where the target is a phrase they are its prefixes and extensions, the informative negatives of the
+            paper.
         generator: Makes the choice of phrases in rows without a seed; None: torch's own, which differs by worker.
     Raises:
         ValueError: If a setting is out of range; when called, if there is no row, a row has no token, an id is out of
             [0, V), or a label is neither its id nor -100.
-    Source: Liu et al. 2024, section 2.4; `max_tokens` is appendix B's, of the phrases in tests.
+    Source: Liu et al. 2024, section 2.4, which groups random sequences of words, at least five tokens apart, and gives
+        no rate; `max_tokens` is appendix B's, of the phrases in tests.
 
     >>> from hf_targets.data.phrase_mining import TokenNgrams
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> tokenizer = word_level_tokenizer(["the cat sat on the mat\n"])
-    >>> collator = PhraseCollator(tokenizer, TokenNgrams(2, 2), min_gap=1)
+    >>> collator = PhraseCollator(tokenizer, TokenNgrams(2, 2), min_gap=1, phrase_rate=1.0)
     >>> ids = tokenizer("the cat sat on the mat")["input_ids"]
     >>> batch = collator([{"input_ids": ids}])
     >>> len(tokenizer), batch["input_ids"].tolist()
@@ -83,9 +86,9 @@ class PhraseCollator:
         vocab_size: int | None = None,
         negatives: Sequence[NegativeStrategy] | None = None,
         min_gap: int = 5,
-        phrase_rate: float = 1.0,
+        phrase_rate: float = 0.2,
         max_tokens: int | None = 8,
-        false_negatives: FalseNegatives = "at_tokens",
+        false_negatives: FalseNegatives = "keep",
         generator: torch.Generator | None = None,
     ) -> None:
         if false_negatives not in get_args(FalseNegatives):

@@ -1,19 +1,23 @@
 """The settings of a recipe that say which phrases a model is trained on, and against which negatives."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets.data.forward_maximum_matching import ForwardMaximumMatching
 from hf_targets.data.phrase_mining import PhraseMiner, TokenNgrams, WordNgrams
 from hf_targets.data.phrase_negatives import CorpusRetrieval, negatives_by_name
+from hf_targets.data.phrase_tokenization import tokenizer_fingerprint
 from hf_targets.data.phrases import FalseNegatives, PhraseCollator
+from hf_targets.data.retokenization import Retokenizer
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 
+_TEXTS_AT_ONCE = 1000
 KINDS = ("words", "tokens", "fmm", "none")
 
 
@@ -30,12 +34,20 @@ class PhraseSettings:
         metadata={"help": "Of in_batch, pre_batch, prefix, self_retrieval, corpus_retrieval (fmm) and generation."},
     )
     num_successors: int = field(default=2, metadata={"help": "Tokens behind a phrase that make negatives, at most."})
-    negatives_model: str | None = field(default=None, metadata={"help": "Generates negatives; any causal model."})
+    negatives_model: str | None = field(
+        default=None, metadata={"help": "Generates negatives; any causal model with its tokenizer."}
+    )
     min_gap: int = field(default=5, metadata={"help": "Tokens between two phrases, at least."})
-    phrase_rate: float = field(default=1.0, metadata={"help": "Chance of a phrase wherever one may start."})
+    phrase_rate: float = field(
+        default=0.2, metadata={"help": "Chance of a phrase wherever one may start; 1 leaves hardly more than the gap."}
+    )
     max_phrase_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     false_negatives: FalseNegatives = field(
-        default="at_tokens", metadata={"help": "Where phrases that the text goes on with are no negatives."}
+        default="keep",
+        metadata={
+            "help": 'Where phrases that the text goes on with are no negatives: "keep", nowhere, as in the paper; '
+            '"at_tokens", where a token is the target; "everywhere".'
+        },
     )
     fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the corpus, for fmm."})
     projection: str = field(default="mlp", metadata={"help": 'From encoder to backbone: "mlp" or "linear".'})
@@ -46,6 +58,7 @@ class PhraseSettings:
     kl_support: str = field(default="tokens", metadata={"help": '"tokens" or "first_token".'})
     kl_positions: str = field(default="token_targets", metadata={"help": '"token_targets" or "all".'})
     kl_direction: str = field(default="forward", metadata={"help": '"forward" or "reverse".'})
+    kl_divisor: str = field(default="steps", metadata={"help": '"steps", tokens and phrases of a text, or "tokens".'})
     kl_detach_teacher: bool = field(default=True, metadata={"help": "Whether the text in tokens is left as it is."})
 
     def __post_init__(self) -> None:
@@ -66,26 +79,32 @@ class PhraseSettings:
 def make_collator(
     settings: PhraseSettings,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Iterable[Sequence[int]],
+    texts: Iterable[str],
     vocab_size: int,
 ) -> PhraseCollator:
     """Return the collator that these settings ask for.
 
     Args:
-        corpus: Rows of token ids, which forward maximum matching and corpus retrieval look through.
+        texts: The training texts, which forward maximum matching and corpus retrieval look through one by one: no
+            phrase is of two texts, and the blocks that a model is trained on play no part.
         vocab_size: Rows of the model's embedding.
     Raises:
         ValueError: If a setting is out of range, or negatives are to be generated without a model.
     """
-    longest, retrieval, language_model = settings.max_phrase_tokens, None, None
+    longest, retrieval, language_model, retokenizer = settings.max_phrase_tokens, None, None, None
     miner: PhraseMiner
     if settings.phrases == "words":
         miner = WordNgrams(2, 5)
     elif settings.phrases == "tokens":
         miner = TokenNgrams(2, min(5, longest))
     else:
-        rows = [list(chain.from_iterable(corpus))]  # blocks of one text
-        miner = ForwardMaximumMatching.mine(rows, min_count=settings.fmm_min_count, max_tokens=longest)
+        rows = _token_ids(texts, tokenizer)
+        miner = ForwardMaximumMatching.mine(
+            rows,
+            min_count=settings.fmm_min_count,
+            max_tokens=longest,
+            excluded_ids=tokenizer.all_special_ids,  # pyright: ignore[reportArgumentType]
+        )
         if "corpus_retrieval" in settings.negatives:
             retrieval = CorpusRetrieval.from_corpus(rows, miner.phrases, num_successors=settings.num_successors)
     if "generation" in settings.negatives:
@@ -94,11 +113,15 @@ def make_collator(
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         loaded: Any = AutoModelForCausalLM.from_pretrained(settings.negatives_model)
         language_model = loaded.eval().to(device)
+        theirs = AutoTokenizer.from_pretrained(settings.negatives_model)
+        if tokenizer_fingerprint(theirs) != tokenizer_fingerprint(tokenizer):
+            retokenizer = Retokenizer(tokenizer, theirs)
     negatives = negatives_by_name(
         settings.negatives,
         num_successors=settings.num_successors,
         corpus_retrieval=retrieval,
         language_model=language_model,
+        retokenizer=retokenizer,
     )
     return PhraseCollator(
         tokenizer,
@@ -110,3 +133,13 @@ def make_collator(
         max_tokens=longest,
         false_negatives=settings.false_negatives,
     )
+
+
+def _token_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """Return the ids of each text as the blocks have them, in a tenth of the memory of Python's lists."""
+    rows = []
+    texts = iter(texts)
+    while batch := list(islice(texts, _TEXTS_AT_ONCE)):
+        encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        rows += [np.array(ids, np.int32) for ids in encoded["input_ids"]]  # pyright: ignore[reportArgumentType]
+    return rows

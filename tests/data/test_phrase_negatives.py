@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from hf_targets.data.forward_maximum_matching import ForwardMaximumMatching
 from hf_targets.data.phrase_entries import PhraseMatcher
+from hf_targets.data.phrase_interleaving import PhrasedText
 from hf_targets.data.phrase_mining import TokenNgrams
 from hf_targets.data.phrase_negatives import (
     CorpusRetrieval,
@@ -17,7 +18,8 @@ from hf_targets.data.phrase_negatives import (
     negatives_by_name,
 )
 from hf_targets.data.phrases import PhraseCollator
-from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.data.retokenization import Retokenizer
+from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
 from hf_targets.data.tokenized_text import TokenizedText
 
 WORDS = word_level_tokenizer(["a b c d e\n"])
@@ -33,7 +35,9 @@ law = settings(max_examples=50, deadline=None, derandomize=True)
 def collator(negatives, miner=None, **settings):
     generator = torch.Generator().manual_seed(0)
     miner = miner or TokenNgrams(2, 4)
-    return PhraseCollator(WORDS, miner, negatives=negatives, min_gap=1, generator=generator, **settings)
+    return PhraseCollator(
+        WORDS, miner, negatives=negatives, min_gap=1, phrase_rate=1.0, generator=generator, **settings
+    )
 
 
 def rows_of(texts):
@@ -206,6 +210,45 @@ def test_generation_is_the_greedy_text_of_a_real_model_that_never_ends_it():
                 expected.add(phrase)
         assert expected
         assert table == phrases | expected
+
+
+class Writer:
+    """A language model that writes one text after every prompt, in the tokens of its own tokenizer."""
+
+    training = False
+    device = torch.device("cpu")
+
+    def __init__(self, tokenizer, text):
+        self.tokenizer, self.ids, self.read = tokenizer, tokenizer(text)["input_ids"], []
+
+    def generate(self, input_ids, attention_mask, generation_config):
+        self.read += self.tokenizer.batch_decode(input_ids)
+        new = torch.tensor(self.ids[: generation_config.max_new_tokens])
+        return torch.cat([input_ids, new.expand(len(input_ids), -1)], dim=1)
+
+
+@pytest.mark.parametrize("num_successors", [1, 2, 3])
+def test_a_model_with_another_tokenizer_reads_the_text_of_a_phrase_and_writes_text(num_successors):
+    lines = ["the cat sat on the mat and saw a dog\n"] * 9
+    ours, theirs = train_bpe_tokenizer(lines, vocab_size=290), train_bpe_tokenizer(lines, vocab_size=262)
+    model = Writer(theirs, " sat on a mat")
+    source = Generation(model, retokenizer=Retokenizer(ours, theirs), num_successors=num_successors)
+    phrases = [tuple(ours(text)["input_ids"]) for text in (" the cat", " dog and a mat", " a dog")]
+    texts = [PhrasedText((0, *phrase), [(1, 1 + len(phrase))]) for phrase in phrases]
+    windows = source.windows(texts)
+    assert sorted(model.read) == [" a dog", " dog and a mat", " the cat"]
+    written = theirs.decode(model.ids[:num_successors])
+    for phrase, window in zip(phrases, windows, strict=True):
+        assert window.tokens == (*phrase, *ours(written)["input_ids"][:num_successors])
+        assert window.shortest == len(phrase) + 1
+
+
+def test_a_phrase_with_a_part_of_a_character_is_not_continued_by_another_tokenizer():
+    ours, theirs = (train_bpe_tokenizer(["a cat\n"] * 9, vocab_size=size) for size in (258, 262))
+    smile = tuple(ours("🙂")["input_ids"])
+    source = Generation(Writer(theirs, " cat"), retokenizer=Retokenizer(ours, theirs))
+    assert source.windows([PhrasedText((0, *smile), [(1, 3)])]) == []
+    assert len(source.windows([PhrasedText((0, *smile), [(1, 5)])])) == 1
 
 
 def test_sampled_continuations_follow_their_seed_and_leave_global_randomness_alone():

@@ -28,7 +28,8 @@ law = settings(max_examples=60, deadline=None, derandomize=True)
 
 def collator(seed=0, miner=None, **settings):
     generator = torch.Generator().manual_seed(seed)
-    return PhraseCollator(WORDS, miner or TokenNgrams(2, 4), generator=generator, **{"min_gap": 2} | settings)
+    dense = {"min_gap": 2, "phrase_rate": 1.0}  # many phrases in short rows
+    return PhraseCollator(WORDS, miner or TokenNgrams(2, 4), generator=generator, **dense | settings)
 
 
 def batch_of(rows, **settings):
@@ -166,6 +167,28 @@ def test_every_length_and_start_is_drawn_as_often():
     half = collator(phrase_rate=0.5, miner=TokenNgrams(2, 2))
     taken = sum(len(pieces(half([{"input_ids": [END, *row[:2]]}]), 0)) == 2 for _ in range(400))
     assert abs(taken - 200) < 50
+
+
+def gaps_between_phrases(seed):
+    """How many tokens stand between the phrases of a long text, as a collator places them by default."""
+    ids = BPE_IDS * 40
+    collate = PhraseCollator(BPE, WordNgrams(2, 5), generator=torch.Generator().manual_seed(seed))
+    sizes = [len(part) for part in pieces(collate([{"input_ids": ids}]), 0, len(BPE))]
+    return np.diff(np.flatnonzero(np.array(sizes) > 1)) - 1
+
+
+def test_by_default_phrases_stand_at_random_and_never_nearer_than_five_tokens():
+    gaps = gaps_between_phrases(seed=0)
+    assert len(gaps) > 200
+    assert gaps.min() == 5
+    assert np.mean(gaps == 5) < 0.25
+    assert len(np.unique(gaps)) > 12
+    assert np.array_equal(gaps, gaps_between_phrases(seed=0))
+    assert not np.array_equal(gaps, gaps_between_phrases(seed=1))
+
+
+def test_by_default_every_negative_is_one_wherever_it_stands():
+    assert not len(PhraseCollator(BPE, WordNgrams(2, 5))([{"input_ids": BPE_IDS}])["masked_phrases"])
 
 
 def test_a_rate_of_one_leaves_no_more_than_the_gap():

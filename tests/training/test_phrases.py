@@ -8,7 +8,8 @@ from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, default_data_collator
 
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments, TokenNgrams
-from hf_targets.data.phrase_negatives import InBatch, PreBatch
+from hf_targets.data.phrase_negatives import CorpusRetrieval, InBatch, PreBatch
+from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.training.lora import add_lora
 from hf_targets.training.phrase_settings import PhraseSettings, make_collator
@@ -305,14 +306,40 @@ def test_two_processes_take_the_step_of_one(tmp_path):
         assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)
 
 
+@pytest.mark.parametrize("negatives", [["prefix"], ["corpus_retrieval"]])
+def test_frequent_phrases_are_of_each_text_once_and_cross_no_border_of_texts_or_blocks(negatives):
+    texts = ["w1 w2 w3 w4\n", "w1 w2 w3 w5\n", "w6 w1", "w2 w7\n"]  # w1 w2 stands twice, and once over a border
+    settings = PhraseSettings(phrases="fmm", negatives=negatives, fmm_min_count=2)
+    collator = make_collator(settings, WORDS, texts, VOCAB)
+    w1, w2, w3 = WORDS("w1 w2 w3")["input_ids"]
+    assert set(collator.miner.phrases) == {(w1, w2), (w2, w3), (w1, w2, w3)}  # and none with a line end
+    for source in collator.negatives:
+        if isinstance(source, CorpusRetrieval):
+            assert len(source.continuations[w1, w2, w3]) == 2
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_negatives_are_generated_by_a_model_with_the_same_tokenizer_or_another(same, tmp_path):
+    ours = train_bpe_tokenizer(["the cat sat on the mat\n"] * 9, vocab_size=280)
+    theirs = ours if same else train_bpe_tokenizer(["the cat sat on the mat\n"] * 9, vocab_size=262)
+    make_backbone("gpt2", vocab_size=len(theirs)).save_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path)
+    settings = PhraseSettings(negatives=["generation"], negatives_model=str(tmp_path), phrase_rate=1.0)
+    collator = make_collator(settings, ours, [], len(ours))
+    assert (collator.negatives[0].retokenizer is None) == same
+    batch = collator([{"input_ids": ours("on the mat the cat sat on the mat")["input_ids"]}])
+    assert len(batch["phrase_windows"]) > (batch["phrase_targets"] >= len(ours)).sum()
+
+
 def test_settings_make_a_collator_that_trains(tmp_path):
     corpus = blocks(12)
+    texts = WORDS.batch_decode(corpus["input_ids"][:])
     for phrases, negatives in (("tokens", ["prefix"]), ("fmm", ["in_batch", "corpus_retrieval"])):
         settings = PhraseSettings(phrases=phrases, negatives=negatives, fmm_min_count=2, min_gap=1)
         trainer = make_trainer(
             tmp_path,
             make_dynamic_model(**settings.losses()),
-            make_collator(settings, WORDS, corpus["input_ids"], VOCAB),
+            make_collator(settings, WORDS, texts, VOCAB),
             train=corpus,
             max_steps=1,
         )

@@ -17,6 +17,7 @@ BASE_FIELDS = (
     "kl_support",
     "kl_positions",
     "kl_direction",
+    "kl_divisor",
     "kl_detach_teacher",
 )
 """What a user chooses when giving a base model a phrase encoder; the other fields follow from the two models."""
@@ -25,6 +26,7 @@ Projection = Literal["mlp", "linear"]
 KlSupport = Literal["tokens", "first_token"]
 KlPositions = Literal["token_targets", "all"]
 KlDirection = Literal["forward", "reverse"]
+KlDivisor = Literal["steps", "tokens"]
 
 
 class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
@@ -97,6 +99,13 @@ class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
     kl_direction: KlDirection = field(
         default="forward", metadata={"help": '"forward": KL(with phrases || tokens alone), the paper\'s; "reverse".'}
     )
+    kl_divisor: KlDivisor = field(
+        default="steps",
+        metadata={
+            "help": 'What L_kl of a text is divided by: "steps", the paper\'s m, its tokens and phrases; "tokens", its '
+            "tokens, as the other two parts are."
+        },
+    )
     kl_detach_teacher: bool = field(
         default=True, metadata={"help": "Whether L_kl leaves the distribution of the text in tokens as it is."}
     )
@@ -107,6 +116,7 @@ class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
             ("kl_support", KlSupport),
             ("kl_positions", KlPositions),
             ("kl_direction", KlDirection),
+            ("kl_divisor", KlDivisor),
         ):
             if (value := getattr(self, name)) not in get_args(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")

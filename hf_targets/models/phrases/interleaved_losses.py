@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hf_targets.maths.losses import IGNORED
 from hf_targets.models.alignment import next_targets
 from hf_targets.models.phrases.configuration import DynamicVocabConfig
 from hf_targets.models.phrases.inputs import check_phrase_batch
@@ -15,17 +16,23 @@ from hf_targets.models.weight_access import num_rows
 def interleaved_losses(
     model: Any,
     hidden: Tensor,
+    num_targets: Tensor,
     interleaved: tuple[Tensor | None, ...],
     encoded: tuple[Tensor | None, Tensor | None],
     phrase_mask: Tensor | None,
     masked_phrases: Tensor | None,
     kwargs: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """Return L_p and L_kl, summed over each row, (batch,) each, by name.
+    """Return L_p and L_kl of each row, (batch,) each, by name; divided by `num_targets` they are each text's own.
+
+    L_p is a sum. So is L_kl with `kl_divisor="tokens"`; with "steps" that sum is divided by m, the row's tokens and
+    phrases, and multiplied by `num_targets`. The loss of a batch is then the mean of its rows' L_kl, each with the
+    weight that its tokens have in L_t, and accumulation and several processes change nothing.
 
     Args:
         model: A `DynamicVocabForCausalLM`.
         hidden: (batch, time, d), the states of the same text in tokens, which L_kl compares with.
+        num_targets: (batch,), how many tokens of the text are predicted.
         interleaved: `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets` and `token_positions` of the batch.
         encoded: `windows` and `phrase_windows`.
         phrase_mask: (batch, phrases).
@@ -62,7 +69,7 @@ def interleaved_losses(
     excluded = excluded_phrases(ids.shape, len(outputs), phrase_mask, masked_phrases, ids.device)
     parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
     if model.config.kl_loss_weight:
-        parts["kl"] = kl_loss(
+        sums = kl_loss(
             cast(DynamicVocabConfig, model.config),
             states,
             targets,
@@ -73,4 +80,7 @@ def interleaved_losses(
             first_tokens,
             excluded,
         )
+        by_tokens = model.config.kl_divisor == "tokens"
+        num_steps = (targets != IGNORED).sum(dim=1).clamp(min=1)
+        parts["kl"] = sums if by_tokens else sums * (num_targets / num_steps)
     return parts

@@ -51,7 +51,7 @@ class DynamicVocabCausalLMOutput(CausalLMOutputWithPast):
     Attributes:
         loss: L = L_p + L_t + L_kl, weighted, if there are labels.
         loss_parts: Its terms, unweighted and detached: of `phrase`, `token` and `kl`, those that were computed.
-        row_losses: The same terms, summed over each row and divided by nothing, (batch,) each.
+        row_losses: The same terms of each row, (batch,) each: what is summed and divided by the number of targets.
         logits: (batch, time, V + P): tokens, then the P phrases of the call; None where they were skipped.
     """
 
@@ -312,12 +312,14 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             if phrase_input_ids is not None:
                 interleaved = (phrase_input_ids, phrase_attention_mask, phrase_targets, token_positions)
                 encoded = (windows, phrase_windows)
-                parts |= interleaved_losses(self, hidden, interleaved, encoded, phrase_mask, masked_phrases, kwargs)
+                num_targets = (targets != IGNORED).sum(dim=1)
+                masks = (phrase_mask, masked_phrases)
+                parts |= interleaved_losses(self, hidden, num_targets, interleaved, encoded, *masks, kwargs)
             weights = dict.fromkeys(parts, 1.0)
             if phrase_input_ids is not None:
                 weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
-            # Departs: the paper leaves open what each part is divided by; all by the number of tokens, so that L_p, a
-            # sum over fewer and longer steps, stays comparable with L_t: nats for each token of the text.
+            # The paper leaves open what L_p is divided by: the number of tokens, so that this sum over fewer and longer
+            # steps stays comparable with L_t: nats for each token of the text. L_kl has its 1/m (`kl_divisor`).
             loss = torch.stack([weights[name] * part.sum() / count for name, part in parts.items()]).sum()
             loss_parts = {name: (part.sum() / count).detach() for name, part in parts.items()}
             row_losses = {name: part.detach() for name, part in parts.items()}

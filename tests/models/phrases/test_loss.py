@@ -55,6 +55,7 @@ def by_hand(model, batch):
         inputs = [matrix[id_] if id_ < VOCAB else embedded[id_ - VOCAB][0][0] for id_ in places]
         hidden = model.backbone.base_model(inputs_embeds=torch.stack(inputs)[None])[0][0].double()
         phrase = kl = 0.0
+        tokens_a_step = (len(ids) - 1) / (len(places) - 1) if config.kl_divisor == "steps" else 1.0
         read = 0  # tokens of the text that the place and those before it hold
         for place, target in enumerate(places[1:]):
             read += 1 if places[place] < VOCAB else len(phrases[places[place] - VOCAB])
@@ -83,7 +84,7 @@ def by_hand(model, batch):
                 log_q = log_q.detach()
             one, other = (p.log(), log_q) if config.kl_direction == "forward" else (log_q, p.log())
             kl = kl + (one.exp() * (one - other)).sum()
-        rows.append([torch.as_tensor(part) for part in (phrase, token, kl)])
+        rows.append([torch.as_tensor(part) for part in (phrase, token, kl * tokens_a_step)])
     return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
 
@@ -128,6 +129,21 @@ def test_l_kl_is_what_its_settings_say(support, positions, direction, detach):
         "llama", kl_support=support, kl_positions=positions, kl_direction=direction, kl_detach_teacher=detach
     )
     assert_as_by_hand(model, batch_of("own_rows"))
+
+
+@pytest.mark.parametrize("divisor", ["steps", "tokens"])
+def test_l_kl_is_divided_by_what_its_divisor_says(divisor):
+    assert_as_by_hand(make_dynamic_model(kl_divisor=divisor), batch_of("own_rows"))
+
+
+def test_l_kl_of_one_text_is_its_mean_over_tokens_and_phrases():
+    batch = phrase_batch(num_rows=1)
+    steps = (batch["phrase_targets"][:, 1:] != IGNORED).sum()
+    tokens = (batch["labels"][:, 1:] != IGNORED).sum()
+    assert steps < tokens
+    paper, by_tokens = (make_dynamic_model(kl_divisor=divisor)(**batch).loss_parts for divisor in ("steps", "tokens"))
+    torch.testing.assert_close(paper["kl"] * steps, by_tokens["kl"] * tokens)
+    torch.testing.assert_close(paper["phrase"], by_tokens["phrase"])
 
 
 def test_the_loss_is_the_weighted_sum_of_its_parts():
