@@ -33,9 +33,9 @@ class Generation:
     again: its continuations are kept here, and lost with the dataloader worker that keeps them. A model on an
     accelerator is for `dataloader_num_workers=0`, as a forked worker cannot use it.
 
-    A model with another tokenizer reads the text of the phrase and writes `num_successors` of its own tokens. Their text
-    in the collator's ids, `num_successors` of them at most, goes on with the phrase. A phrase without a whole character
-    has no continuation.
+    A model with another tokenizer reads the text of the phrase and writes `num_successors` of its own tokens. Their
+    text in the collator's ids, `num_successors` of them at most, goes on with the phrase. A phrase without a whole
+    character has no continuation.
 
     Args:
         model: A causal language model in evaluation mode.

@@ -40,8 +40,8 @@ def choose_spans(
 
     A place where candidates start is taken with probability `phrase_rate`, and of the candidates that start there each
     is as likely; from its end on, `min_gap` tokens stay plain. So the gap between two phrases is `min_gap` and, where
-    candidates start at every token, a geometric number of tokens more, (1 - rate) / rate in the mean. The first token of
-    a text is never in a phrase: nothing predicts it.
+    candidates start at every token, a geometric number of tokens more, (1 - rate) / rate in the mean. The first token
+    of a text is never in a phrase: nothing predicts it.
 
     Args:
         candidates: (spans, 2): spans [start, end), sorted and distinct.
