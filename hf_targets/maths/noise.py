@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-ScheduleName = Literal["log_linear", "cosine", "linear", "geometric"]
+ScheduleName = Literal["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
 
 LEFT_AT_THE_END = 1e-3
-"""alpha(1) of the log-linear and the cosine schedule, so that -log alpha(1) is finite."""
+"""alpha(1) of the log-linear and the cosine schedules, so that -log alpha(1) is finite."""
 
 SMALLEST_TIME = 1e-3
 """The least time to train on, as the loss weight grows like 1 / t."""
@@ -30,12 +30,13 @@ class NoiseSchedule:
 
     With e = 1e-3, a = sigma_min and b = sigma_max:
 
-    | name         | 1 - alpha(t)                | -log alpha(t)       | alpha(1)               |
-    |--------------|-----------------------------|---------------------|------------------------|
-    | `log_linear` | (1 - e) t                   |                     | e                      |
-    | `cosine`     | (1 - e) (1 - cos(pi t / 2)) |                     | e                      |
-    | `linear`     |                             | a + t (b - a)       | 4.5e-5 for b = 10      |
-    | `geometric`  |                             | a^(1 - t) b^t       | 0.37 for b = 1         |
+    | name             | 1 - alpha(t)                | -log alpha(t)   | alpha(1)           |
+    |------------------|-----------------------------|-----------------|--------------------|
+    | `log_linear`     | (1 - e) t                   |                 | e                  |
+    | `cosine`         | (1 - e) (1 - cos(pi t / 2)) |                 | e                  |
+    | `cosine_squared` | (1 - e) sin^2(pi t / 2)     |                 | e                  |
+    | `linear`         |                             | a + t (b - a)   | 4.5e-5 for b = 10  |
+    | `geometric`      |                             | a^(1 - t) b^t   | 0.37 for b = 1     |
 
     With the default sigma_max of `geometric` more than a third of the tokens are never masked, so that a model trained
     on it has not seen the all-masked text that generation begins with, and its loss is no bound; raise sigma_max
@@ -90,13 +91,15 @@ class NoiseSchedule:
                 return (1 - LEFT_AT_THE_END) * t
             case "cosine":
                 return 2 * (1 - LEFT_AT_THE_END) * torch.sin(math.pi / 4 * t).square()
+            case "cosine_squared":
+                return (1 - LEFT_AT_THE_END) * torch.sin(math.pi / 2 * t).square()
             case _:
                 return -torch.expm1(-self.sigma(t))
 
     def sigma(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """Return -log alpha(t), the total noise, which is what a network conditioned on time is told."""
         match self.name:
-            case "log_linear" | "cosine":
+            case "log_linear" | "cosine" | "cosine_squared":
                 return -torch.log1p(-self.masked(t))
             case "linear":
                 low, high = self._sigmas
@@ -112,6 +115,10 @@ class NoiseSchedule:
                 return torch.full_like(t, LEFT_AT_THE_END - 1)
             case "cosine":
                 return (LEFT_AT_THE_END - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
+            case "cosine_squared":
+                sine = torch.sin(math.pi / 2 * t)
+                cosine = torch.cos(math.pi / 2 * t).clamp(min=0)  # float32 rounds that of t = 1 to below 0
+                return (LEFT_AT_THE_END - 1) * math.pi * sine * cosine
             case _:
                 return -self._sigma_rate(t) * self.alpha(t)
 
@@ -126,6 +133,8 @@ class NoiseSchedule:
                 return 1 / t
             case "cosine":
                 return math.pi / 2 / torch.tan(math.pi / 4 * t)
+            case "cosine_squared":
+                return (math.pi / torch.tan(math.pi / 2 * t)).clamp(min=0)
             case _:
                 return self._sigma_rate(t) / torch.expm1(self.sigma(t))
 
@@ -147,6 +156,8 @@ class NoiseSchedule:
                 t = masked / (1 - LEFT_AT_THE_END)
             case "cosine":
                 t = 4 / math.pi * torch.asin((masked / (2 * (1 - LEFT_AT_THE_END))).clamp(0, 1).sqrt())
+            case "cosine_squared":
+                t = 2 / math.pi * torch.asin((masked / (1 - LEFT_AT_THE_END)).clamp(0, 1).sqrt())
             case "linear":
                 low, high = self._sigmas
                 t = (-torch.log1p(-masked) - low) / (high - low)

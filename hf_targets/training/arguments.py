@@ -90,6 +90,13 @@ class DiffusionTrainingArguments(TargetTrainingArguments):
     evaluation_draws: int = field(
         default=1, metadata={"help": "How many times an evaluation masks each row; 2 or more tell its error as well."}
     )
+    test_draws: int = field(
+        default=8,
+        metadata={
+            "help": "The same for the evaluation of the test split, whose figure is reported: the 95% interval is 2.4 "
+            "standard errors to either side with 8 draws, 12.7 with 2."
+        },
+    )
     evaluation_seed: int = field(
         default=0, metadata={"help": "Of the times and masks of evaluations, the same in each of them."}
     )
@@ -97,8 +104,9 @@ class DiffusionTrainingArguments(TargetTrainingArguments):
     def __post_init__(self) -> None:
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}; None switches the average off")
-        if self.evaluation_draws < 1:
-            raise ValueError(f"evaluation_draws must be at least 1, got {self.evaluation_draws}")
+        for name in ("evaluation_draws", "test_draws"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.evaluation_seed < 0:
             raise ValueError(f"evaluation_seed must be 0 or more, got {self.evaluation_seed}")
         if self.label_smoothing_factor:

@@ -18,6 +18,7 @@ from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 from hf_targets.data.blocks import has_token
 from hf_targets.data.diffusion import MAY_MASK, NUM_TOKENS, DiffusionCollator
 from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.statistics import student_margin
 from hf_targets.models.mdlm.bound import EvaluationNoise, mean_bound
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.training.arguments import DiffusionTrainingArguments
@@ -66,11 +67,12 @@ class DiffusionTrainer(TargetTrainer):
 
     **Evaluation** reports `nelbo`, the negative evidence lower bound in nats for each token of text (`num_tokens` of
     the rows, else each label but -100), whether it was masked or not, and `perplexity` = exp(nelbo); with
-    `evaluation_draws` above 1 also `nelbo_standard_error`, and with a column `num_words` also `word_perplexity`. Times
-    and masks belong to the row and the draw (`models.mdlm.bound`): they are the same at each evaluation, in batches of
-    any size and in any number of processes. What the numbers are and are not, `evaluation.nelbo` tells; they compare
-    only with those of rows of the same `length_protocol` (`data.diffusion.sentence_rows`). The loss of a training batch
-    is always for each label but -100.
+    2 draws or more also `nelbo_standard_error`, and `nelbo_margin`, half of the 95% interval; with a column `num_words`
+    also `word_perplexity`. `evaluate(rows, metric_key_prefix="test")` takes `test_draws`, any other `evaluation_draws`.
+    Times and masks belong to the row and the draw (`models.mdlm.bound`): they are the same at each evaluation, in
+    batches of any size and in any number of processes. What the numbers are and are not, `evaluation.nelbo` tells; they
+    compare only with those of rows of the same `length_protocol` (`data.diffusion.sentence_rows`). The loss of a
+    training batch is always for each label but -100.
 
     **Averaged weights.** With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model`
     and checkpoints save as the model (so that a checkpoint is the model whose numbers were logged, and the best one can
@@ -217,10 +219,12 @@ class DiffusionTrainer(TargetTrainer):
         with self.averaged_weights():
             return super().evaluate(*args, **kwargs)
 
-    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate as Trainer does, with the times and masks of `evaluation_seed`."""
-        draws, seed = self.args.evaluation_draws, self.args.evaluation_seed
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate as Trainer does, with the times and masks of `evaluation_seed`; more of them for "test"."""
+        is_test, seed = metric_key_prefix.split("_")[0] == "test", self.args.evaluation_seed
+        draws = self.args.test_draws if is_test else self.args.evaluation_draws
         self._noise = EvaluationNoise(self._core, len(dataloader.dataset), num_draws=draws, seed=seed)
+        kwargs["metric_key_prefix"] = metric_key_prefix
         with self.averaged_weights(), torch.random.fork_rng([]):  # a data loader draws a number that nothing uses
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
@@ -262,9 +266,13 @@ class DiffusionTrainer(TargetTrainer):
 
     def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
         num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
-        nelbo, error = mean_bound(torch.as_tensor(predictions.predictions), num_tokens)
+        nelbos = torch.as_tensor(predictions.predictions)
+        nelbo, error = mean_bound(nelbos, num_tokens)
         # Trainer's own loss is a mean over batches, which depends on their size
         metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": perplexity(nelbo)}
         if num_words:
             metrics["word_perplexity"] = perplexity(nelbo * num_tokens / num_words)
-        return metrics if error is None else {**metrics, "nelbo_standard_error": error}
+        if error is not None:
+            metrics["nelbo_standard_error"] = error
+            metrics["nelbo_margin"] = student_margin(error, nelbos.shape[1])
+        return metrics

@@ -119,22 +119,20 @@ class MultiTokenTrainer(TargetTrainer):
         The schedule is of the kind of the training's, without its warm-up, and ends with the phase.
         """
         assert self.model is not None
-        others = [p for name, p in self.model.named_parameters() if p.requires_grad and self.new_parts not in name]
-        trainer = MultiTokenTrainer(
+        if self.is_deepspeed_enabled:
+            raise ValueError(
+                "head_warmup_steps takes two trainings of one model, and DeepSpeed allows one; train the heads first "
+                "in a run without DeepSpeed, with model.backbone.requires_grad_(False)"
+            )
+        trainer = _HeadsAlone(
             model=self.model,
             args=_arguments_of_heads(self.args, num_steps),
             train_dataset=self.train_dataset,
             data_collator=self.data_collator,
             processing_class=self.processing_class,
         )
-        for parameter in others:
-            parameter.requires_grad_(False)
-        try:
-            trainer.train()
-        finally:
-            for parameter in others:
-                parameter.requires_grad_(True)
-            trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+        trainer.train()
+        trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
 
     def compute_loss(
         self,
@@ -172,3 +170,29 @@ class MultiTokenTrainer(TargetTrainer):
         nlls, counts = torch.as_tensor(predictions.predictions), torch.as_tensor(predictions.label_ids)
         num_tokens, num_words = counts.sum(dim=0).tolist()
         return perplexities(nlls.sum(dim=0), num_tokens, num_words, self.weights)
+
+
+class _HeadsAlone(MultiTokenTrainer):
+    """Trainer of the phase in which the heads learn and nothing else does."""
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train with everything but the heads frozen; sharded weights keep what they were sharded with."""
+        assert self.model is not None
+        others = [p for name, p in self.model.named_parameters() if p.requires_grad and self.new_parts not in name]
+        frozen = [] if self.is_fsdp_enabled else others
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Take gradients, of which only the heads keep theirs where nothing is frozen."""
+        loss = super().training_step(model, *args, **kwargs)
+        if self.is_fsdp_enabled:
+            for name, parameter in model.named_parameters():
+                if self.new_parts not in name:
+                    parameter.grad = None
+        return loss

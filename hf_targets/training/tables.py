@@ -101,8 +101,8 @@ def format_differences(rows: Sequence[Row]) -> str:
 def format_bounds(rows: Sequence[Row]) -> str:
     """Return the rows' perplexity bounds on the test text as a Markdown table.
 
-    With several seeds a bound is a mean with its standard error over seeds. With one it has the standard error over
-    the draws of times and masks, which says nothing of other seeds.
+    With several seeds a bound is a mean with its standard error over seeds. With one it has half of its 95% interval
+    over the draws of times and masks, by Student's t, which says nothing of other seeds.
     """
     groups = by_name(rows)
     first = next(iter(groups.values()))
@@ -114,8 +114,8 @@ def format_bounds(rows: Sequence[Row]) -> str:
     lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for name, seeds in groups.items():
         bound = format_mean([row.test["perplexity"] for row in seeds])
-        if len(seeds) == 1 and (error := seeds[0].test.get("nelbo_standard_error")) is not None:
-            bound += f" ± {error * seeds[0].test['perplexity']:.2f} (draws)"
+        if len(seeds) == 1 and (margin := seeds[0].test.get("nelbo_margin")) is not None:
+            bound += f" ± {margin * seeds[0].test['perplexity']:.2f} (95%, draws)"
         ratio = mean(seeds, lambda row: row.test["perplexity"]) / mean(first, lambda row: row.test["perplexity"])
         lines.append(
             [

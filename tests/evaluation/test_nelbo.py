@@ -148,9 +148,20 @@ def test_a_perplexity_and_its_interval_are_exponentials():
     found = PerplexityBound(nelbo=2.0, num_tokens=30, num_words=20, num_draws=4, standard_error=0.1)
     assert found.perplexity == pytest.approx(math.exp(2))
     assert found.per_word == pytest.approx(math.exp(3))
-    assert found.interval == pytest.approx((math.exp(2 - 0.196), math.exp(2 + 0.196)))
+    assert found.interval == pytest.approx((math.exp(2 - 0.3182), math.exp(2 + 0.3182)), rel=1e-4)
     endless = PerplexityBound(1e4, 30, None, 4, 0.1)
     assert (endless.perplexity, endless.per_word) == (math.inf, None)
+
+
+@pytest.mark.parametrize("draws", [2, 4, 8])
+def test_an_interval_of_few_draws_holds_the_mean_as_often_as_it_says(draws):
+    nelbos = 3 + torch.randn(4000, draws, generator=torch.Generator().manual_seed(draws), dtype=torch.float64)
+    held = 0
+    for row in nelbos:
+        nelbo, error = mean_bound(row[None], 1)
+        low, high = PerplexityBound(nelbo, 1, None, draws, error).interval
+        held += low <= math.exp(3) <= high
+    assert held / len(nelbos) == pytest.approx(0.95, abs=0.015)
 
 
 def test_words_are_counted_where_all_rows_say_how_many():

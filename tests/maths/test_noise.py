@@ -42,6 +42,13 @@ def test_the_weight_is_the_rate_over_the_masked_chance(schedule):
 
 
 @every_schedule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_loss_is_ever_rewarded(schedule, dtype):
+    t = torch.cat([torch.linspace(1e-3, 1, 1001, dtype=dtype), torch.tensor([1 - 6e-8], dtype=dtype)])
+    assert (schedule.weight(t) >= 0).all() and (schedule.rate(t) <= 0).all()
+
+
+@every_schedule
 def test_sigma_is_minus_log_alpha_and_masked_is_what_alpha_leaves(schedule):
     exactly(schedule.sigma(TIMES), -schedule.alpha(TIMES).log(), 1e-9)
     torch.testing.assert_close(
@@ -74,6 +81,7 @@ def test_the_log_linear_weight_is_one_over_t_although_the_chance_is_a_thousandth
     [
         (NoiseSchedule("log_linear"), 1.0, 1e-3),
         (NoiseSchedule("cosine"), 1.0, 1e-3),
+        (NoiseSchedule("cosine_squared"), 1.0, 1e-3),
         (NoiseSchedule("linear"), 1.0, 4.539992976248485e-05),  # exp(-10)
         (NoiseSchedule("geometric"), 0.9990004998333750, 0.36787944117144233),  # exp(-1e-3), exp(-1)
     ],
@@ -213,8 +221,9 @@ def test_an_empty_batch_is_masked_to_an_empty_canvas():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("quadratic",), r"one of log_linear, cosine, linear, geometric, got 'quadratic'"),
+        (("quadratic",), r"one of log_linear, cosine, cosine_squared, linear, geometric, got 'quadratic'"),
         (("log_linear", 0.1), r"log_linear schedule has no sigma_min and sigma_max, got 0\.1 and None; leave them out"),
+        (("cosine_squared", 0.1), r"cosine_squared schedule has no sigma_min"),
         (("cosine", None, 2.0), r"cosine schedule has no sigma_min"),
         (("linear", -1.0), r"linear schedule takes 0 <= sigma_min < sigma_max.*got -1\.0 and 10\.0"),
         (("linear", 3.0, 3.0), r"got 3\.0 and 3\.0; leave them out for 0\.0 and 10\.0"),

@@ -78,8 +78,20 @@ def test_an_evaluation_reports_the_bound_of_the_averaged_weights_over_all_labels
         assert metrics["eval_nelbo"] == metrics["eval_loss"] == pytest.approx(found.nelbo, rel=1e-5)
         assert metrics["eval_perplexity"] == pytest.approx(math.exp(metrics["eval_nelbo"]))
         assert metrics["eval_word_perplexity"] == pytest.approx(found.per_word, rel=1e-4)
+        if draws > 1:
+            assert math.exp(metrics["eval_nelbo"] + metrics["eval_nelbo_margin"]) == pytest.approx(found.interval[1])
         error = metrics.get("eval_nelbo_standard_error")
         assert error == (None if draws == 1 else pytest.approx(found.standard_error, rel=1e-3))
+
+
+def test_a_test_figure_has_draws_of_its_own_number(tmp_path):
+    trainer = make_trainer(tmp_path, ema_decay=None, evaluation_draws=1, test_draws=3)
+    for prefix in ("test", "test_more"):
+        metrics = trainer.evaluate(trainer.eval_dataset, metric_key_prefix=prefix)
+        found = bound(trainer.model, trainer.eval_dataset, draws=3)
+        assert metrics[f"{prefix}_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
+        assert metrics[f"{prefix}_nelbo_standard_error"] == pytest.approx(found.standard_error, rel=1e-3)
+    assert "eval_nelbo_standard_error" not in trainer.evaluate()
 
 
 def test_evaluating_and_saving_change_nothing_in_training(tmp_path):
@@ -215,7 +227,8 @@ def test_bad_input_is_told_before_training_starts(tmp_path):
     [
         ("ema_decay", 1.0, r"in \[0, 1\), got 1.0; None switches the average off"),
         ("ema_decay", -0.1, r"in \[0, 1\), got -0.1"),
-        ("evaluation_draws", 0, "at least 1, got 0"),
+        ("evaluation_draws", 0, "evaluation_draws must be at least 1, got 0"),
+        ("test_draws", 0, "test_draws must be at least 1, got 0"),
         ("evaluation_seed", -1, "0 or more, got -1"),
         ("label_smoothing_factor", 0.1, "got 0.1: the loss of smoothed labels is no bound"),
     ],

@@ -27,6 +27,7 @@ CASES = {
     "difference_tied": lambda: make_model("gpt2"),
     "difference_untied": lambda: make_model("llama"),
     "conditional_tied": lambda: make_model("gpt2", target="conditional"),
+    "heads_first": lambda: make_model("llama"),
     "own_outputs": lambda: make_model("llama", target="embedding", own_outputs=True),
     "phrases_tied": lambda: make_dynamic_model("gpt2"),
     "phrases_untied": lambda: make_dynamic_model("llama"),
@@ -42,6 +43,8 @@ def make_trainer(case: str, folder: Path, **arguments) -> Trainer:
         return diffusion_training.make_trainer(folder, CASES[case](), rows, ema_decay=None, **options)
     if case.startswith("phrases"):
         return test_phrases.make_trainer(folder, CASES[case](), kind=test_phrases.InOrder, **options)
+    if case == "heads_first":
+        options["head_warmup_steps"] = 2
     if case == "own_outputs":
         options["ensemble_weights"] = [0.0]
     return test_multitoken.make_trainer(folder, CASES[case](), **options)
@@ -147,7 +150,9 @@ def test_sharded_weights_take_the_steps_of_whole_ones_and_are_saved_whole(tmp_pa
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
-@pytest.mark.parametrize("case", CASES)  # a run for each: its configuration stays on in a process
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case != "heads_first"]
+)  # a run for each: its configuration stays on in a process
 def test_zero_3_takes_the_steps_of_whole_weights(case, tmp_path, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     run_processes(_ZERO, tmp_path, case)

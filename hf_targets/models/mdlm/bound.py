@@ -1,6 +1,5 @@
 """The bound of a masked diffusion model on a data set, with times and masks that do not depend on how it is batched."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_targets.maths.noise import SMALLEST_TIME, discrete_times, mask_tokens
+from hf_targets.maths.statistics import mean_and_standard_error
 from hf_targets.models.mdlm.inputs import maskable
 from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 
@@ -122,5 +122,4 @@ def mean_bound(row_nelbos: Tensor, num_tokens: int) -> tuple[float, float | None
     if not num_tokens:
         raise ValueError("a bound needs at least one target, and all labels are -100 or padding")
     draws = row_nelbos.double().sum(dim=0) / num_tokens
-    error = draws.std().item() / math.sqrt(len(draws)) if len(draws) > 1 else None
-    return draws.mean().item(), error
+    return mean_and_standard_error(draws.tolist())

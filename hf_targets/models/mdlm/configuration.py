@@ -64,7 +64,7 @@ class MdlmConfig(PreTrainedConfig):
     )
     bos_token_id: int | None = field(default=None, metadata={"help": "First token of a text, if it has one."})
     eos_token_id: int | None = field(default=None, metadata={"help": "Last token of a text, if it has one."})
-    pad_token_id: int | None = field(default=None, metadata={"help": "Padding, which nothing attends to."})
+    pad_token_id: int | None = field(default=None, metadata={"help": "Padding, if there is any."})
     tie_word_embeddings: bool = field(default=False, metadata={"help": "The published model does not."})
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -4,8 +4,10 @@
 # (a mixin: the backbone and PreTrainedModel's methods are its model's)
 
 import re
+import warnings
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -14,7 +16,9 @@ from torch import Tensor
 from hf_targets.models.checkpoint import check_tensors
 from hf_targets.models.mdlm.configuration import MdlmConfig
 from hf_targets.models.mdlm.layers import rotary_frequencies
+from hf_targets.models.mdlm.published_settings import known_mask, settings_of_config, settings_of_training
 from hf_targets.models.published import find_checkpoint, read_tensors
+from hf_targets.models.stand_ins import read_training_checkpoint
 
 _EMBEDDING, _THEIR_EMBEDDING = "backbone.vocab_embed.weight", "backbone.vocab_embed.embedding"
 _FREQUENCIES = "backbone.rotary_emb.inv_freq"
@@ -41,29 +45,34 @@ class OriginalLayout:
     ) -> Self:
         """Return a model with the weights of a published checkpoint, such as "kuleshov-group/mdlm-owt".
 
-        Sizes follow from the tensors; heads, positions, dropout and time conditioning from config.json, where there is
-        one.
-        No code of the checkpoint is run.
+        Sizes follow from the tensors. Heads (unless there are rotary frequencies), positions, dropout, time
+        conditioning, noise and the mask's id are those of a training checkpoint's `hyper_parameters`, else those of
+        config.json; `config` goes over both, with a warning where it differs in anything but dropout. No code of the
+        checkpoint is run.
 
         Args:
-            source: A name on the Hub, a folder, a file, or a state dict. One of the training program's checkpoints, as
-                `torch.load` gives it, has `ema`, whose `shadow_params` (a list without names) are taken in the order
-                of the parameters.
+            source: A name on the Hub, a folder, a file, or a state dict. One of the training program's checkpoints, a
+                `.ckpt` file or what `torch.load` gives of it, has `ema`, whose `shadow_params` (a list without names)
+                are taken in the order of the parameters.
             hub: Where in the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
             config: Fields of `MdlmConfig` to set, such as `curve` or `dropout`. A curve of several (K > 1) has new
-                parameters, which are random.
+                parameters, which are random. `mask_token_id` is needed where the checkpoint does not tell it, unless
+                it has the 50,258 rows of the published model of OpenWebText.
         Raises:
-            ValueError: If the file cannot be read, or a tensor is missing, left over or of another shape.
+            ValueError: If the file cannot be read, a tensor is missing, left over or of another shape, nothing tells
+                the mask or the number of heads, or the model was trained with what is not supported.
         """
         name, published = "the state dict", {}
         tensors = source
         if not isinstance(source, Mapping):
             name = str(source)
             file, published = find_checkpoint(source, _FILES, hub or {})
-            tensors = read_tensors(file)
+            tensors = _read(file)
         assert isinstance(tensors, Mapping)
+        trained = settings_of_training(tensors.get("hyper_parameters"), name)
+        told = {**settings_of_config(published), **trained}
         tensors = _with_names(tensors, name)
-        model = cls(MdlmConfig(**{**_sizes(tensors, name), **_settings(published), **config}))
+        model = cls(MdlmConfig(**_fields(_sizes(tensors, name), told, config, name)))
         ours = {_EMBEDDING if key == _THEIR_EMBEDDING else key: tensor for key, tensor in tensors.items()}
         _check_frequencies(ours.pop(_FREQUENCIES, None), model.config, name)
         shapes = {key: tensor.shape for key, tensor in model.state_dict().items() if not key.startswith(_CURVE)}
@@ -103,15 +112,31 @@ def _check_frequencies(found: Tensor | None, config: MdlmConfig, name: str) -> N
         )
 
 
-def _settings(published: dict[str, Any]) -> dict[str, Any]:
-    """Return what the tensors do not tell of a published config.json."""
-    names = {
-        "model_length": "max_position_embeddings",
-        "n_heads": "num_attention_heads",
-        "dropout": "dropout",
-        "time_conditioning": "time_conditioning",
-    }
-    return {ours: published[theirs] for theirs, ours in names.items() if theirs in published}
+def _read(file: Path) -> dict[str, Any]:
+    return read_tensors(file) if file.suffix in (".safetensors", ".bin") else read_training_checkpoint(file)
+
+
+def _fields(sizes: dict[str, Any], told: dict[str, Any], given: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the fields of the configuration: what is given, else told by the checkpoint, else by its tensors."""
+    other = [key for key in given if key in told and given[key] != told[key] and key != "dropout"]
+    if other:
+        warnings.warn(
+            f"{name} was trained with {', '.join(f'{key}={told[key]!r}' for key in other)}, and "
+            f"{', '.join(f'{key}={given[key]!r}' for key in other)} is taken, as given; leave it out to have the model "
+            "as it was trained",
+            stacklevel=3,
+        )
+    if "noise_schedule" in given:
+        told = {key: value for key, value in told.items() if not key.startswith("sigma_")}
+    fields = {**sizes, **told, **given}
+    if "num_attention_heads" not in fields:
+        raise ValueError(
+            f"{name} has neither rotary frequencies nor settings that tell its attention heads; give "
+            "num_attention_heads, 12 for the published models of width 768"
+        )
+    if fields.get("mask_token_id") is None:
+        fields["mask_token_id"] = known_mask(sizes["vocab_size"], name)
+    return fields
 
 
 def _with_names(tensors: Mapping[str, Any], name: str) -> dict[str, Tensor]:
@@ -119,6 +144,8 @@ def _with_names(tensors: Mapping[str, Any], name: str) -> dict[str, Tensor]:
     if "state_dict" not in tensors:
         return dict(tensors)
     state = {key: value for key, value in tensors["state_dict"].items() if key.startswith("backbone.")}
+    if foreign := [key for key, value in state.items() if not isinstance(value, Tensor)]:
+        raise ValueError(f"the state_dict of {name} must hold tensors, and {foreign[0]} is none")
     shadow = (tensors.get("ema") or {}).get("shadow_params")
     if shadow is None:
         return state

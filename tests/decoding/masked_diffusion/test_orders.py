@@ -25,7 +25,7 @@ def filled_at(denoiser, canvas, sampler, **options):
     return changes.masked_fill(~canvas.masked, -1), output
 
 
-@pytest.mark.parametrize("schedule", ["log_linear", "cosine", "linear", "geometric"])
+@pytest.mark.parametrize("schedule", ["log_linear", "cosine", "cosine_squared", "linear", "geometric"])
 def test_first_hitting_evaluates_a_row_once_for_each_of_its_masked_tokens(schedule):
     denoiser = Reader(6)
     output = sample(denoiser, canvas_of(RAGGED), "first_hitting", schedule=schedule)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hf_targets.decoding.masked_diffusion.unmasking_times import hitting_times, time_of_share, unmasking_steps
 from hf_targets.maths.noise import NoiseSchedule
 
-SCHEDULES = ["log_linear", "cosine", "linear", "geometric"]
+SCHEDULES = ["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
 
 
 @settings(derandomize=True, deadline=None, max_examples=20)

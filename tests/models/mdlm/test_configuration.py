@@ -77,7 +77,10 @@ def test_a_curve_is_a_configuration_of_its_own_or_its_fields():
         ({"hidden_size": 36, "num_attention_heads": 4}, "multiple of 2 x num_attention_heads, .* got 36 and 4"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
-        ({"noise_schedule": "loglinear"}, "one of log_linear, cosine, linear, geometric, got 'loglinear'"),
+        (
+            {"noise_schedule": "loglinear"},
+            "one of log_linear, cosine, cosine_squared, linear, geometric, got 'loglinear'",
+        ),
         ({"num_diffusion_steps": 0}, "at least 1, got 0; None is continuous time"),
         ({"folded": True, "time_conditioning": True}, "folded needs time_conditioning=False"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings must be False"),

@@ -98,7 +98,7 @@ def test_log_probabilities_are_the_logits_at_masked_places(kind, dtype):
         model.log_probabilities(canvas, where)
 
 
-@pytest.mark.parametrize("name", ["log_linear", "cosine", "linear", "geometric"])
+@pytest.mark.parametrize("name", ["log_linear", "cosine", "cosine_squared", "linear", "geometric"])
 def test_a_masked_target_weighs_as_the_schedule_says(name):
     model, batch = make_mdlm(noise_schedule=name).double(), masked_batch()
     batch["timesteps"] = times = batch["timesteps"].double().requires_grad_()

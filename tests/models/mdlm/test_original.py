@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
-from tests.mdlm_models import CURVES, VOCAB, make_mdlm, masked_ids
+from tests.mdlm_models import CURVES, MASK, VOCAB, make_mdlm, masked_ids
 from tests.memory import realigned
 
 EMBEDDING, FREQUENCIES = "backbone.vocab_embed.embedding", "backbone.rotary_emb.inv_freq"
@@ -54,6 +54,10 @@ def same_weights(one, other):
     return all(torch.equal(tensor, tensors[name]) for name, tensor in other.state_dict().items())
 
 
+def load(source, **config):
+    return MdlmForMaskedDiffusion.from_original(source, **{"mask_token_id": MASK, **config})
+
+
 def write(folder, tensors, config=CONFIG, name="model.safetensors"):
     if name.endswith(".safetensors"):
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
@@ -73,7 +77,7 @@ def test_the_layout_is_the_published_one_name_by_name_and_shape_by_shape():
 
 def test_a_state_dict_comes_back_bit_for_bit():
     model, canvas = make_mdlm(), masked_ids(2, 9)
-    again = MdlmForMaskedDiffusion.from_original(model.to_original())
+    again = load(model.to_original())
     assert same_weights(model, again)
     assert not again.training
     assert torch.equal(again(canvas).logits, model(canvas).logits)
@@ -90,7 +94,7 @@ def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_co
     model, canvas, times = make_mdlm(time_conditioning=time_conditioning), masked_ids(2, 9), torch.tensor([0.2, 0.9])
     write(tmp_path, model.to_original(), {**CONFIG, "time_conditioning": time_conditioning}, name)
     for source in (tmp_path, str(tmp_path), tmp_path / name):
-        again = realigned(MdlmForMaskedDiffusion.from_original(source))
+        again = realigned(load(source))
         assert same_weights(model, again)
         assert torch.equal(again(canvas, timesteps=times).logits, model(canvas, timesteps=times).logits)
         config = again.config
@@ -102,18 +106,18 @@ def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_co
 
 def test_what_is_given_goes_over_what_the_config_says(tmp_path):
     write(tmp_path, make_mdlm().to_original())
-    model = MdlmForMaskedDiffusion.from_original(tmp_path, dropout=0.5, mask_token_id=3, noise_schedule="cosine")
+    model = load(tmp_path, dropout=0.5, mask_token_id=3, noise_schedule="cosine")
     assert (model.config.dropout, model.config.mask_token_id, model.schedule.name) == (0.5, 3, "cosine")
     assert model.config.max_position_embeddings == 24
     with pytest.raises(ValueError, match=r"no such argument: branch; there are .*revision"):
-        MdlmForMaskedDiffusion.from_original(tmp_path, hub={"branch": "main"})
+        load(tmp_path, hub={"branch": "main"})
 
 
 @pytest.mark.parametrize("kind", CURVES)
 def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
     curve = CURVES[kind] and CurveConfig(**CURVES[kind])
     original = make_mdlm().to_original()
-    model = MdlmForMaskedDiffusion.from_original(original, curve=curve)
+    model = load(original, curve=curve)
     without = model.with_curve(None)
     assert all(torch.equal(tensor, original[name]) for name, tensor in without.to_original().items())
     assert model(masked_ids(2, 9)).logits.isfinite().all()
@@ -128,28 +132,28 @@ def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
 def test_heads_follow_from_the_frequencies_or_else_from_the_config(num_heads, tmp_path):
     model, canvas = make_mdlm(num_attention_heads=num_heads), masked_ids(2, 9)
     tensors = model.to_original()
-    again = MdlmForMaskedDiffusion.from_original(tensors)
+    again = load(tensors)
     assert torch.equal(again(canvas).logits, model(canvas).logits)
     del tensors[FREQUENCIES]
     write(tmp_path, tensors, {**CONFIG, "n_heads": num_heads})
-    read = realigned(MdlmForMaskedDiffusion.from_original(tmp_path))
+    read = realigned(load(tmp_path))
     assert torch.equal(read(canvas).logits, model(canvas).logits)
-    given = MdlmForMaskedDiffusion.from_original(tensors, num_attention_heads=num_heads)
+    given = load(tensors, num_attention_heads=num_heads)
     assert torch.equal(given(canvas).logits, model(canvas).logits)
 
 
 def test_frequencies_rounded_to_half_precision_are_taken_and_others_refused(tmp_path):
     tensors = make_mdlm().to_original()
     tensors[FREQUENCIES] = tensors[FREQUENCIES].bfloat16()
-    MdlmForMaskedDiffusion.from_original(tensors)
+    load(tensors)
     foreign = {**tensors, FREQUENCIES: 1.0 / 500_000 ** (torch.arange(0, 8, 2) / 8)}
     with pytest.raises(ValueError, match=r"other rotary frequencies .* than base 10,000 gives"):
-        MdlmForMaskedDiffusion.from_original(foreign)
+        load(foreign)
     with pytest.raises(ValueError, match="num_attention_heads=8; give the number of heads"):
-        MdlmForMaskedDiffusion.from_original(tensors, num_attention_heads=8)
+        load(tensors, num_attention_heads=8)
     write(tmp_path, {**tensors, FREQUENCIES: tensors[FREQUENCIES].float()}, {**CONFIG, "n_heads": 2})
     with pytest.raises(ValueError, match="other rotary frequencies"):
-        MdlmForMaskedDiffusion.from_original(tmp_path)
+        load(tmp_path)
 
 
 def training_checkpoint(averaged, **changes):
@@ -163,9 +167,9 @@ def training_checkpoint(averaged, **changes):
 def test_of_a_training_checkpoint_the_averaged_weights_are_taken_in_order():
     model = make_mdlm()
     averaged = model.to_original()
-    assert same_weights(model, MdlmForMaskedDiffusion.from_original(training_checkpoint(averaged)))
+    assert same_weights(model, load(training_checkpoint(averaged)))
     for changes in ({"ema": None}, {"ema": {}}):
-        last = MdlmForMaskedDiffusion.from_original(training_checkpoint(averaged, **changes))
+        last = load(training_checkpoint(averaged, **changes))
         assert same_weights(make_mdlm(seed=1), last)
 
 
@@ -180,7 +184,7 @@ def test_averaged_weights_that_do_not_fit_are_refused(change):
     else:
         shadow[0], shadow[1] = shadow[1], shadow[0]
     with pytest.raises(ValueError, match=f"order of its 40 parameters, and {len(shadow)} of them do not fit; leave"):
-        MdlmForMaskedDiffusion.from_original(checkpoint)
+        load(checkpoint)
 
 
 def changed(**changes):
@@ -208,13 +212,13 @@ def changed(**changes):
 )
 def test_tensors_missing_left_over_or_of_another_shape_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        MdlmForMaskedDiffusion.from_original(changed(**changes))
+        load(changed(**changes))
 
 
 def test_one_layout_is_told_from_the_other(tmp_path):
     make_mdlm().save_pretrained(tmp_path / "ours")
     with pytest.raises(ValueError, match=r"not in the published layout .* is loaded with from_pretrained"):
-        MdlmForMaskedDiffusion.from_original(tmp_path / "ours")
+        load(tmp_path / "ours")
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     write(theirs, make_mdlm().to_original())
