@@ -7,10 +7,10 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
 
 _ROWS_AT_ONCE = 1000
-_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # the last white space is U+3000
 _COLUMNS = Features(
     {
         "input_ids": List(Value("int64")),
@@ -21,7 +21,9 @@ _COLUMNS = Features(
 )
 
 
-def pack_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+def pack_blocks(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, *, line_ends: bool = True
+) -> Dataset:
     r"""Return the tokens of `texts`, row after row, as blocks that each begin with the last token of the one before.
 
     The labels of a block are its ids, and its first one is never predicted (a model shifts the labels itself), so the
@@ -29,13 +31,15 @@ def pack_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: 
     last block alone, has attention mask 0 and label -100.
 
     `num_words` is how many words begin in the block's targets, so that perplexity per word is exp(summed loss / summed
-    words) whatever the tokenizer: words between white space, and each line end that the tokenizer turns into its end
-    token, as is the convention for word-level models. Of several tokens for one character, the first begins the word.
+    words): words between white space and line ends, as is the convention of word-level perplexities. Their sum is the
+    same for every tokenizer, that of the whole text but for its first word, which nothing predicts. A word begins in
+    the first token to end after its first character.
 
     Args:
         texts: A data set with a column `text`; rows are tokenized one by one, without special tokens.
         tokenizer: A fast tokenizer. Padding has its `pad_token_id`, else its `eos_token_id`, else 0.
         block_size: Tokens in a block, at least 2.
+        line_ends: Whether each line end is a word.
 
     Returns:
         `input_ids`, `attention_mask` and `labels` (each `block_size` integers) and `num_words` (an integer).
@@ -63,7 +67,7 @@ def pack_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: 
             f"counting words takes the character offsets of a fast tokenizer, and {type(tokenizer).__name__} "
             f"is a slow one; load it with AutoTokenizer, or convert it"
         )
-    ids, words = _ids_and_words(texts, tokenizer)
+    ids, words = _ids_and_words(texts, tokenizer, line_ends)
     if len(ids) < block_size:
         raise ValueError(
             f"a text must fill one block, and {len(ids)} tokens do not fill {block_size}; "
@@ -118,10 +122,12 @@ def has_token(dataset: Dataset, column: str, token_id: int) -> bool:
     return any((np.concatenate(cast(dict[str, np.ndarray], rows)[column]) == token_id).any() for rows in batches)
 
 
-def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
-    """Return the id of each token, and how many words begin in it."""
+def _ids_and_words(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, line_ends: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the id of each token, and how many words but the text's first begin in it; none in the first token."""
     empty = np.zeros(0, np.int64)
-    ids, ends, line_ends, word_starts = [empty], [empty], [empty], [empty]
+    ids, ends, starts = [empty], [empty], [empty]
     num_characters = 0
     for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
         batch = cast(dict[str, list[str]], rows)["text"]
@@ -132,27 +138,13 @@ def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> tuple[
         offsets = np.fromiter(chain.from_iterable(chain.from_iterable(encoded["offset_mapping"])), np.int64)
         row_starts = np.cumsum([0] + [len(text) for text in batch])[:-1]
         spans = offsets.reshape(-1, 2) + np.repeat(row_starts, [len(row) for row in encoded["input_ids"]])[:, None]
-        characters = np.frombuffer("".join(batch).encode("utf-32-le"), np.uint32)
-        is_line_end = batch_ids == tokenizer.eos_token_id
-        is_line_end[is_line_end] = characters[spans[is_line_end, 0]] == ord("\n")
-
         ids.append(batch_ids)
         ends.append(num_characters + spans[:, 1])
-        line_ends.append(is_line_end)
-        word_starts.append(num_characters + _word_starts(characters, row_starts))
-        num_characters += len(characters)
+        starts.append(num_characters + word_starts(batch, line_ends=line_ends))
+        num_characters += sum(map(len, batch))
 
-    words = np.concatenate(line_ends).astype(np.int64)
-    if len(words) > 0:
-        # The token in which a word begins is the first to end after the word's first character; a tokenizer may have
-        # dropped that character (then it is the next token), or share it among several (then it is the first).
-        owners = np.searchsorted(np.concatenate(ends), np.concatenate(word_starts), side="right")
-        words += np.bincount(owners.clip(max=len(words) - 1), minlength=len(words))
-    return np.concatenate(ids), words
-
-
-def _word_starts(characters: np.ndarray, row_starts: np.ndarray) -> np.ndarray:
-    is_space = _IS_SPACE[np.minimum(characters, len(_IS_SPACE) - 1)]
-    after_space = np.concatenate([[True], is_space[:-1]])[: len(characters)]
-    after_space[row_starts[row_starts < len(characters)]] = True
-    return np.flatnonzero(after_space & ~is_space)
+    tokens, words = np.concatenate(ids), empty
+    if len(tokens) > 1:
+        places = owners(np.concatenate(starts)[1:], np.concatenate(ends)).clip(min=1)
+        words = np.bincount(places, minlength=len(tokens))
+    return tokens, words

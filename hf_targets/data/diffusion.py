@@ -1,6 +1,5 @@
 """Texts as rows for masked diffusion: a sentence a row, or blocks of running text; each token is a target in place."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, cast, get_args
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
 
 _ROWS_AT_ONCE = 1000
@@ -57,6 +57,8 @@ def sentence_rows(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     length_protocol: LengthProtocol | str = "predicted",
+    *,
+    line_ends: bool = True,
 ) -> Dataset:
     r"""Return each row of `texts` as a row of a data set: a begin token, the row's tokens, an end token, and padding.
 
@@ -76,14 +78,16 @@ def sentence_rows(
     The first two train a model that chooses the length of what it generates: a canvas of `max_length` comes out with
     padding at its end. All three divide by the tokens of text, begin and end tokens included, padding excluded.
 
-    `num_words` is how many words between white space begin in the row, and one for its end, as is the convention for
-    word-level models. Of several tokens for one character, the first begins the word.
+    `num_words` is how many words begin in the row, words between white space and line ends, as `pack_blocks` counts
+    them; the end token is the line ends that it stands for, and one at least. Words that are cut off and blank rows
+    count for nothing. The sum is the same for every tokenizer where no row is cut.
 
     Args:
         texts: A data set with a column `text`, such as `load_corpus` gives, a sentence a row.
         tokenizer: A fast tokenizer with an EOS or SEP token, and a padding token of its own unless `conditional`.
         max_length: Tokens in a row, with the begin and end tokens; of a `conditional` one at most.
         length_protocol: One of the table.
+        line_ends: Whether each line end is a word.
 
     Returns:
         `input_ids`, `attention_mask` (ones) and `labels` (the ids), lists of one length in each row, and `num_words`
@@ -107,15 +111,15 @@ def sentence_rows(
     begin, end = _begin_and_end(tokenizer)
     room = _room(max_length, "max_length", begin)
     pad = _pad_id(tokenizer, end, length_protocol)
-    parts, found = [], _ids_and_words(texts, tokenizer)
+    parts, found = [], _ids_and_words(texts, tokenizer, line_ends)
     while rows := list(islice(found, _ROWS_AT_ONCE)):  # Python's lists of all rows would take ten times the memory
-        text = [[*begin, *row[:room].tolist(), end] for row, _ in rows]
+        text = [[*begin, *row[:room].tolist(), end] for row, _, _ in rows]
         ids = text if pad is None else [_padded(row, max_length, pad) for row in text]
         columns = {
             "input_ids": ids,
             "attention_mask": [[1] * len(row) for row in ids],
             "labels": ids,
-            "num_words": [int(words[:room].sum()) + 1 for _, words in rows],
+            "num_words": [int(words[:room].sum()) + at_end for _, words, at_end in rows],
         }
         features = _COLUMNS
         if length_protocol == "predicted":
@@ -131,18 +135,21 @@ def sentence_rows(
     return concatenate_datasets(parts)
 
 
-def wrapped_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+def wrapped_blocks(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, *, line_ends: bool = True
+) -> Dataset:
     r"""Return the tokens of `texts`, row after row, as blocks between a begin and an end token.
 
     Each row is a document and is followed by the end token, which stands for the newlines at the end of the row; blank
     rows are left out. The begin and end tokens, the special tokens in the text and `num_words` (where the end tokens
     around a block count for nothing) are those of `sentence_rows`. The tokens left over, too few for a block, are
-    dropped.
+    dropped with the words that begin in them, which are more or fewer by tokenizer.
 
     Args:
         texts: A data set with a column `text`, a document a row.
         tokenizer: A fast tokenizer with an EOS or SEP token.
         block_size: Tokens in a block, with the begin and end tokens.
+        line_ends: Whether each line end is a word.
 
     Returns:
         `input_ids`, `attention_mask` (ones) and `labels` (the ids), each `block_size` integers, and `num_words`.
@@ -165,9 +172,9 @@ def wrapped_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_siz
     begin, end = _begin_and_end(tokenizer)
     room = _room(block_size, "block_size", begin)
     ids, words = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for row_ids, row_words in _ids_and_words(texts, tokenizer):
+    for row_ids, row_words, at_end in _ids_and_words(texts, tokenizer, line_ends):
         ids += [row_ids, np.array([end])]
-        words += [row_words, np.array([1])]
+        words += [row_words, np.array([at_end])]
     stream, counts = np.concatenate(ids), np.concatenate(words)
     num_blocks = len(stream) // room
     if not num_blocks:
@@ -280,8 +287,10 @@ def _room(length: int, name: str, begin: list[int]) -> int:
     return room
 
 
-def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, of each row that is not blank, the id of each token and how many words begin in it."""
+def _ids_and_words(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, line_ends: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield, of each row that is not blank, the id of each token, the words that begin in it, and those at its end."""
     if "text" not in texts.column_names:
         raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
     if not tokenizer.is_fast:
@@ -290,7 +299,8 @@ def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterat
             f"is a slow one; load it with AutoTokenizer, or convert it"
         )
     for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
-        batch = [text.rstrip("\n") for text in cast(dict[str, list[str]], rows)["text"] if text.strip()]
+        whole = [text for text in cast(dict[str, list[str]], rows)["text"] if text.strip()]
+        batch = [text.rstrip("\n") for text in whole]
         if not batch:
             continue
         encoded = tokenizer(
@@ -301,9 +311,9 @@ def _ids_and_words(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterat
             return_offsets_mapping=True,
             verbose=False,
         )
-        for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        for row, text, ids, offsets in zip(whole, batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             if ids:  # a tokenizer may drop all characters
-                # as in data.blocks, a word begins in the first token to end after its first character
-                starts = [word.start() for word in re.finditer(r"\S+", text)]
-                owners = np.searchsorted([end for _, end in offsets], starts, side="right").clip(max=len(ids) - 1)
-                yield np.array(ids, np.int64), np.bincount(owners, minlength=len(ids))
+                starts = word_starts([text], line_ends=line_ends)
+                begins = owners(starts, np.array([end for _, end in offsets]))
+                at_end = max(1, len(row) - len(text)) if line_ends else 0
+                yield np.array(ids, np.int64), np.bincount(begins, minlength=len(ids)), at_end

@@ -31,7 +31,7 @@ class BlockPerplexity:
     Attributes:
         nll: Summed negative log-likelihood of all targets, in nats.
         num_tokens: Targets.
-        num_words: Words they make, where the blocks say so; None else.
+        num_words: Words they make, as `data.blocks.pack_blocks` counts them; None where the blocks do not say.
     """
 
     nll: float

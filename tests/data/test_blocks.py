@@ -80,27 +80,28 @@ def test_only_the_end_of_the_last_block_is_padding(tokenizer, texts, block_size)
 @settings(max_examples=150, deadline=None)
 @given(texts=TEXTS, block_size=st.integers(2, 9))
 def test_a_byte_level_word_is_counted_in_the_block_that_predicts_its_first_byte(texts, block_size):
-    starts = list(chain.from_iterable(map(first_bytes_of_words, texts)))
     ids = stream(texts, BPE)
     assume(len(ids) >= block_size)
     lengths = [num_bytes(BPE.convert_ids_to_tokens(id_)) for id_ in ids]
     ends = np.cumsum(lengths)
     rows = np.cumsum([0] + [len(text.encode()) for text in texts])
     positions = [rows[row] + start for row, text in enumerate(texts) for start in first_bytes_of_words(text)]
-    owners = np.searchsorted(ends, positions, side="right")
+    owners = np.searchsorted(ends, positions[1:], side="right").clip(min=1)  # nothing predicts the first word
     expected = [
         int(((owners > first) & (owners < first + block_size)).sum())
         for first in range(0, len(ids) - 1, block_size - 1)
     ]
     blocks = packed(texts, BPE, block_size)
     assert num_words(blocks) == expected
-    assert sum(expected) == len(starts) - int((owners == 0).sum())
+    assert sum(expected) == max(0, len(positions) - 1)
 
 
 def first_bytes_of_words(text):
     spaces = [True, *(character.isspace() for character in text)]
     return [
-        len(text[:index].encode()) for index, character in enumerate(text) if spaces[index] and not character.isspace()
+        len(text[:index].encode())
+        for index, character in enumerate(text)
+        if character == "\n" or (spaces[index] and not character.isspace())
     ]
 
 
@@ -114,12 +115,6 @@ def test_a_word_level_block_counts_as_many_words_as_it_has_targets(texts, block_
     assume(len(stream(texts, WORDS)) >= block_size)
     for block in packed(texts, WORDS, block_size):
         assert block["num_words"] == len(targets(block))
-
-
-def test_words_of_all_blocks_are_the_words_of_the_text_less_those_of_the_first_token():
-    text = ["\n", *SENTENCES * 3]  # the first token holds no word
-    assert sum(num_words(packed(text, BPE, 7))) == sum(len(row.split()) for row in text)
-    assert sum(num_words(packed(text[1:], BPE, 7))) == sum(len(row.split()) for row in text) - 1
 
 
 def test_a_character_of_several_tokens_starts_one_word():
@@ -137,7 +132,7 @@ def test_a_word_whose_first_character_the_tokenizer_drops_is_counted_once():
 
 def test_end_tokens_written_out_in_the_text_count_as_the_words_they_are():
     assert num_words(packed(["a <eos> b\n"], WORDS, 4)) == [3]
-    assert num_words(packed(["a <|endoftext|> b\n"], BPE, 6)) == [2]
+    assert num_words(packed(["a <|endoftext|> b\n"], BPE, 6)) == [3]
 
 
 def test_rows_are_joined_the_same_however_many_there_are_to_a_batch(monkeypatch):
