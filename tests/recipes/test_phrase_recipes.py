@@ -56,7 +56,15 @@ def test_every_row_is_trained_with_every_seed_for_as_many_steps_from_the_same_st
     assert [(row["name"], row["seed"]) for row in rows] == [("plain", 0), ("ours", 0), ("plain", 1), ("ours", 1)]
     assert len({row["history"][-1]["step"] for row in rows}) == 1
     assert not isinstance(AutoModelForCausalLM.from_pretrained(folder.parent / "plain-seed1"), DynamicVocabForCausalLM)
-    assert all(row["test"].keys() <= {"perplexity", "best_path_perplexity"} for row in rows)  # none chosen on test text
+
+
+def test_no_figure_of_the_test_text_was_chosen_on_it(trained):
+    folder, _ = trained
+    for row in json.loads((folder.parent / "results.json").read_text())["rows"]:
+        assert row["test"].keys() <= {"perplexity", "best_path_perplexity"}
+        evaluated = [entry["eval_perplexity"] for entry in row["history"] if "eval_perplexity" in entry]
+        assert row["validation"]["perplexity"] == pytest.approx(min(evaluated))  # the checkpoint that is measured
+        assert not any(name.startswith("test") for entry in row["history"] for name in entry)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +137,7 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
     } <= figures.keys()
     for name in models:
         assert format_mean([columns["nsl"] for columns in content["figures"][name]]) in printed
+    assert content.keys() == {"settings", "figures", "texts"}  # of every model and seed, with nothing chosen
     one, other = content["texts"][models[0]]
     assert len(one) == len(other) == 4
     assert one != other
