@@ -3,7 +3,8 @@
     python recipes/benchmarks/decode.py --heads runs/train_draft_heads/stories
 
 The heads are those that `recipes/train_draft_heads.py` has left in that folder, a subfolder for each kind and seed, all
-trained on the same text for as long. Same prompts, greedy, one process; the ways take turns. Measured: recipes/README.md.
+trained on the same text for as long. Same prompts, greedy, one process; the ways take turns. Measured:
+recipes/README.md.
 """
 
 import json
