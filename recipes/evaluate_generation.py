@@ -2,16 +2,18 @@
 
 For each prefix of 32 tokens the documents nearest to it are taken from the training text; all their windows of 2 to 8
 tokens are its phrases, and 128 tokens are generated, whatever number of steps that takes:
-    python recipes/evaluate_generation.py recipes/settings/evaluate_generation/cpu.yaml --models BASE OURS
+    python recipes/evaluate_generation.py recipes/settings/evaluate_generation/cpu.yaml
 
-A model with a phrase encoder is measured with phrases, any other without. As the paper measures, MAUVE on the features
-of GPT-2 large and 32 documents for each prefix: `.../paper.yaml`. Measured: recipes/README.md.
+A model with a phrase encoder is measured with phrases, any other without. `{seed}` in a model's name stands for each of
+`--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds. As the
+paper measures, MAUVE on GPT-2 large's features, 32 documents for each prefix: `.../paper.yaml`; see recipes/README.md.
 """
 
-import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +30,30 @@ from hf_targets import (
 )
 from hf_targets.data.phrase_documents import documents_of
 from hf_targets.evaluation.continuations import (
+    PrefixBegin,
     continue_prefixes,
     format_columns,
     measure_continuations,
     take_prefixes,
 )
+from hf_targets.training.outputs import write_json
+from hf_targets.training.seeds import SeedSettings
 from hf_targets.training.settings import parse
 
 
 @dataclass
-class Setup:
+class Setup(SeedSettings):
     """Which models continue which prefixes."""
 
-    models: list[str] = field(metadata={"help": "Names or folders; the first one's tokenizer is that of all."})
+    models: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Names or folders, with {seed} or without; the first one's tokenizer is that of all."},
+    )
     dataset: str = field(default="wikitext-2", metadata={"help": "Its test text has the prefixes, train documents."})
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    prefix_begin: PrefixBegin = field(
+        default="rows", metadata={"help": "The first tokens of paragraphs, or of any place of the test text."}
+    )
     num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the test text."})
     prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
@@ -59,19 +70,24 @@ class Setup:
     judge: str | None = field(default=None, metadata={"help": "Whose perplexity of the texts; the first model's."})
     feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, gpt2-large in the paper; None: no."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
-    seed: int = field(default=0, metadata={"help": "Of sampling."})
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.models or len(set(self.models)) < len(self.models):
+            raise ValueError(f"models must name at least one model, and each once, got {self.models}")
 
 
 def main() -> None:
-    """Measure the models and print their table."""
+    """Measure the models with every seed and print their table."""
     (setup,) = parse(Setup)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    tokenizer = AutoTokenizer.from_pretrained(setup.models[0])
+    first = setup.models[0].replace("{seed}", str(setup.seeds[0]))
+    tokenizer = AutoTokenizer.from_pretrained(first)
     texts = load_corpus(setup.dataset, config_name=setup.dataset_config)
     rows = tokenizer(list(texts["test"]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
     sizes = {"prefix_tokens": setup.prefix_tokens, "new_tokens": setup.new_tokens}
-    prefixes = take_prefixes(rows, setup.num_prefixes, **sizes)
+    prefixes = take_prefixes(rows, setup.num_prefixes, begin=setup.prefix_begin, **sizes)
     documents = documents_of(texts["train"]["text"], setup.document_words)
     retriever = DocumentRetriever.lexical(documents)
     whole_words = setup.units == "words"
@@ -87,18 +103,20 @@ def main() -> None:
         ids for word in setup.never for ids in tokenizer([word, f" {word}"], add_special_tokens=False)["input_ids"]
     ]
     sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
-    judge: Any = AutoModelForCausalLM.from_pretrained(setup.judge or setup.models[0])
+    judge: Any = AutoModelForCausalLM.from_pretrained(setup.judge or first)
     judge.eval().to(device)
-    judges = AutoTokenizer.from_pretrained(setup.judge or setup.models[0])
+    judges = AutoTokenizer.from_pretrained(setup.judge or first)
     judge_tokenizer = None if judges.get_vocab() == tokenizer.get_vocab() else judges
     features = None if setup.feature_model is None else AutoModelForCausalLM.from_pretrained(setup.feature_model)
     feature_tokenizer = None if setup.feature_model is None else AutoTokenizer.from_pretrained(setup.feature_model)
-    table, written = {}, {}
-    for path in setup.models:
-        model: Any = AutoModelForCausalLM.from_pretrained(path)
+    table, written = defaultdict(list), defaultdict(list)
+    for seed, name in product(setup.seeds, setup.models):
+        if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:
+            continue  # the same model writes the same text
+        model: Any = AutoModelForCausalLM.from_pretrained(name.replace("{seed}", str(seed)))
         model.eval().to(device)
         phrases_of = partial(vocabulary_of, model.get_output_embeddings().weight.shape[0])
-        set_seed(setup.seed)
+        set_seed(seed)
         continued = continue_prefixes(
             model,
             prefixes,
@@ -109,8 +127,7 @@ def main() -> None:
             bad_words_ids=banned or None,
             **sampling,
         )
-        name = Path(path).name
-        table[name] = measure_continuations(
+        columns = measure_continuations(
             continued,
             prefixes,
             tokenizer,
@@ -119,13 +136,14 @@ def main() -> None:
             feature_model=features,
             feature_tokenizer=feature_tokenizer,
         )
-        written[name] = [tokenizer.decode(tokens) for tokens in continued.tokens]
-        print(format_columns({name: table[name]}), flush=True)
+        table[name].append(columns)
+        written[name].append([tokenizer.decode(tokens) for tokens in continued.tokens])
+        print(f"seed {seed}\n{format_columns({name: [columns]})}", flush=True)
     print(f"\n{format_columns(table)}")
     if setup.output is not None:
         content = {"settings": asdict(setup), "figures": table, "texts": written}
         Path(setup.output).parent.mkdir(parents=True, exist_ok=True)
-        Path(setup.output).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_json(Path(setup.output), content)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,23 @@
-"""Train a causal language model to read and generate phrases that are chosen when it is called.
+"""Train causal language models side by side: plain, and reading and generating phrases chosen when they are called.
 
 From scratch, on the documentation that ships with Python, offline, in a minute (that it runs, not what it can reach):
     python recipes/train_dynamic_vocab.py recipes/settings/train_dynamic_vocab/smoke.yaml
 
-As the paper trains GPT-2 on WikiText-103 (two 24 GB GPUs, 400,000 steps there; table 1's MAUVE 25.69, Diversity 47.44):
+As the paper trains GPT-2 on WikiText-103 (two 24 GB GPUs, 400,000 steps there; table 1's MAUVE 25.69, Diversity 47.44,
+against 20.47 and 24.30 of GPT-2 fine-tuned without phrases):
     accelerate launch recipes/train_dynamic_vocab.py recipes/settings/train_dynamic_vocab/paper.yaml
 TinyLlama with LoRA, its phrase encoder begun as GPT-2 (table 4's MAUVE 22.54, Diversity 53.99): `.../tinyllama.yaml`.
 On WikiText-2 from scratch at a size for two CPU cores: `.../cpu.yaml`; measured in recipes/README.md.
-Any causal model, any text: --model_name_or_path gpt2 --dataset my_text.txt.gz --output_dir mine
-The same backbone trained equally long without phrases, to compare with: --phrases none
+Any causal model, any text, each row with every seed:
+    --model_name_or_path gpt2 --dataset my_text.txt.gz --output_dir mine --seeds 0 1 2 \
+    --rows '{"plain": {"phrases": "none"}, "ours": {}, "fmm": {"phrases": "fmm"}}'
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
-from datasets import Dataset, DatasetDict
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel
 
 from hf_targets import (
     DynamicVocabForCausalLM,
@@ -26,18 +28,24 @@ from hf_targets import (
     pack_blocks,
     train_bpe_tokenizer,
 )
+from hf_targets.evaluation.continuations import format_columns
+from hf_targets.training.comparison import train_rows
 from hf_targets.training.lora import add_lora
-from hf_targets.training.outputs import ROW_OUTPUT, write_json
-from hf_targets.training.phrase_settings import PhraseSettings, make_collator
-from hf_targets.training.resuming import train
+from hf_targets.training.phrase_settings import PhraseSettings, make_collator, phrase_rows
 from hf_targets.training.runs import Run
+from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse
+from hf_targets.training.tables import by_name, format_bounds, format_differences
 
 
 @dataclass
-class Setup(PhraseSettings):
+class Setup(SeedSettings, PhraseSettings):
     """What is trained on what."""
 
+    rows: str = field(
+        default='{"plain": {"phrases": "none"}, "ours": {}}',
+        metadata={"help": "JSON: names of models, and the settings of phrases and losses in which each differs."},
+    )
     model_name_or_path: str | None = field(default=None, metadata={"help": "Base model; None: a new small GPT-2."})
     phrase_encoder: str | None = field(
         default=None, metadata={"help": "What the phrase encoder begins as; None: a copy of the base model."}
@@ -60,6 +68,10 @@ class Setup(PhraseSettings):
     dropout: float = field(default=0.1, metadata={"help": "Of a new model."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 
+    def __post_init__(self) -> None:
+        SeedSettings.__post_init__(self)
+        PhraseSettings.__post_init__(self)
+
 
 def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:
     """Return the model that training starts from."""
@@ -79,55 +91,59 @@ def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config)
 
 
+def make_model(setup: Setup, row: PhraseSettings, tokenizer: Any) -> PreTrainedModel:
+    """Return the model that a row starts from."""
+    model = make_base(setup, len(tokenizer))
+    if row.phrases != "none":
+        model = DynamicVocabForCausalLM.from_base(model, setup.phrase_encoder, tokenizer=tokenizer, **row.losses())
+    if setup.lora_rank is not None:
+        return add_lora(model, setup.lora_rank, alpha=setup.lora_alpha, dropout=setup.lora_dropout)
+    return model
+
+
+def make_trainer(collator: PhraseCollator | None, args: DynamicVocabTrainingArguments, **kwargs: Any):
+    """Return the trainer of a row; without phrases there is no encoder to have a learning rate of its own."""
+    if collator is None:
+        args.encoder_learning_rate = None
+    return DynamicVocabTrainer(args=args, data_collator=collator, **kwargs)
+
+
 def main() -> None:
-    """Train, print the perplexities of the test text, and leave the model, its tokenizer and `results.json`."""
+    """Train the rows with each seed; leave each model with its tokenizer, `results.json`, and print the tables."""
     setup, args = parse(Setup, DynamicVocabTrainingArguments)
-    run = Run(setup, args, outputs=(*ROW_OUTPUT, "results.json"))
-    set_seed(args.seed)
-    texts: DatasetDict = load_corpus(
-        setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words
-    )
-    named = setup.model_name_or_path or setup.tokenizer
-    if named is not None:
+    settings = phrase_rows(setup.rows, setup)
+    run = Run(setup, args, outputs=("results.json",), rows=list(settings), seeds=setup.seeds)
+    texts = load_corpus(setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words)
+    if named := setup.model_name_or_path or setup.tokenizer:
         tokenizer = AutoTokenizer.from_pretrained(named)
     else:
         tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.block_size)
     corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
-    validation: Dataset = corpus["validation"]
-    if setup.max_validation_blocks is not None:
-        validation = validation.select(range(min(setup.max_validation_blocks, len(validation))))
+    if (most := setup.max_validation_blocks) is not None:
+        corpus["validation"] = corpus["validation"].take(min(most, len(corpus["validation"])))
 
-    model = make_base(setup, len(tokenizer))
-    collator: PhraseCollator | None = None
-    if setup.phrases != "none":
-        model = DynamicVocabForCausalLM.from_base(model, setup.phrase_encoder, tokenizer=tokenizer, **setup.losses())
-        vocab_size = model.get_output_embeddings().weight.shape[0]
-        collator = make_collator(setup, tokenizer, texts["train"]["text"], vocab_size)
-    if setup.lora_rank is not None:
-        model = add_lora(model, setup.lora_rank, alpha=setup.lora_alpha, dropout=setup.lora_dropout)
-    trainer = DynamicVocabTrainer(
-        model=model, args=args, data_collator=collator, train_dataset=corpus["train"], eval_dataset=validation
-    )
-    run.begin()
-    training = train(trainer, resume=run.resume)
-    metrics = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
-    if args.process_index:
-        return
-    if setup.lora_rank is not None:
-        model = cast(Any, model).merge_and_unload()
-    model.save_pretrained(run.folder)
-    tokenizer.save_pretrained(run.folder)
-    results = {
-        "settings": {**asdict(setup), **args.to_sanitized_dict()},
-        "num_parameters": trainer.get_num_trainable_parameters(),
-        "test": metrics,
-        "history": training.history,
+    base = setup.model_name_or_path
+    vocab_size = len(tokenizer) if base is None else AutoConfig.from_pretrained(base).get_text_config().vocab_size
+    models = {name: partial(make_model, setup, row, tokenizer) for name, row in settings.items()}
+    trainers = {
+        name: partial(
+            make_trainer,
+            None if row.phrases == "none" else make_collator(row, tokenizer, texts["train"]["text"], vocab_size),
+        )
+        for name, row in settings.items()
     }
-    write_json(run.folder / "results.json", results)
-    for name in ("perplexity", "best_path_perplexity"):
-        if f"test_{name}" in metrics:
-            print(f"test {name}: {metrics[f'test_{name}']:.2f}")
-    print(f"Model and results: {run.folder}")
+    table = {"seeds": setup.seeds, "settings": asdict(setup)}
+    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=trainers, **table):
+        if not trainer.is_world_process_zero():
+            continue
+        folder = run.folder / row_folder(rows[-1].name, rows[-1].seed)
+        model: Any = trainer.model
+        if setup.lora_rank is not None:
+            model = model.merge_and_unload()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        both = format_columns({name: [row.test for row in seeds] for name, seeds in by_name(rows).items()})
+        print(f"\n{format_bounds(rows)}\n\n{both}\n\n{format_differences(rows)}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """Prefixes continued by a model, with phrases or without, and what the continuations are worth: the paper's table 1."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,7 +14,11 @@ from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
+from hf_targets.evaluation.timing import settled_time
+from hf_targets.maths.statistics import format_mean
 from hf_targets.models.weight_access import execution_device
+
+PrefixBegin = Literal["rows", "anywhere"]
 
 
 @dataclass(frozen=True)
@@ -27,30 +30,57 @@ class Prefix:
 
 
 def take_prefixes(
-    rows: Iterable[Sequence[int]], num_prefixes: int, *, prefix_tokens: int = 32, new_tokens: int = 128
+    rows: Iterable[Sequence[int]],
+    num_prefixes: int,
+    *,
+    prefix_tokens: int = 32,
+    new_tokens: int = 128,
+    begin: PrefixBegin = "rows",
 ) -> list[Prefix]:
-    """Return prefixes and their references from a text, spread evenly over it.
+    """Return prefixes and their references from a text, spread evenly over it, none overlapping another.
 
     Args:
-        rows: Token ids whose rows follow each other.
+        rows: Token ids whose rows follow each other, a paragraph or a sentence each.
         num_prefixes: How many, 1 or more.
         prefix_tokens: Tokens of a prefix.
-        new_tokens: Tokens that follow it.
+        new_tokens: Tokens that follow it, of the rows behind it too.
+        begin: `"rows"`: a prefix is the first tokens of a row that has so many, hence no heading, and begins with a
+            sentence. `"anywhere"`: most prefixes begin inside a sentence.
     Raises:
-        ValueError: If the text is too short for so many, none overlapping another.
-    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: 32 tokens in, 128 out.
+        ValueError: If `begin` is unknown, or the text is too short for so many.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the first 32 tokens of each test sample in,
+        128 out. It does not say what a sample is.
 
-    >>> take_prefixes([[1, 2, 3], [4, 5, 6]], 2, prefix_tokens=1, new_tokens=2)
+    >>> take_prefixes([[1], [2, 3, 4], [5, 6]], 2, prefix_tokens=2, new_tokens=0)
+    [Prefix(tokens=[2, 3], reference=[]), Prefix(tokens=[5, 6], reference=[])]
+    >>> take_prefixes([[1, 2, 3], [4, 5, 6]], 2, prefix_tokens=1, new_tokens=2, begin="anywhere")
     [Prefix(tokens=[1], reference=[2, 3]), Prefix(tokens=[4], reference=[5, 6])]
     """
-    ids, length = list(chain.from_iterable(rows)), prefix_tokens + new_tokens
-    if num_prefixes < 1 or num_prefixes * length > len(ids):
+    if begin not in get_args(PrefixBegin):
+        raise ValueError(f"begin must be one of {get_args(PrefixBegin)}, got {begin!r}")
+    ids: list[int] = []
+    row_starts = []
+    for row in rows:
+        row_starts += [len(ids)] if len(row) >= prefix_tokens else []
+        ids += row
+    length = prefix_tokens + new_tokens
+    starts = [start * length for start in range(len(ids) // length)]
+    if begin == "rows":
+        starts, free_from = [], 0
+        for start in row_starts:
+            if free_from <= start <= len(ids) - length:
+                starts.append(start)
+                free_from = start + length
+    if not 1 <= num_prefixes <= len(starts):
+        way_out = "" if begin == "anywhere" else ', or take them from anywhere in the text with begin="anywhere"'
         raise ValueError(
-            f"{num_prefixes} prefixes of {prefix_tokens} tokens with {new_tokens} behind them take "
-            f"{num_prefixes * length} tokens, and the text has {len(ids)}; ask for 1 to {len(ids) // length}"
+            f"{num_prefixes} prefixes of {prefix_tokens} tokens with {new_tokens} behind them are more than the "
+            f"{len(starts)} of a text of {len(ids)} tokens; ask for 1 to {len(starts)}{way_out}"
         )
-    stride = len(ids) // num_prefixes
-    starts = [stride * number for number in range(num_prefixes)]
+    if begin == "anywhere":
+        starts = [len(ids) // num_prefixes * number for number in range(num_prefixes)]
+    else:
+        starts = [starts[len(starts) * number // num_prefixes] for number in range(num_prefixes)]
     return [Prefix(ids[s : s + prefix_tokens], ids[s + prefix_tokens : s + length]) for s in starts]
 
 
@@ -96,7 +126,7 @@ def continue_prefixes(
     for start in range(0, len(prefixes), batch_size):
         group = prefixes[start : start + batch_size]
         ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
-        mask, begin = torch.ones_like(ids), time.perf_counter()
+        mask, begin = torch.ones_like(ids), settled_time(ids.device)
         vocabularies, phrases = None, {}
         if vocabulary_of is None:
             phrases = {"max_new_tokens": new_tokens}
@@ -104,11 +134,9 @@ def continue_prefixes(
             vocabularies = [vocabulary_of(prefix.tokens) for prefix in group]
             table = model.phrase_table(vocabularies)  # pyright: ignore[reportCallIssue]
             phrases = {"phrases": table, "max_new_static_tokens": new_tokens}
-        ready = time.perf_counter()
+        ready = settled_time(ids.device)
         output: Any = model.generate(ids, attention_mask=mask, **phrases, **arguments)  # pyright: ignore
-        if output.device.type == "cuda":
-            torch.cuda.synchronize()
-        end = time.perf_counter()
+        end = settled_time(ids.device)
         for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
             vocabulary = None if vocabularies is None else vocabularies[number]
             tokens, steps = _cut(row, vocabulary, new_tokens)
@@ -191,10 +219,20 @@ def measure_continuations(
     }
 
 
-def format_columns(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Return measured columns as a Markdown table, a row a model."""
-    names = list(dict.fromkeys(chain.from_iterable(rows.values())))
+def format_columns(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return measured columns as a Markdown table, a row a model: means over seeds, with their standard errors.
+
+    Args:
+        rows: By model, the columns of each seed, by name.
+
+    >>> print(format_columns({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0, "mauve": 1.0}]}))
+    | model | nsl | mauve |
+    | --- | ---: | ---: |
+    | plain | 5.00 ± 1.00 |  |
+    | ours | 3.00 | 1.00 |
+    """
+    names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(rows.values()))))
     lines = [["model", *names], ["---", *["---:"] * len(names)]]
-    for model, columns in rows.items():
-        lines.append([model, *(f"{columns[name]:.2f}" if name in columns else "" for name in names)])
+    for model, seeds in rows.items():
+        lines.append([model, *(format_mean([columns.get(name) for columns in seeds]) for name in names)])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -1,6 +1,5 @@
 """How fast ways of decoding are, one beside the other: seconds, tokens and forward passes."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_targets.evaluation.timing import settled_time
 from hf_targets.maths.statistics import format_mean
 
 
@@ -107,12 +107,10 @@ def compare_speeds(
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            _wait(way.model)
-            start = time.perf_counter()
+            start = settled_time(way.model.device)
             for prompts in batches:
                 _generate(way, prompts, max_new_tokens)
-            _wait(way.model)
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(settled_time(way.model.device) - start)
     first, speeds = next(iter(texts.values())), []
     for name, rows in texts.items():
         num_tokens = sum(map(len, rows))
@@ -138,11 +136,6 @@ def _words(way: Way, new: Tensor) -> list[list[int]]:
         length = next((place + 1 for place, word in enumerate(row) if word in ends), len(row))
         rows.append(row[:length])
     return rows
-
-
-def _wait(model: PreTrainedModel) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
 
 
 def format_speeds(speeds: Sequence[Speed]) -> str:

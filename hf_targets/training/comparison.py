@@ -128,7 +128,7 @@ def train_rows(
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     patience: int | None = None,
-    make_trainer: Callable[..., TargetTrainer] = MultiTokenTrainer,
+    make_trainer: Callable[..., TargetTrainer] | Mapping[str, Callable[..., TargetTrainer]] = MultiTokenTrainer,
 ) -> Iterator[tuple[list[Row], TargetTrainer]]:
     """Train every row with each seed, and yield after each one all rows so far, and its trainer with its model.
 
@@ -136,7 +136,8 @@ def train_rows(
 
     Args:
         make_models: By the name of the row, what makes its model.
-        args, corpus, patience, make_trainer: As for `train_row`.
+        args, corpus, patience: As for `train_row`.
+        make_trainer: As for `train_row`, or one for each row, by its name.
         run: Begun before anything is trained; it says whether to resume.
         settings: Of the recipe, written into `results.json` with the arguments.
     """
@@ -151,7 +152,7 @@ def train_rows(
             patience=patience,
             resume=run.resume,
             begin=run.begin,
-            make_trainer=make_trainer,
+            make_trainer=make_trainer[name] if isinstance(make_trainer, Mapping) else make_trainer,
         )
         rows.append(row)
         if trainer.is_world_process_zero():

@@ -1,9 +1,9 @@
 """The settings of a recipe that say which phrases a model is trained on, and against which negatives."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from hf_targets.data.phrase_tokenization import tokenizer_fingerprint
 from hf_targets.data.phrases import FalseNegatives, PhraseCollator
 from hf_targets.data.retokenization import Retokenizer
 from hf_targets.models.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
+from hf_targets.training.settings import parse_mapping
 
 _TEXTS_AT_ONCE = 1000
+_Settings = TypeVar("_Settings", bound="PhraseSettings")
 KINDS = ("words", "tokens", "fmm", "none")
 
 
@@ -74,6 +76,36 @@ class PhraseSettings:
     def losses(self) -> dict[str, Any]:
         """Return the fields of `DynamicVocabConfig` that are among these."""
         return {name: getattr(self, name) for name in BASE_FIELDS}
+
+
+def phrase_rows(rows: str, settings: _Settings) -> dict[str, _Settings]:
+    """Return the settings of each row of a table, by its name.
+
+    Args:
+        rows: JSON: names, and the fields of `PhraseSettings` in which a row differs from `settings`.
+    Raises:
+        ValueError: If it is no such mapping, a field is unknown or of another type, or its value is out of range.
+    """
+    known = [entry.name for entry in fields(PhraseSettings)]
+    found = {}
+    for name, changes in parse_mapping(rows, "rows").items():
+        if not isinstance(changes, dict):
+            raise ValueError(
+                f"{name} must have the phrase settings in which it differs, as a mapping, got {changes!r}; "
+                "{} differs in none"
+            )
+        for field_name, value in changes.items():
+            if field_name not in known:
+                raise ValueError(f"{name} has the unknown phrase setting {field_name!r}; known: {', '.join(known)}")
+            default = getattr(settings, field_name)
+            if (
+                default is not None
+                and type(value) is not type(default)
+                and not (isinstance(default, float) and type(value) is int)
+            ):
+                raise ValueError(f"{name} must have {field_name} like {default!r}, got {value!r}")
+        found[name] = replace(settings, **changes)
+    return found
 
 
 def make_collator(

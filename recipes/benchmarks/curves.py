@@ -8,7 +8,6 @@ backward, without the optimizer, whose time is the same for all. Measured: recip
 `--parts train sample folded evaluations` chooses among the four.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from hf_targets.evaluation.timing import settled_time
 from hf_targets.training.settings import parse
 
 
@@ -71,14 +71,13 @@ def make_models(setup: Setup, length: int) -> dict[str, MdlmForMaskedDiffusion]:
 def take_turns(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for turn in range(rounds + 1):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = settled_time(device)
             run()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
             if turn:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(settled_time(device) - start)
     return {name: median(times) for name, times in seconds.items()}
 
 

@@ -13,13 +13,13 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass, field
 
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from hf_targets import MultiTokenForCausalLM
+from hf_targets.evaluation.timing import settled_time
 from hf_targets.training.settings import parse
 
 VARIANTS = {"plain": None, "simple": "embedding", "wdr": "difference"}
@@ -74,11 +74,9 @@ def measure(setup: Setup) -> dict[str, float]:
     at_rest = peak_memory(device)
     seconds = []
     for _ in range(1 + setup.steps):
-        start = time.perf_counter()
+        start = settled_time(device)
         model(input_ids=ids, labels=ids).loss.backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(settled_time(device) - start)
     return {"seconds": statistics.median(seconds[1:]), "megabytes": (peak_memory(device) - at_rest) / 2**20}
 
 

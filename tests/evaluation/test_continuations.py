@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ def prefer_phrases(input_ids, scores):
 
 def test_prefixes_and_references_are_the_text_in_order():
     ids = list(range(1000))
-    prefixes = take_prefixes([ids[:300], ids[300:]], 5, prefix_tokens=32, new_tokens=128)
+    prefixes = take_prefixes([ids[:300], ids[300:]], 5, prefix_tokens=32, new_tokens=128, begin="anywhere")
     for number, prefix in enumerate(prefixes):
         start = number * 200
         assert prefix.tokens + prefix.reference == ids[start : start + 160]
@@ -41,7 +43,25 @@ def test_prefixes_and_references_are_the_text_in_order():
 @pytest.mark.parametrize("wanted", [0, 7])
 def test_prefixes_that_do_not_fit_are_refused_with_how_many_do(wanted):
     with pytest.raises(ValueError, match="ask for 1 to 6"):
-        take_prefixes([list(range(1000))], wanted, prefix_tokens=32, new_tokens=128)
+        take_prefixes([list(range(1000))], wanted, prefix_tokens=32, new_tokens=128, begin="anywhere")
+    paragraphs = [list(range(200))] * 7
+    with pytest.raises(ValueError, match='ask for 1 to 6, or take them from anywhere in the text with begin="any'):
+        take_prefixes([[1], *paragraphs[:6]], wanted, prefix_tokens=32, new_tokens=128)
+
+
+def test_prefixes_begin_with_paragraphs_that_have_as_many_tokens_and_do_not_overlap():
+    lengths = [3, 50, 50, 2, 70, 200, 5, 90, 100, 40, 160, 31, 10]  # of headings and paragraphs
+    ids = iter(range(sum(lengths)))
+    rows = [[next(ids) for _ in range(length)] for length in lengths]
+    prefixes = take_prefixes(rows, 4, prefix_tokens=32, new_tokens=68)
+    begins = {row[0] for row in rows if len(row) >= 32}
+    starts = [prefix.tokens[0] for prefix in prefixes]
+    assert set(starts) <= begins
+    assert all(later - earlier >= 100 for earlier, later in pairwise(starts))
+    for prefix in prefixes:
+        assert prefix.tokens + prefix.reference == list(range(prefix.tokens[0], prefix.tokens[0] + 100))
+    with pytest.raises(ValueError, match=r"begin must be one of .* got 'sentences'"):
+        take_prefixes(rows, 4, begin="sentences")
 
 
 def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
@@ -86,7 +106,7 @@ def test_columns_are_those_of_the_texts():
 
 
 def test_the_table_has_a_row_a_model_and_leaves_missing_columns_empty():
-    table = format_columns({"base": {"a": 1.0}, "ours": {"a": 2.0, "b": 3.25}})
+    table = format_columns({"base": [{"a": 1.0}], "ours": [{"a": 2.0, "b": 3.25}]})
     assert table.splitlines() == [
         "| model | a | b |",
         "| --- | ---: | ---: |",

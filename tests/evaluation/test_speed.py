@@ -134,7 +134,7 @@ def test_arguments_are_passed_on_and_the_counter_is_taken_off_again():
 
 def test_seconds_are_the_median_of_rounds_in_which_the_ways_take_turns(monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(speed, "settled_time", lambda device: clock.now)
     turns = []
 
     class Noted(Recites):

@@ -13,7 +13,18 @@ from hf_targets.training import comparison
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "recipes" / "settings"
 FINETUNE = ["--max_train_words", "600", "--num_train_epochs", "1", "--rows", "plain", "wdr", "--seeds", "3"]
-PHRASES = ["--max_train_words", "1500", "--save_strategy", "steps", "--save_steps", "2", "--logging_steps", "1"]
+STEPS = ["--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "steps", "--eval_steps", "2"]
+PHRASES = [
+    "--max_train_words",
+    "1500",
+    "--logging_steps",
+    "1",
+    "--rows",
+    '{"ours": {}}',
+    "--save_total_limit",
+    "2",
+    *STEPS,
+]
 
 
 def run(recipe: str, *arguments: object) -> str:
@@ -95,17 +106,18 @@ def test_a_run_overwritten_killed_and_resumed_has_rows_of_its_own_settings_alone
 
 def test_a_run_resumed_begins_or_goes_on_and_never_from_an_older_one(tmp_path):
     out, resume = tmp_path / "out", ["--resume_from_checkpoint", "true"]
+    folder = out / "ours-seed0"
 
     def steps(*arguments: object) -> list[int]:
         run("train_dynamic_vocab", *PHRASES, "--output_dir", out, *arguments)
-        return [entry["step"] for entry in results(out)["history"] if "loss" in entry]
+        return [entry["step"] for entry in results(out)["rows"][0]["history"] if "loss" in entry]
 
     assert steps(*resume, "--max_steps", 4) == [1, 2, 3, 4]
     with pytest.raises(ValueError, match=r"max_steps was 4 and is now 3; give those"):
         steps(*resume, "--max_steps", 3)
     assert steps("--overwrite_output_dir", "true", "--max_steps", 3) == [1, 2, 3]
-    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
-    (out / "checkpoint-3" / "optimizer.pt").write_bytes(b"")
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
+    (folder / "checkpoint-3" / "optimizer.pt").write_bytes(b"")
     assert steps(*resume, "--max_steps", 3) == [1, 2, 3]
 
 

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from hf_targets.data.phrase_vocabulary import PhraseVocabulary
+from hf_targets.decoding.phrases.expansion import Expansion
 from hf_targets.decoding.phrases.schedule import PhraseCount
 from hf_targets.decoding.phrases.table import PhraseSearch, PhraseTable, vocabularies_of
 
@@ -14,7 +17,8 @@ class PhraseRun:
     Args:
         make_table: Makes a table of vocabularies, given how many slots of each are there; None is all.
         phrases: As `generate` was given them.
-        schedule: How many phrases are there after so many steps.
+        schedule: How many phrases are there after so many tokens: those of the longest row or beam so far, where
+            several share a vocabulary.
         index: Finds the best phrases of a step.
         num_neighbours: How many it is asked for.
         static_limit: New tokens at which a row ends.
@@ -36,8 +40,8 @@ class PhraseRun:
     ) -> None:
         if schedule is not None and not callable(schedule):
             raise ValueError(
-                "phrase_schedule must be a function of the step and the number of phrases, such as PhraseSchedule(), "
-                f"got {schedule!r}"
+                "phrase_schedule must be a function of the tokens so far and the number of phrases, such as "
+                f"PhraseSchedule(), got {schedule!r}"
             )
         if schedule is not None and (isinstance(phrases, PhraseTable) or index is not None):
             raise ValueError(
@@ -49,7 +53,8 @@ class PhraseRun:
             self._table = make_table(phrases)
         else:
             self._vocabularies = vocabularies_of(phrases)
-            self._counts = self._counts_at(0)
+            self._num_tokens = [0] * len(self._vocabularies)
+            self._counts = self._counts_now()
             self._table = make_table(self._vocabularies, counts=self._counts)
         if index is not None:
             self._table = self._table.searched(index, num_neighbours)
@@ -68,20 +73,27 @@ class PhraseRun:
         """Check that the rows can be shared out among the vocabularies; a ValueError says so if not."""
         self._table.check_batch(batch_size)
 
-    def _counts_at(self, step: int) -> list[int]:
+    def _counts_now(self) -> list[int]:
         assert self._schedule is not None
-        counts = [self._schedule(step, vocabulary.num_ids) for vocabulary in self._vocabularies]
-        for count, vocabulary in zip(counts, self._vocabularies, strict=True):
+        counts = []
+        for num_tokens, vocabulary in zip(self._num_tokens, self._vocabularies, strict=True):
+            count = self._schedule(num_tokens, vocabulary.num_ids)
             if not isinstance(count, int) or not 0 <= count <= vocabulary.num_ids:
                 raise ValueError(
-                    f"a schedule must give a number of phrases in [0, {vocabulary.num_ids}], got {count} at step {step}"
+                    f"a schedule must give a number of phrases in [0, {vocabulary.num_ids}], got {count} after "
+                    f"{num_tokens} tokens"
                 )
+            counts.append(count)
         return counts
 
-    def table_at(self, length: int) -> PhraseTable:
-        """Return the table for the step after `length` ids, prompt included."""
+    def table_at(self, input_ids: Tensor) -> PhraseTable:
+        """Return the table for the step after `input_ids` (rows, time), prompt included."""
         if self._schedule is not None:
-            counts = self._counts_at(max(0, length - self.prompt_length))
+            expansion = Expansion(self._vocabularies)
+            for number, row in enumerate(expansion.rows(input_ids[:, self.prompt_length :])):
+                place = expansion.vocabulary(number, len(input_ids))
+                self._num_tokens[place] = max(self._num_tokens[place], len(row))
+            counts = self._counts_now()
             if counts != self._counts:
                 self._table, self._counts = self._make_table(self._vocabularies, counts=counts), counts
         return self._table

@@ -50,8 +50,8 @@ class PhraseGenerationMixin(GenerationMixin):
 
         Args:
             phrases: One vocabulary for all rows, one for each row, or a table of `phrase_table`.
-            phrase_schedule: How many phrases are there after so many steps, a `PhraseSchedule` or any function of the
-                step and the number of phrases; those to come are embedded when they come.
+            phrase_schedule: How many phrases are there after so many new tokens, a `PhraseSchedule` or any function of
+                the tokens and the number of phrases; those to come are embedded when they come.
             phrase_index: A `PhraseIndex` over the phrases' output embeddings: each step looks at the best
                 `num_neighbours` phrases that it finds, in place of all. For one vocabulary.
             num_neighbours: Phrases that the index is asked for.
@@ -119,7 +119,7 @@ class PhraseGenerationMixin(GenerationMixin):
         inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
         if phrases is None:
             return {**inputs, "phrases": None}
-        table, ids = phrases.table_at(input_ids.shape[1]), inputs.get("input_ids")
+        table, ids = phrases.table_at(input_ids), inputs.get("input_ids")
         if ids is not None and input_ids.shape[1] > phrases.prompt_length:
             # a beam of probability 0 may hold a phrase that its row does not have
             inputs["input_ids"] = ids.masked_fill(table.missing(ids), 0)
