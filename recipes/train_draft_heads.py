@@ -9,10 +9,12 @@ On stories260K, from the files that llama2.c publishes; 2.5 to 5 minutes for eac
     python -m hf_targets.models.llama2c stories260K.bin tok512.bin stories260K
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/stories.yaml
 
-The heads of each kind end in a folder of its name, a few MB that name their base model. Measured: recipes/README.md.
+The heads of each kind and seed end in a folder of their own, a few MB that name their base model. Measured:
+recipes/README.md.
 """
 
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 from transformers import AutoTokenizer
@@ -22,11 +24,12 @@ from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
 from hf_targets.training.draft_heads import KINDS, draft_text, load_base, train_draft_heads
 from hf_targets.training.outputs import TOKENIZER_OUTPUT, TRAINER_OUTPUT
 from hf_targets.training.runs import Run
+from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse
 
 
-@dataclass
-class Setup:
+@dataclass(kw_only=True)
+class Setup(SeedSettings):
     """Which heads on which model, trained on what."""
 
     model_name_or_path: str = field(metadata={"help": "The model that is to decode faster: a folder, or a Hub id."})
@@ -45,14 +48,16 @@ class Setup:
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if unknown := set(self.kinds) - set(KINDS):
             raise ValueError(f"kinds must be of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
 
 
 def main() -> None:
-    """Train the kinds of heads one after the other, and compare how fast they decode."""
+    """Train each kind of heads with each seed, and compare how fast they decode."""
     setup, args = parse(Setup, MultiTokenTrainingArguments)
-    run = Run(setup, args, outputs=(*TRAINER_OUTPUT, *TOKENIZER_OUTPUT), rows=setup.kinds, setting="kinds")
+    outputs = (*TRAINER_OUTPUT, *TOKENIZER_OUTPUT)
+    run = Run(setup, args, outputs=outputs, rows=setup.kinds, seeds=setup.seeds, setting="kinds")
     if run.resume:
         raise ValueError(
             "heads are trained in minutes, and a run that was broken off is not resumed; leave out "
@@ -68,18 +73,20 @@ def main() -> None:
         block_size=setup.block_size,
         num_generated=setup.num_generated,
         num_held_out=setup.num_prompts,
-        seed=args.seed,
+        seed=setup.seeds[0],
     )
     print(f"{len(train)} blocks of {setup.block_size} tokens to train {', '.join(setup.kinds)} heads on")
 
     run.begin()
     ways = {"plain": Way(base, {})}
     draft = {"draft_tokens": setup.ngram_size - 1}
-    for kind in setup.kinds:
+    for kind, args.seed in product(setup.kinds, setup.seeds):
         model = train_draft_heads(base, kind, args, train, ngram_size=setup.ngram_size)
-        model.save_pretrained(run.folder / kind, heads_only=True)
-        ways[kind] = Way(model, draft)
-        ways[f"{kind}, {setup.branches} branches"] = Way(model, {**draft, "draft_branches": setup.branches})
+        folder = row_folder(kind, args.seed)
+        model.save_pretrained(run.folder / folder, heads_only=True)
+        ways[folder] = Way(model, draft, kind)
+        tree = {**draft, "draft_branches": setup.branches}
+        ways[f"{folder}, tree"] = Way(model, tree, f"{kind}, {setup.branches} branches")
     tokenizer.save_pretrained(run.folder)
     prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
     for size in (1, len(prompts)):

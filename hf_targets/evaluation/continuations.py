@@ -15,8 +15,8 @@ from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
+from hf_targets.maths.statistics import format_mean
 from hf_targets.models.weight_access import execution_device
-from hf_targets.training.tables import format_mean
 
 PrefixBegin = Literal["rows", "anywhere"]
 

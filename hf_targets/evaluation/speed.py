@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_targets.evaluation.timing import settled_time
+from hf_targets.maths.statistics import format_mean
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,12 @@ class Way:
     Attributes:
         model: What generates.
         arguments: Passed to its `generate`.
+        name: In the table, where ways of one name are one row, such as heads trained with several seeds; None: its own.
     """
 
     model: PreTrainedModel
     arguments: Mapping[str, Any]
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def compare_speeds(
         later = num_tokens - len(rows)  # the prompt's pass brings each row its first
         per_pass = later / passes[name] if passes[name] else 1.0
         same = sum(ours == theirs for ours, theirs in zip(rows, first, strict=True)) / len(rows)
-        speeds.append(Speed(name, median(seconds[name]), num_tokens, per_pass, same))
+        speeds.append(Speed(ways[name].name or name, median(seconds[name]), num_tokens, per_pass, same))
     return speeds
 
 
@@ -136,15 +139,24 @@ def _words(way: Way, new: Tensor) -> list[list[int]]:
 
 
 def format_speeds(speeds: Sequence[Speed]) -> str:
-    """Return a Markdown table: tokens a second, as a multiple of the first row's, tokens a pass, equal rows."""
+    """Return a Markdown table: tokens a second, as a multiple of the first row's, tokens a pass, equal rows.
+
+    Speeds of one name, such as those of heads trained with several seeds, become a mean with its standard error.
+    """
     lines = [
         "| decoding | tokens / s | x plain | tokens / pass | accepted / pass | same text |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for speed in speeds:
-        ratio = speed.tokens_per_second / speeds[0].tokens_per_second
-        lines.append(
-            f"| {speed.name} | {speed.tokens_per_second:.0f} | {ratio:.2f} | {speed.tokens_per_pass:.2f} | "
-            f"{speed.accepted_per_pass:.2f} | {speed.same:.0%} |"
-        )
+    plain = speeds[0].tokens_per_second
+    for name in dict.fromkeys(speed.name for speed in speeds):
+        seeds = [speed for speed in speeds if speed.name == name]
+        cells = [
+            name,
+            format_mean([speed.tokens_per_second for speed in seeds], digits=0),
+            format_mean([speed.tokens_per_second / plain for speed in seeds]),
+            format_mean([speed.tokens_per_pass for speed in seeds]),
+            format_mean([speed.accepted_per_pass for speed in seeds]),
+            f"{min(speed.same for speed in seeds):.0%}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

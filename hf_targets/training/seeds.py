@@ -37,8 +37,8 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise ValueError(f"seeds must be 0 or more, got {min(seeds)}")
 
 
-def row_folder(name: str, seed: int) -> str:
-    """Return the name of the folder that a row has with one seed.
+def row_folder(name: str, seed: int | str) -> str:
+    """Return the name of the folder that a row has with one seed, or with "*" for it the pattern of all.
 
     >>> row_folder("plain", 3)
     'plain-seed3'

@@ -1,12 +1,9 @@
 """Tables of rows that were trained side by side: means over seeds, standard errors, and which differences are any."""
 
-import math
 from collections.abc import Callable, Sequence
 
-from hf_targets.maths.statistics import mean_and_standard_error
+from hf_targets.maths.statistics import format_difference, format_mean, mean_and_standard_error
 from hf_targets.training.comparison import Row
-
-_ERRORS_OF_A_DIFFERENCE = 2
 
 
 def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -18,40 +15,6 @@ def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def histories(rows: Sequence[Row]) -> dict[str, list[list[dict[str, float]]]]:
     """Return the logs of each name's rows, one a seed, as `figures.learning_curves` draws them."""
     return {name: [row.history for row in seeds] for name, seeds in by_name(rows).items()}
-
-
-def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
-    """Return "mean ± standard error" of what there is; the error only with two values or more.
-
-    >>> format_mean([1.0, 3.0]), format_mean([1.0]), format_mean([None])
-    ('2.00 ± 1.00', '1.00', '')
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    mean, error = mean_and_standard_error(known)
-    return f"{mean:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
-
-
-def format_difference(values: Sequence[float], reference: Sequence[float], digits: int = 2) -> str:
-    """Return the difference of two means with its standard error, and "none" if it is below two of them.
-
-    The error is sqrt(e1^2 + e2^2), with e1 and e2 those of the two means. One seed has none, and shows nothing.
-
-    >>> format_difference([1.0, 1.2], [2.0, 2.2])
-    '-1.00 ± 0.14'
-    >>> format_difference([1.0, 3.0], [2.0, 2.2])
-    'none (-0.10 ± 1.00)'
-    >>> format_difference([1.0], [2.0])
-    '-1.00 (one seed)'
-    """
-    (mean, error), (base, base_error) = mean_and_standard_error(values), mean_and_standard_error(reference)
-    difference = mean - base
-    if error is None or base_error is None:
-        return f"{difference:+.{digits}f} (one seed)"
-    both = math.hypot(error, base_error)
-    shown = f"{difference:+.{digits}f} ± {both:.{digits}f}"
-    return shown if abs(difference) >= _ERRORS_OF_A_DIFFERENCE * both else f"none ({shown})"
 
 
 def format_table(rows: Sequence[Row]) -> str:

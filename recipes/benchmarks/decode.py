@@ -2,8 +2,9 @@
 
     python recipes/benchmarks/decode.py --heads runs/train_draft_heads/stories
 
-The heads are those that `recipes/train_draft_heads.py` has left in that folder, one subfolder a kind, all trained on
-the same text for as long. Same prompts, greedy, one process; the ways take turns. Measured: recipes/README.md.
+The heads are those that `recipes/train_draft_heads.py` has left in that folder, a subfolder for each kind and seed, all
+trained on the same text for as long. Same prompts, greedy, one process; the ways take turns. Measured:
+recipes/README.md.
 """
 
 import json
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
 from hf_targets.training.draft_heads import KINDS, draft_text
+from hf_targets.training.seeds import row_folder
 from hf_targets.training.settings import parse
 
 
@@ -25,7 +27,7 @@ class Setup:
 
     heads: str = field(
         default="runs/train_draft_heads/documentation",
-        metadata={"help": "Folder with a subfolder of heads for each kind."},
+        metadata={"help": "Folder with a subfolder of heads for each kind and seed."},
     )
     dataset: str | None = field(
         default=None, metadata={"help": "Whose validation text gives the prompts; None: the model's own text."}
@@ -44,22 +46,23 @@ class Setup:
 
 def ways_of(setup: Setup, device: torch.device) -> dict[str, Way]:
     """Return what is compared; prompt lookup comes with single rows only, as in Transformers."""
-    folders = {kind: Path(setup.heads) / kind for kind in KINDS if (Path(setup.heads) / kind).is_dir()}
+    folders = [(kind, folder) for kind in KINDS for folder in sorted(Path(setup.heads).glob(row_folder(kind, "*")))]
     if not folders:
         raise ValueError(f"no heads in {setup.heads}; recipes/train_draft_heads.py leaves them there, a folder a kind")
     lookup = {"prompt_lookup_num_tokens": setup.lookup_tokens}
     ways: dict[str, Way] = {}
-    for kind, folder in folders.items():
+    for kind, folder in folders:
         model = MultiTokenForCausalLM.from_pretrained(folder).eval()
         model.to(device)  # pyright: ignore[reportArgumentType]
         if not ways:
             ways = {"plain": Way(model.backbone, {}), "prompt lookup": Way(model.backbone, lookup)}
         draft = {"draft_tokens": model.config.ngram_size - 1}
-        ways[f"{kind}, chain"] = Way(model, draft)
-        ways[f"{kind}, tree"] = Way(model, {**draft, "draft_branches": setup.branches})
+        kinds = {"chain": draft, "tree": {**draft, "draft_branches": setup.branches}}
         if kind == "wdr":
-            ways[f"{kind}, chain and lookup"] = Way(model, {**draft, **lookup})
-            ways[f"{kind}, ensemble, no drafts"] = Way(model, {"ensemble_weight": setup.ensemble_weight})
+            kinds["chain and lookup"] = {**draft, **lookup}
+            kinds["ensemble, no drafts"] = {"ensemble_weight": setup.ensemble_weight}
+        for how, arguments in kinds.items():
+            ways[f"{folder.name}, {how}"] = Way(model, arguments, f"{kind}, {how}")
     return ways
 
 

@@ -127,6 +127,17 @@ def test_an_evaluation_in_training_is_the_bound_in_batches_of_any_size(protocol,
 
 
 @protocols
+def test_an_evaluation_masks_padding_as_text_unless_it_is_hidden(protocol):
+    model, seen = random_model(), []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output.canvas))
+    perplexity_bound(model, rows_of(protocol), num_draws=8, batch_size=16)
+    texts = torch.tensor(rows_of("predicted")["input_ids"][:]).flip(0)  # the longest first, or all of one length
+    pads = (texts if protocol == "conditional" else texts.flip(0)) == PAD
+    share = (torch.stack(seen)[:, pads] == MASK).double().mean()
+    assert share == 0 if protocol == "conditional" else 0.3 < share < 0.7
+
+
+@protocols
 def test_padding_of_a_batch_changes_no_bound(protocol):
     model, rows = random_model(), rows_of(protocol).to_list()
     expected = perplexity_bound(model, rows, batch_size=4)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_targets.maths.statistics import mean_and_standard_error, student_margin
+from hf_targets.maths.statistics import format_difference, mean_and_standard_error, student_margin
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
@@ -32,3 +32,9 @@ def test_what_has_no_interval_is_refused():
         student_margin(1.0, 1)
     with pytest.raises(ValueError, match=r"in \(0, 1\), got 1"):
         student_margin(1.0, 3, 1.0)
+
+
+def test_means_of_one_distribution_rarely_differ():
+    draws = np.random.default_rng(0).normal(size=(2000, 2, 8))
+    found = sum(not format_difference(one.tolist(), other.tolist()).startswith("none") for one, other in draws)
+    assert found / len(draws) == pytest.approx(0.065, abs=0.02)  # P(|t| > 2) with 14 degrees of freedom

@@ -128,11 +128,14 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
     printed = run(
         "train_draft_heads",
         *("--model_name_or_path", str(base), "--output_dir", str(tmp_path / "out"), "--kinds", "simple", "wdr"),
-        *("--num_generated", "8", "--num_prompts", "2", *words),
+        *("--num_generated", "8", "--num_prompts", "2", *words, *TWO_SEEDS),
     )
     assert "8 blocks of 16 tokens to train simple, wdr heads on" in printed
-    assert re.search(r"\| wdr, 2 branches \| \d+ \| \d+\.\d\d \| \d\.\d\d \| \d\.\d\d \| 100% \|", printed)
-    model = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr")
+    figures = r" \| ".join([r"\d+ ± \d+", *[r"\d+\.\d\d ± \d+\.\d\d"] * 3])
+    assert re.search(rf"\| wdr, 2 branches \| {figures} \| 100% \|", printed)
+    other = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr-seed1")
+    model = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr-seed0")
+    assert not torch.equal(next(model.heads.parameters()), next(other.heads.parameters()))
     assert (model.config.head, model.config.target, model.config.ngram_size) == ("conditional", "difference", 4)
     original = AutoModelForCausalLM.from_pretrained(base).backbone.state_dict()
     assert all(torch.equal(tensor, original[name]) for name, tensor in model.backbone.state_dict().items())

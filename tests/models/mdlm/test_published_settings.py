@@ -95,6 +95,11 @@ def test_noise_is_that_of_the_published_program(theirs, ours):
     torch.testing.assert_close(schedule.sigma(t), sigma, rtol=1e-9, atol=1e-12)
 
 
+def test_a_setting_that_refers_to_another_is_not_told():
+    told = settings_of_training(hyper_parameters(model={"length": "${block_size}", "n_heads": 4}), "it")
+    assert "max_position_embeddings" not in told and told["num_attention_heads"] == 4
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
