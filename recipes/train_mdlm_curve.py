@@ -136,7 +136,8 @@ def main() -> None:
         generator = torch.Generator().manual_seed(seed)
         canvas = model.generate(max_length=setup.max_length, num_steps=min(32, setup.max_length), generator=generator)
         sample = [id_ for id_ in canvas[0].tolist() if id_ != tokenizer.pad_token_id]
-        print(f"\n{format_bounds(rows)}\n\n{format_differences(rows)}\n")
+        bounds = format_bounds(rows, "packed" if setup.packed else f"lengths {setup.length_protocol}")
+        print(f"\n{bounds}\n\n{format_differences(rows)}\n")
         print(f"Sample of {name}: {tokenizer.decode(sample)!r}\n", flush=True)
 
 

@@ -61,11 +61,14 @@ def format_differences(rows: Sequence[Row]) -> str:
     return _markdown(lines)
 
 
-def format_bounds(rows: Sequence[Row]) -> str:
+def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
     """Return the rows' perplexity bounds on the test text as a Markdown table.
 
     With several seeds a bound is a mean with its standard error over seeds. With one it has half of its 95% interval
     over the draws of times and masks, by Student's t, which says nothing of other seeds.
+
+    Args:
+        what: The length protocol of the bounds, or another name for what they are of, for the heading.
     """
     groups = by_name(rows)
     first = next(iter(groups.values()))
@@ -73,7 +76,8 @@ def format_bounds(rows: Sequence[Row]) -> str:
     def mean(seeds: Sequence[Row], value: Callable[[Row], float]) -> float:
         return mean_and_standard_error([value(row) for row in seeds])[0]
 
-    lines = [["model", "parameters", "perplexity", "x the first", "validation", "training", "x the first"]]
+    heading = "perplexity" if what is None else f"perplexity ({what})"
+    lines = [["model", "parameters", heading, "x the first", "validation", "training", "x the first"]]
     lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for name, seeds in groups.items():
         bound = format_mean([row.test["perplexity"] for row in seeds])

@@ -42,6 +42,9 @@ def test_a_difference_below_two_standard_errors_is_called_none():
 def test_a_bound_of_one_seed_has_the_interval_of_its_draws_and_says_so():
     test = {"perplexity": 100.0, "nelbo_margin": 0.01}
     assert "| 100.00 ± 1.00 (95%, draws) | 1.000 |" in format_bounds([row("mdlm", 0, test)])
+    assert "| parameters | perplexity (lengths predicted) |" in format_bounds(
+        [row("mdlm", 0, test)], "lengths predicted"
+    )
     two = [row("mdlm", 0, test), row("mdlm", 1, {**test, "perplexity": 104.0})]
     assert "| 102.00 ± 2.00 | 1.000 | 30.50 ± 0.50 |" in format_bounds(two)
     curve = [row("curve", seed, {"perplexity": 51.0}, seconds=3.0) for seed in (0, 1)]
