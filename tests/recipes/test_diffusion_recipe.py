@@ -117,8 +117,8 @@ def test_blocks_of_running_text_are_trained_on_and_measured(text, tmp_path):
 def test_a_length_protocol_is_that_of_training_and_of_the_figures(protocol, text, tmp_path):
     more = ["--length_protocol", protocol, "--max_steps", "2", "--rows", '{"mdlm": null}']
     run("--output_dir", str(tmp_path / "out"), "--dataset", str(text), *more)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "mdlm")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "mdlm")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "mdlm-seed0")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "mdlm-seed0")
     rows = sentence_rows(load_corpus(str(text))["test"], tokenizer, 16, protocol)
     assert results(tmp_path / "out")[0]["test"]["perplexity"] == pytest.approx(bound(model, rows), rel=1e-5)
     assert json.loads((tmp_path / "out" / "results.json").read_text())["settings"]["length_protocol"] == protocol

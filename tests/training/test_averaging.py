@@ -212,7 +212,7 @@ def test_what_measures_a_model_in_training_finds_its_averaged_weights(tmp_path):
         def on_evaluate(self, *args, model, **kwargs):
             seen.append(weights(model))
 
-    trainer = make_trainer(tmp_path, ema_decay=0.5, max_steps=2, callbacks=[Measures()])
+    trainer = make_trainer(tmp_path, ema_decay=0.5, max_steps=2, test_draws=1, callbacks=[Measures()])
     trainer.train()
     assert len(seen) == 2
 
