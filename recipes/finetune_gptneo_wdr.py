@@ -136,7 +136,10 @@ def main() -> None:
     if setup.lora_rank is not None:
         model = cast(Any, model).merge_and_unload()
     told = {"dataset": setup.dataset, "command": shlex.join(["accelerate", "launch", *sys.argv])}
-    told |= {"prompt": setup.prompt, "head_warmup_steps": args.head_warmup_steps}
+    told |= {
+        "prompt": setup.prompt,
+        "head_warmup_steps": args.head_warmup_steps if set(setup.rows) - {"plain"} else None,
+    }
     sample = save_with_card(folder, name, model, tokenizer, rows, best, **told)
     plot_learning_curves(histories(rows), folder / "learning_curves.png")
     print(f"\n{format_table(rows)}\n\n{format_differences(rows)}\n\nSample: {sample!r}")

@@ -50,7 +50,7 @@ class Setup(SeedSettings):
         metadata={"help": '"embedding" for the simple N-gram, "difference" for word differences.'},
     )
     loss_weight: float = field(default=1.0, metadata={"help": "Alpha; 1 for all decoders on this corpus in table 8."})
-    tied: bool = field(default=True, metadata={"help": "Whether input and output share one embedding matrix."})
+    tied: bool = field(default=True, metadata={"help": "One embedding for input and output; else two."})
     patience: int | None = field(default=50, metadata={"help": "Evaluations without improvement before stopping."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 

@@ -75,8 +75,9 @@ def sentence_rows(
     | `published`   | is masked to max_length, its loss not counted | is no bound; compares with published LM1B ones  |
     | `conditional` | is hidden from the model                      | bounds that of the text for who knows its length |
 
-    The first two train a model that chooses the length of what it generates: a canvas of `max_length` comes out with
-    padding at its end. All three divide by the tokens of text, begin and end tokens included, padding excluded.
+    Only a model of `predicted` rows chooses the length of what it generates: a canvas of `max_length` comes out with
+    padding at its end. One of `published` rows has never been asked for padding, and writes none. All three divide by
+    the tokens of text in an evaluation, begin and end tokens included, padding excluded.
 
     `num_words` is how many words begin in the row, words between white space and line ends, as `pack_blocks` counts
     them; the end token is the line ends that it stands for, and one at least. Words that are cut off and blank rows

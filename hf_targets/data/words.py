@@ -11,8 +11,8 @@ _LINE_END = ord("\n")
 def word_starts(texts: Sequence[str], *, line_ends: bool) -> np.ndarray:
     r"""Return the characters that begin a word in texts written one after the other, ascending.
 
-    A word is a run without white space; each text begins a new one. With `line_ends` each line end is a word too, as
-    is the convention of word-level perplexities on Penn Treebank and WikiText.
+    A word is a run without white space; each text begins a new one. With `line_ends` each "\\n" is a word too, as is
+    the convention of word-level perplexities on Penn Treebank and WikiText.
 
     >>> word_starts(["the cat\n", "a cat\n"], line_ends=True).tolist()
     [0, 4, 7, 8, 10, 13]

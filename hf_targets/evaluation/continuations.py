@@ -44,8 +44,8 @@ def take_prefixes(
         num_prefixes: How many, 1 or more.
         prefix_tokens: Tokens of a prefix.
         new_tokens: Tokens that follow it, of the rows behind it too.
-        begin: `"rows"`: a prefix is the first tokens of a row that has so many, hence no heading, and begins with a
-            sentence. `"anywhere"`: most prefixes begin inside a sentence.
+        begin: `"rows"`: a prefix is the first tokens of a row that has so many, hence no heading, and begins
+            with a sentence where rows do. `"anywhere"`: most prefixes begin inside a sentence.
     Raises:
         ValueError: If `begin` is unknown, or the text is too short for so many.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the first 32 tokens of each test sample in,

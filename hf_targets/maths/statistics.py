@@ -9,7 +9,9 @@ _ERRORS_OF_A_DIFFERENCE = 2
 
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of n values, and sqrt(var / n) with the unbiased variance; None in its place for one value.
+    """Return the mean of n values, and sqrt(var / n) with the unbiased variance.
+
+    The error is None for one value, and where the mean is not a finite number.
 
     Raises:
         ValueError: If there is no value.
@@ -22,10 +24,10 @@ def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | Non
     count = len(values)
     if not count:
         raise ValueError("a mean needs at least one value, got none")
-    mean = math.fsum(values) / count
-    if count == 1:
+    mean = sum(values) / count  # not fsum: it raises where a sum is beyond all numbers
+    if count == 1 or not math.isfinite(mean):
         return mean, None
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    variance = math.fsum((value - mean) * (value - mean) for value in values) / (count - 1)
     return mean, math.sqrt(variance / count)
 
 
@@ -80,4 +82,4 @@ def format_difference(values: Sequence[float], reference: Sequence[float], digit
         return f"{difference:+.{digits}f} (one seed)"
     both = math.hypot(error, base_error)
     shown = f"{difference:+.{digits}f} ± {both:.{digits}f}"
-    return shown if abs(difference) >= _ERRORS_OF_A_DIFFERENCE * both else f"none ({shown})"
+    return shown if abs(difference) >= _ERRORS_OF_A_DIFFERENCE * both and difference else f"none ({shown})"

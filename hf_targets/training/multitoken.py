@@ -81,7 +81,7 @@ class MultiTokenTrainer(TargetTrainer):
 
     Raises:
         ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary, or the
-            arguments ask for the heads of a model that has none.
+            arguments ask for the heads of a model that has none, or for their own phase under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
@@ -99,6 +99,11 @@ class MultiTokenTrainer(TargetTrainer):
             super().__init__(model=model, args=args, **kwargs)
         finally:
             args.label_smoothing_factor = smoothing
+        if args.head_warmup_steps is not None and self.is_deepspeed_enabled:
+            raise ValueError(
+                "head_warmup_steps takes two trainings of one model, and DeepSpeed allows one; train the heads first "
+                "in a run without DeepSpeed, with model.backbone.requires_grad_(False)"
+            )
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
 
     @property
@@ -116,14 +121,10 @@ class MultiTokenTrainer(TargetTrainer):
     def _train_heads_alone(self, num_steps: int) -> None:
         """Train the heads for so many steps, with an optimizer and a schedule of their own, and nothing else.
 
-        The schedule is of the kind of the training's, without its warm-up, and ends with the phase.
+        The schedule is of the kind of the training's, with its `lr_scheduler_kwargs` as they are, without its warm-up,
+        and ends with the phase. Optimizers and callbacks that the trainer was given are not used.
         """
         assert self.model is not None
-        if self.is_deepspeed_enabled:
-            raise ValueError(
-                "head_warmup_steps takes two trainings of one model, and DeepSpeed allows one; train the heads first "
-                "in a run without DeepSpeed, with model.backbone.requires_grad_(False)"
-            )
         trainer = _HeadsAlone(
             model=self.model,
             args=_arguments_of_heads(self.args, num_steps),

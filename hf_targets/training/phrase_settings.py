@@ -25,7 +25,10 @@ KINDS = ("words", "tokens", "fmm", "none")
 
 @dataclass
 class PhraseSettings:
-    """Phrases, negatives and losses; the defaults are the paper's, but for generated negatives, which take a model."""
+    """Phrases, negatives and losses; the defaults are the paper's, but for `kl_positions` and generated negatives.
+
+    Those negatives take a model. What the paper leaves open is in recipes/README.md.
+    """
 
     phrases: str = field(
         default="words",

@@ -9,7 +9,7 @@ class SeedSettings:
     """The seeds of a recipe that makes a table; they stand in place of the `seed` of Transformers' arguments.
 
     Raises:
-        ValueError: If there is no seed, or one is given twice or is below 0.
+        ValueError: If there is no seed, or one is given twice or out of [0, 2^32 - 1].
     """
 
     seeds: list[int] = field(
@@ -25,7 +25,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
     """Make sure that each seed gives a row of its own.
 
     Raises:
-        ValueError: If there is no seed, or one is given twice or is below 0.
+        ValueError: If there is no seed, or one is given twice or out of [0, 2^32 - 1].
     """
     if not seeds:
         raise ValueError("seeds must name at least one seed, got none; give, for example, --seeds 0 1 2")
@@ -33,8 +33,8 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise ValueError(
             f"seeds must differ, as the same seed gives the same row again, got {', '.join(map(str, twice))} twice"
         )
-    if min(seeds) < 0:
-        raise ValueError(f"seeds must be 0 or more, got {min(seeds)}")
+    if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
+        raise ValueError(f"seeds must be in [0, 2^32 - 1], which all generators take, got {wrong[0]}")
 
 
 def row_folder(name: str, seed: int | str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from hf_targets.maths.losses import perplexity
 from hf_targets.maths.statistics import format_difference, format_mean, mean_and_standard_error
 from hf_targets.training.comparison import Row
 
@@ -64,8 +65,8 @@ def format_differences(rows: Sequence[Row]) -> str:
 def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
     """Return the rows' perplexity bounds on the test text as a Markdown table.
 
-    With several seeds a bound is a mean with its standard error over seeds. With one it has half of its 95% interval
-    over the draws of times and masks, by Student's t, which says nothing of other seeds.
+    With several seeds a bound is a mean with its standard error over seeds. With one it has its 95% interval over the
+    draws of times and masks, by Student's t, which says nothing of other seeds.
 
     Args:
         what: The length protocol of the bounds, or another name for what they are of, for the heading.
@@ -82,7 +83,8 @@ def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
     for name, seeds in groups.items():
         bound = format_mean([row.test["perplexity"] for row in seeds])
         if len(seeds) == 1 and (margin := seeds[0].test.get("nelbo_margin")) is not None:
-            bound += f" ± {margin * seeds[0].test['perplexity']:.2f} (95%, draws)"
+            low, high = (perplexity(seeds[0].test["nelbo"] + side * margin) for side in (-1, 1))
+            bound += f" ({low:.2f} to {high:.2f}, 95% over draws)"
         ratio = mean(seeds, lambda row: row.test["perplexity"]) / mean(first, lambda row: row.test["perplexity"])
         lines.append(
             [

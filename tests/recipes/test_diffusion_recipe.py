@@ -1,6 +1,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import runpy
 import shutil
@@ -57,10 +58,9 @@ def test_the_comparison_leaves_a_table_a_figure_and_its_settings(trained):
     assert [row["name"] for row in results(folder)] == ["mdlm", "curve", "hidden-2-curves"]
     for row in results(folder):
         perplexity, margin = row["test"]["perplexity"], row["test"]["nelbo_margin"]
-        assert (
-            f"| {row['name']} | {row['num_parameters']:,} | {perplexity:.2f} ± {margin * perplexity:.2f} (95%, draws) |"
-            in printed
-        )
+        low, high = perplexity * math.exp(-margin), perplexity * math.exp(margin)
+        bound_shown = f"{perplexity:.2f} ({low:.2f} to {high:.2f}, 95% over draws)"
+        assert f"| {row['name']} | {row['num_parameters']:,} | {bound_shown} |" in printed
         assert f"Sample of {row['name']}: " in printed
         assert any("eval_perplexity" in entry for entry in row["history"])
     plain, curve, curves = (row["num_parameters"] for row in results(folder))

@@ -196,7 +196,7 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
         (["--block_size", "100000"], "a text must fill one block"),
         (["--resume_from_checkpoint", "some/path"], "resume_from_checkpoint must be true or false"),
         (["--seeds", "1", "0", "1"], "seeds must differ, as the same seed gives the same row again, got 1 twice"),
-        (["--seeds", "-1"], "seeds must be 0 or more, got -1"),
+        (["--seeds", "-1"], "seeds must be in [0, 2^32 - 1], which all generators take, got -1"),
         (["--seed", "3"], "seed is for a single training; give seeds in its place"),
         (["--head_warmup_steps", "0"], "head_warmup_steps must be at least 1, got 0"),
         (["--num_train_epochs", "0"], "a row is trained for at least one update"),

@@ -1,3 +1,5 @@
+import math
+
 from hf_targets.training.comparison import Row
 from hf_targets.training.tables import (
     by_name,
@@ -40,8 +42,8 @@ def test_a_difference_below_two_standard_errors_is_called_none():
 
 
 def test_a_bound_of_one_seed_has_the_interval_of_its_draws_and_says_so():
-    test = {"perplexity": 100.0, "nelbo_margin": 0.01}
-    assert "| 100.00 ± 1.00 (95%, draws) | 1.000 |" in format_bounds([row("mdlm", 0, test)])
+    test = {"perplexity": 100.0, "nelbo": math.log(100), "nelbo_margin": 0.1}
+    assert "| 100.00 (90.48 to 110.52, 95% over draws) | 1.000 |" in format_bounds([row("mdlm", 0, test)])
     assert "| parameters | perplexity (lengths predicted) |" in format_bounds(
         [row("mdlm", 0, test)], "lengths predicted"
     )

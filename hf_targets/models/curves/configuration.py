@@ -19,8 +19,7 @@ class CurveConfig(PreTrainedConfig):
     Its N_ratio = 0.2 for LM1B is not among those searched (appendix B.2: 2.0, 2.5, 3.0), nor what the text asks for,
     N > L: B^T B is singular, and the formula (B^T B)^-1 B^T does not exist. The pseudo-inverse in its place keeps 25 of
     the 128 directions of a text of 128, and the way there and back loses 81 % of unit noise (0.812 by
-    `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21). A small model with it ended 2% above plain MDLM on
-    sentences of LM1B, in less than half the time (recipes/README.md).
+    `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
 
     Eta is fixed or max(trunc(N * degree_ratio), 2). The paper gives it two readings; `degree_convention` chooses one:
 
@@ -103,6 +102,11 @@ class CurveConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
+        if self.degree == 1 and self.degree_convention == "order":
+            raise ValueError(
+                'degree must be at least 2 with degree_convention="order", as two control points or more shape a point '
+                "(appendix C.2), got 1"
+            )
         if not 0 < self.num_control_points_ratio < math.inf:
             raise ValueError(f"num_control_points_ratio must be above 0, got {self.num_control_points_ratio}")
         if not 0 <= self.degree_ratio < 1:

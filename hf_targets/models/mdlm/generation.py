@@ -66,9 +66,9 @@ class MaskedDiffusionGeneration:
             attention_mask: (batch, length), 0 at padding, which stays as it is. Prompts are padded on the left.
             token_type_ids: (batch, length), as BERT's tokenizer gives them, all 0: the model knows no second segment.
             batch_size: Texts to generate without `input_ids`; None: 1.
-            max_length: Tokens of the canvas, given ones counted: masks are appended up to it. A model of rows padded to
-                a length (`data.diffusion`) takes that length, and leaves padding at the end of its text. None: as long
-                as `input_ids`, or without them as the model's max_position_embeddings.
+            max_length: Tokens of the canvas, given ones counted: masks are appended up to it. A model of
+                `predicted` rows (`data.diffusion`) takes the length that they were padded to, and leaves padding at the
+                end of its text. None: as long as `input_ids`, or without them as the model's max_position_embeddings.
             num_steps: Of `ancestral`, `cached`, `confidence`; None: as many as the row with the most masked tokens has.
             temperature: 0 takes the most probable token.
             top_p: Draws among the most probable tokens of the network, as few as reach this probability together.

@@ -46,9 +46,9 @@ class OriginalLayout:
         """Return a model with the weights of a published checkpoint, such as "kuleshov-group/mdlm-owt".
 
         Sizes follow from the tensors. Heads (unless there are rotary frequencies), positions, dropout, time
-        conditioning, noise and the mask's id are those of a training checkpoint's `hyper_parameters`, else those of
-        config.json; `config` goes over both, with a warning where it differs in anything but dropout. No code of the
-        checkpoint is run.
+        conditioning and the mask's id are those of a training checkpoint's `hyper_parameters`, else those of
+        config.json. Noise is that of `hyper_parameters`, else log-linear, as config.json has none. `config` goes over
+        all, with a warning where it differs in anything but dropout. No code of the checkpoint is run.
 
         Args:
             source: A name on the Hub, a folder, a file, or a state dict. One of the training program's checkpoints, a
