@@ -41,7 +41,7 @@ smoke: setup  ## run every recipe at its smallest settings
 
 bench: setup  ## run the benchmarks of recipes/benchmarks
 	test -f runs/finetune_gptneo_wdr/config.json || $(MAKE) run
-	test -d runs/train_draft_heads/documentation || $(BIN)/python recipes/train_draft_heads.py \
+	ls -d runs/train_draft_heads/documentation/*-seed* > /dev/null 2>&1 || $(BIN)/python recipes/train_draft_heads.py \
 		recipes/settings/train_draft_heads/documentation.yaml
 	for file in recipes/benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 

@@ -32,6 +32,7 @@ from hf_targets.data.phrase_documents import documents_of
 from hf_targets.evaluation.continuations import (
     PrefixBegin,
     continue_prefixes,
+    format_column_differences,
     format_columns,
     measure_continuations,
     take_prefixes,
@@ -67,7 +68,9 @@ class Setup(SeedSettings):
     never: list[str] = field(
         default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
     )
-    judge: str | None = field(default=None, metadata={"help": "Whose perplexity of the texts; the first model's."})
+    judge: str | None = field(
+        default=None, metadata={"help": "Whose perplexity of the texts; the first model, of each seed its own."}
+    )
     feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, gpt2-large in the paper; None: no."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
@@ -76,6 +79,11 @@ class Setup(SeedSettings):
         super().__post_init__()
         if not self.models or len(set(self.models)) < len(self.models):
             raise ValueError(f"models must name at least one model, and each once, got {self.models}")
+
+
+def load(name: str, device: Any) -> Any:
+    """Return a model in evaluation mode."""
+    return AutoModelForCausalLM.from_pretrained(name).eval().to(device)
 
 
 def main() -> None:
@@ -103,18 +111,17 @@ def main() -> None:
         ids for word in setup.never for ids in tokenizer([word, f" {word}"], add_special_tokens=False)["input_ids"]
     ]
     sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
-    judge: Any = AutoModelForCausalLM.from_pretrained(setup.judge or first)
-    judge.eval().to(device)
-    judges = AutoTokenizer.from_pretrained(setup.judge or first)
-    judge_tokenizer = None if judges.get_vocab() == tokenizer.get_vocab() else judges
-    features = None if setup.feature_model is None else AutoModelForCausalLM.from_pretrained(setup.feature_model)
-    feature_tokenizer = None if setup.feature_model is None else AutoTokenizer.from_pretrained(setup.feature_model)
+    features: dict[str, Any] = {}
+    if (name := setup.feature_model) is not None:
+        features = {"feature_model": load(name, device), "feature_tokenizer": AutoTokenizer.from_pretrained(name)}
     table, written = defaultdict(list), defaultdict(list)
     for seed, name in product(setup.seeds, setup.models):
         if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:
             continue  # the same model writes the same text
-        model: Any = AutoModelForCausalLM.from_pretrained(name.replace("{seed}", str(seed)))
-        model.eval().to(device)
+        model = load(name.replace("{seed}", str(seed)), device)
+        judge_name = (setup.judge or setup.models[0]).replace("{seed}", str(seed))
+        judges = AutoTokenizer.from_pretrained(judge_name)
+        judge_tokenizer = None if judges.get_vocab() == tokenizer.get_vocab() else judges
         phrases_of = partial(vocabulary_of, model.get_output_embeddings().weight.shape[0])
         set_seed(seed)
         continued = continue_prefixes(
@@ -127,19 +134,12 @@ def main() -> None:
             bad_words_ids=banned or None,
             **sampling,
         )
-        columns = measure_continuations(
-            continued,
-            prefixes,
-            tokenizer,
-            judge=judge,
-            judge_tokenizer=judge_tokenizer,
-            feature_model=features,
-            feature_tokenizer=feature_tokenizer,
-        )
+        judge = {"judge": load(judge_name, device), "judge_tokenizer": judge_tokenizer}
+        columns = measure_continuations(continued, prefixes, tokenizer, **judge, **features)
         table[name].append(columns)
         written[name].append([tokenizer.decode(tokens) for tokens in continued.tokens])
         print(f"seed {seed}\n{format_columns({name: [columns]})}", flush=True)
-    print(f"\n{format_columns(table)}")
+    print(f"\n{format_columns(table)}\n\nAgainst the first:\n\n{format_column_differences(table)}")
     if setup.output is not None:
         content = {"settings": asdict(setup), "figures": table, "texts": written}
         Path(setup.output).parent.mkdir(parents=True, exist_ok=True)

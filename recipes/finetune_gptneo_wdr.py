@@ -129,17 +129,14 @@ def main() -> None:
     rows, best, model = [], None, None
     for rows, trainer in train_rows(models, args, corpus, run, seeds=setup.seeds, settings=asdict(setup)):
         if rows[-1].name == setup.rows[-1] and is_better(rows[-1], best):
-            best, model = rows[-1], cast(PreTrainedModel, trainer.model)
+            best, model = rows[-1], cast(PreTrainedModel, trainer.model).cpu()
     if args.process_index or best is None or model is None:
         return
 
     if setup.lora_rank is not None:
         model = cast(Any, model).merge_and_unload()
     told = {"dataset": setup.dataset, "command": shlex.join(["accelerate", "launch", *sys.argv])}
-    told |= {
-        "prompt": setup.prompt,
-        "head_warmup_steps": args.head_warmup_steps if set(setup.rows) - {"plain"} else None,
-    }
+    told |= {"prompt": setup.prompt, "head_warmup_steps": args.head_warmup_steps}
     sample = save_with_card(folder, name, model, tokenizer, rows, best, **told)
     plot_learning_curves(histories(rows), folder / "learning_curves.png")
     print(f"\n{format_table(rows)}\n\n{format_differences(rows)}\n\nSample: {sample!r}")

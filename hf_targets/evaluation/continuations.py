@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from statistics import fmean
 from typing import Any, Literal, get_args
@@ -15,7 +16,7 @@ from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.maths.statistics import format_mean
+from hf_targets.maths.statistics import format_difference, format_mean
 from hf_targets.models.weight_access import execution_device
 
 PrefixBegin = Literal["rows", "anywhere"]
@@ -231,8 +232,34 @@ def format_columns(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     | plain | 5.00 ± 1.00 |  |
     | ours | 3.00 | 1.00 |
     """
+    return _table(rows, {model: partial(_mean, seeds) for model, seeds in rows.items()})
+
+
+def format_column_differences(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return how far each model's columns are from the first's, as a Markdown table.
+
+    A difference below two standard errors is called none (`maths.statistics.format_difference`).
+
+    >>> print(format_column_differences({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0}, {"nsl": 3.0}]}))
+    | model | nsl |
+    | --- | ---: |
+    | ours | -2.00 ± 1.00 |
+    """
+    first, *others = rows
+    return _table(rows, {model: partial(_difference, rows[model], rows[first]) for model in others})
+
+
+def _mean(seeds: Sequence[Mapping[str, float]], name: str) -> str:
+    return format_mean([columns.get(name) for columns in seeds])
+
+
+def _difference(seeds: Sequence[Mapping[str, float]], reference: Sequence[Mapping[str, float]], name: str) -> str:
+    ours, theirs = ([columns[name] for columns in rows if name in columns] for rows in (seeds, reference))
+    return format_difference(ours, theirs) if ours and theirs else ""
+
+
+def _table(rows: Mapping[str, Sequence[Mapping[str, float]]], cell_of: Mapping[str, Callable[[str], str]]) -> str:
     names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(rows.values()))))
     lines = [["model", *names], ["---", *["---:"] * len(names)]]
-    for model, seeds in rows.items():
-        lines.append([model, *(format_mean([columns.get(name) for columns in seeds]) for name in names)])
+    lines += [[model, *map(cell, names)] for model, cell in cell_of.items()]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

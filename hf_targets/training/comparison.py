@@ -132,7 +132,8 @@ def train_rows(
 ) -> Iterator[tuple[list[Row], TargetTrainer]]:
     """Train every row with each seed, and yield after each one all rows so far, and its trainer with its model.
 
-    All rows of the first seed come first. `results.json` has all rows so far, with their histories.
+    All rows of the first seed come first. `results.json` has all rows so far, with their histories. The trainer loses
+    its model and its optimizer before the next row begins; whoever keeps the model keeps its memory.
 
     Args:
         make_models: By the name of the row, what makes its model.
@@ -159,6 +160,17 @@ def train_rows(
             content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(row) for row in rows]}
             write_json(run.folder / "results.json", content)
         yield rows, trainer
+        _release(trainer)
+
+
+def _release(trainer: TargetTrainer) -> None:
+    """Let go of the model and the optimizer of a trainer that is done, so that the next row has their memory."""
+    trainer.accelerator.free_memory()
+    for name in ("optimizer", "lr_scheduler", "model", "model_wrapped"):
+        setattr(trainer, name, None)
+    handler = trainer.callback_handler
+    for name in ("model", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"):
+        setattr(handler, name, None)
 
 
 def _arguments_of(name: str, args: TargetTrainingArguments, seed: int) -> TargetTrainingArguments:

@@ -1,5 +1,6 @@
 """LoRA on the backbone, and what a target adds trained in full beside it."""
 
+import torch
 from transformers import PreTrainedModel
 
 from hf_targets.extras import require
@@ -9,6 +10,9 @@ from hf_targets.training.phrases import has_phrases
 
 def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: float = 0.0):
     """Return the model under peft: LoRA on the backbone's linear layers, and what a target adds trained whole.
+
+    The adapters' first weights depend on the seed that was set last (`torch.initial_seed`), and not on what was drawn
+    since, so that models with and without new parts begin with the same ones. The random state stays as it is.
 
     Args:
         rank: Of the adapters, 1 or more.
@@ -32,4 +36,6 @@ def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: floa
         modules_to_save=None if whole is None else [whole],
         task_type="CAUSAL_LM",
     )
-    return peft.get_peft_model(model, config)
+    with torch.random.fork_rng():
+        torch.manual_seed(torch.initial_seed())
+        return peft.get_peft_model(model, config)

@@ -111,8 +111,9 @@ def write_model_card(
         rows: All rows of the comparison.
         best: The row whose model this is.
         sample: A generated text.
-        head_warmup_steps: Of the phase in which heads learnt alone, if there was one.
+        head_warmup_steps: Of the phase in which heads learnt alone, if there was one; rows without heads had none.
     """
+    has_heads = any(row.ensemble_weight is not None for row in rows)
     results = [
         EvalResult(
             task_type="text-generation",
@@ -141,7 +142,7 @@ def write_model_card(
         name=name,
         what=_describe(config),
         dataset=dataset,
-        phase="" if head_warmup_steps is None else _PHASE.format(steps=head_warmup_steps),
+        phase=_PHASE.format(steps=head_warmup_steps) if head_warmup_steps and has_heads else "",
         seeds=_describe_seeds(rows, best),
         table=format_table(rows),
         differences=format_differences(rows),

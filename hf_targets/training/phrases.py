@@ -19,6 +19,8 @@ from hf_targets.models.weight_access import num_rows
 from hf_targets.training.arguments import DynamicVocabTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
 
+_EVALUATION_SEED = 0  # of all trainings alike, so that their seeds are compared on the same phrases
+
 
 def has_phrases(model: nn.Module) -> bool:
     """Return whether this is a model with a dynamic vocabulary, plain or under peft."""
@@ -82,10 +84,10 @@ class DynamicVocabTrainer(TargetTrainer):
         return self.args.encoder_learning_rate
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Load evaluation batches, whose phrases are the same each time and leave those of training as they are."""
+        """Load evaluation batches, whose phrases are the same each time, whatever the seed of the training."""
         training = self.data_collator
         if isinstance(training, PhraseCollator):
-            self.data_collator = training.seeded(self.args.seed)
+            self.data_collator = training.seeded(_EVALUATION_SEED)
         try:
             return super().get_eval_dataloader(eval_dataset)
         finally:

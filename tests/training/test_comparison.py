@@ -1,13 +1,23 @@
+import gc
+import weakref
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from hf_targets import MultiTokenTrainingArguments
-from hf_targets.training.comparison import train_row
+from hf_targets.training.comparison import train_row, train_rows
 from hf_targets.training.multitoken import MultiTokenTrainer
+from hf_targets.training.runs import Run
 from tests.tiny_models import make_backbone, make_model
 from tests.training.test_multitoken import blocks
 
 CORPUS = {"train": blocks(16), "validation": blocks(8, seed=1), "test": blocks(8, seed=2)}
+
+
+@dataclass
+class Setup:
+    overwrite_output_dir: bool = False
 
 
 def arguments(folder, **options):
@@ -148,3 +158,18 @@ def test_a_training_of_no_length_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"at least one update, got num_train_epochs=0"):
         train_row("one", lambda: make_model("gpt2"), arguments(tmp_path / "out", num_train_epochs=0), CORPUS)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_row_begins_without_the_model_and_the_optimizer_of_the_row_before(tmp_path):
+    alive, before = [], []
+
+    def make():
+        gc.collect()
+        alive.extend(reference() is not None for reference in before)
+        return make_model("gpt2")
+
+    args = arguments(tmp_path, num_train_epochs=1)
+    run = Run(Setup(), args, outputs=(), rows=["one", "two"], seeds=[0])
+    for _, trainer in train_rows({"one": make, "two": make}, args, CORPUS, run, seeds=[0], settings={}):
+        before += [weakref.ref(trainer.model), weakref.ref(trainer.optimizer)]
+    assert alive == [False, False]
