@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.length_protocols import MAY_MASK, NUM_TOKENS, check_one_protocol, protocol_columns
 from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
 
@@ -20,9 +21,6 @@ _COLUMNS = {**_COLUMNS, "num_words": Value("int64")}
 
 LengthProtocol = Literal["predicted", "published", "conditional"]
 """How the padding of a row counts; `sentence_rows` tells them apart."""
-
-NUM_TOKENS, MAY_MASK = "num_tokens", "may_mask"
-"""Columns: the tokens of text in a row with padding that is predicted, and where a row may be masked."""
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -207,7 +205,7 @@ class DiffusionCollator:
     tokenizer pads, and refuses GPT-2's.
 
     Raises:
-        ValueError: When called, if there is no row.
+        ValueError: When called, if there is no row, or rows of more than one `length_protocol`.
 
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> texts = Dataset.from_dict({"text": ["the cat\n", "the end of it\n"]})
@@ -231,14 +229,16 @@ class DiffusionCollator:
         """Return the batch; shapes and names are in the class's docstring."""
         if not features:
             raise ValueError("a batch must have at least one row, got none")
+        check_one_protocol({protocol_columns(row) for row in features})
         rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
-        fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED, MAY_MASK: 0}
+        protocol = protocol_columns(features[0])
+        fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED}
+        fills |= {MAY_MASK: 0} if MAY_MASK in protocol else {}
         batch = {
             name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
             for name, fill in fills.items()
-            if name in rows[0]
         }
-        counts = [name for name in ("num_words", NUM_TOKENS) if name in rows[0]]
+        counts = [name for name in ("num_words", *protocol) if name in features[0] and name not in fills]
         return {**batch, **{name: torch.tensor([int(row[name]) for row in rows]) for name in counts}}
 
 

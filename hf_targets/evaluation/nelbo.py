@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_targets.data.diffusion import MAY_MASK, NUM_TOKENS
+from hf_targets.data.length_protocols import (
+    MAY_MASK,
+    NUM_TOKENS,
+    check_num_tokens,
+    check_one_protocol,
+    protocol_columns,
+)
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
@@ -101,8 +107,9 @@ def perplexity_bound(
         seed: Of times and masks; the global random state is neither used nor changed.
         batch_size: Rows in one forward pass.
     Raises:
-        ValueError: If there is no target, a row has holes in its mask or columns of different lengths, or `num_draws`,
-            `seed` or `batch_size` is too small.
+        ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
+            than `num_tokens`, rows are of more than one `length_protocol`, or `num_draws`, `seed` or `batch_size` is
+            too small.
     Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that has one time for each row,
         drawn evenly over a batch, and tells no error.
     """
@@ -115,11 +122,14 @@ def perplexity_bound(
             "this is no bound on the perplexity; train with another noise_schedule to have one",
             stacklevel=2,
         )
-    blocks, words, num_tokens = [], [], 0
+    blocks, words, num_tokens, protocols = [], [], 0, set()
     for place, row in enumerate(rows):
         blocks.append(_columns(row, place))
         words.append(row.get("num_words"))
-        num_tokens += int(row.get(NUM_TOKENS, (blocks[-1][1] != IGNORED).sum()))
+        check_num_tokens(row, place)
+        protocols.add(protocol_columns(row))
+        num_tokens += int(row[NUM_TOKENS] if NUM_TOKENS in protocol_columns(row) else (blocks[-1][1] != IGNORED).sum())
+    check_one_protocol(protocols)
     noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
     measured = [place for place, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
     measured.sort(key=lambda place: -len(blocks[place][0]))  # rows of a length together
@@ -143,6 +153,6 @@ def perplexity_bound(
 def _columns(row: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tokens and labels of a row without its hidden padding, and where it may be masked."""
     ids, labels = row_of_block(row, place)
-    if MAY_MASK not in row:
+    if row.get(MAY_MASK) is None:
         return ids, labels, labels != IGNORED
     return ids, labels, row_of_block({**row, "labels": row[MAY_MASK]}, place)[1].bool()

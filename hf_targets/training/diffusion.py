@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,16 @@ from torch.utils.data import IterableDataset
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
 from hf_targets.data.blocks import has_token
-from hf_targets.data.diffusion import MAY_MASK, NUM_TOKENS, DiffusionCollator
+from hf_targets.data.diffusion import DiffusionCollator
+from hf_targets.data.length_protocols import (
+    MAY_MASK,
+    NUM_TOKENS,
+    Columns,
+    check_num_tokens,
+    check_one_protocol,
+    protocol_columns,
+    protocol_columns_of,
+)
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.models.mdlm.bound import EvaluationNoise, mean_bound
@@ -31,7 +40,10 @@ TIMES_COLUMN, PLACE_COLUMN = "timesteps", "row_place"
 
 
 class _RowsWithPlaces(TorchDataset):
-    """Rows that know their places in a data set, and so their times and masks in whatever batch they come."""
+    """Rows that know their places in a data set, and so their times and masks in whatever batch they come.
+
+    They are checked as they are asked for: each must be of the `length_protocol` of the first one.
+    """
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -40,7 +52,15 @@ class _RowsWithPlaces(TorchDataset):
         return len(self.rows)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        return {**self.rows[place], PLACE_COLUMN: place}
+        row = self.rows[place]
+        check_num_tokens(row, place)
+        check_one_protocol({self.columns, protocol_columns(row)})
+        return {**row, PLACE_COLUMN: place}
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Those of the first row."""
+        return protocol_columns(self.rows[0])
 
 
 def _collate_with_places(collate: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -49,6 +69,7 @@ def _collate_with_places(collate: Callable[..., Any], rows: Sequence[Mapping[str
 
 
 def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    check_one_protocol({protocol_columns(row) for row in rows})
     lengths = {len(row["input_ids"]) for row in rows}
     if len(lengths) > 1:
         raise ValueError(
@@ -85,8 +106,9 @@ class DiffusionTrainer(TargetTrainer):
             a tokenizer, or with `timesteps`, it takes rows of one length.
     Raises:
         ValueError: Before training starts, if the model is another, a data set has token ids beyond its vocabulary,
-            the mask is another than the tokenizer's or among the labels, there are `timesteps` where they would not be
-            used, or weights that are sharded (FSDP, DeepSpeed) are to be averaged.
+            rows of more than one `length_protocol`, the mask is another than the tokenizer's or among the labels, there
+            are `timesteps` where they would not be used, or weights that are sharded (FSDP, DeepSpeed) are to be
+            averaged. In an evaluation, if a row has fewer labels than `num_tokens`.
     """
 
     args: DiffusionTrainingArguments
@@ -141,6 +163,8 @@ class DiffusionTrainer(TargetTrainer):
         if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
             raise ValueError(f"evaluation draws its own times, and the {name} data has timesteps; give clean text")
         super()._check_dataset(dataset, name)
+        if isinstance(dataset, Dataset):
+            check_one_protocol(protocol_columns_of(dataset), f"the {name} data: ")
         if isinstance(dataset, Dataset) and has_token(dataset, "labels", self._mask_token_id):
             raise ValueError(
                 f"labels are clean tokens, and the {name} data has the mask among them, id {self._mask_token_id}; give "
