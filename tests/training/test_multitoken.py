@@ -135,6 +135,19 @@ def test_only_the_heads_move_in_their_own_phase(options, tmp_path):
     assert model.forward == forward  # nothing of the phase is left around it
 
 
+def test_deepspeed_with_a_phase_of_the_heads_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    create = MultiTokenTrainer.create_accelerator_and_postprocess
+
+    def under_deepspeed(trainer):
+        create(trainer)
+        trainer.is_deepspeed_enabled = True
+
+    monkeypatch.setattr(MultiTokenTrainer, "create_accelerator_and_postprocess", under_deepspeed)
+    with pytest.raises(ValueError, match="DeepSpeed allows one; train the heads first"):
+        make_trainer(tmp_path, head_warmup_steps=2)
+    make_trainer(tmp_path)
+
+
 def test_a_resumed_run_has_had_the_phase_of_its_heads(tmp_path, monkeypatch):
     def run(folder, resume=None):
         options = {"head_warmup_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}

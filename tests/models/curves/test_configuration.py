@@ -88,6 +88,7 @@ def test_a_configuration_saved_without_a_convention_loads_as_degree():
         ({"num_control_points": 5, "degree": 5}, "a degree-5 curve needs at least 6 control points, got .*=5"),
         ({"num_control_points": 0}, "num_control_points must be an integer, 1 or more, got 0"),
         ({"degree": 2.5}, "degree must be an integer, 1 or more, got 2.5"),
+        ({"degree": 1, "degree_convention": "order"}, "at least 2 with degree_convention=.order., .* got 1"),
         ({"degree_convention": "orders"}, "one of 'degree', 'order', got 'orders'.*the degree is one less"),
         (
             {"num_control_points": 4, "degree": 5, "degree_convention": "order"},
