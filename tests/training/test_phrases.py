@@ -112,7 +112,7 @@ def test_perplexities_are_those_of_the_losses_of_all_rows(family, tmp_path):
         seed=42,
         per_device_eval_batch_size=3,
     ).evaluate()
-    collate, sums = tiny_models.make_collator(**options).seeded(42), [0.0, 0.0]
+    collate, sums = tiny_models.make_collator(**options).seeded(0), [0.0, 0.0]  # whatever the seed of the training
     for start in (0, 3, 6):
         batch = collate([dataset[row] for row in range(start, min(7, start + 3))])
         output = model(**batch)
