@@ -179,12 +179,18 @@ train(make(sys.argv[1])[0], resume=False)
 """
 
 
-@pytest.mark.parametrize("file", ["training_args.bin", "rng_state.pth"])
-def test_a_training_killed_while_it_saves_ends_as_unbroken(file, tmp_path):
-    command = [sys.executable, "-c", _KILLED, str(tmp_path / "run"), file]
+def run_killed(program, *arguments):
+    """Run a program in a process of its own, and return how it ended."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    print(done.stderr.decode())
+    return done.returncode
+
+
+@pytest.mark.parametrize("file", ["training_args.bin", "rng_state.pth"])
+def test_a_training_killed_while_it_saves_ends_as_unbroken(file, tmp_path):
+    assert run_killed(_KILLED, tmp_path / "run", file) == -signal.SIGKILL
     assert (tmp_path / "run" / "checkpoint-4" / file).exists()
     trainer, counter = make(tmp_path / "run")
     train(trainer, resume=True)
@@ -192,6 +198,35 @@ def test_a_training_killed_while_it_saves_ends_as_unbroken(file, tmp_path):
     unbroken, _ = make(tmp_path / "unbroken")
     train(unbroken, resume=False)
     assert_same(weights(trainer.model), weights(unbroken.model), rtol=0, atol=0)
+
+
+_KILLED_AMONG_HEADS = """
+import os, signal, sys
+from hf_targets.training import multitoken
+from tests.training.test_resuming import make
+from hf_targets.training.resuming import train
+
+step = multitoken._HeadsAlone.training_step
+
+def killed(self, *args, **kwargs):
+    if self.state.global_step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *args, **kwargs)
+
+multitoken._HeadsAlone.training_step = killed
+train(make(sys.argv[1], head_warmup_steps=3)[0], resume=False)
+"""
+
+
+def test_a_training_killed_while_its_heads_learn_alone_begins_anew_with_that_phase(tmp_path):
+    assert run_killed(_KILLED_AMONG_HEADS, tmp_path / "run") == -signal.SIGKILL
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+    resumed, counter = make(tmp_path / "run", head_warmup_steps=3)
+    train(resumed, resume=True)
+    assert counter.steps == 6
+    unbroken, _ = make(tmp_path / "unbroken", head_warmup_steps=3)
+    train(unbroken, resume=False)
+    assert_same(weights(resumed.model), weights(unbroken.model), rtol=0, atol=0)
 
 
 _TWO = """
