@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
@@ -50,12 +50,13 @@ class Setup(SeedSettings):
         default_factory=list,
         metadata={"help": "Names or folders, with {seed} or without; the first one's tokenizer is that of all."},
     )
-    dataset: str = field(default="wikitext-2", metadata={"help": "Its test text has the prefixes, train documents."})
+    dataset: str = field(default="wikitext-2", metadata={"help": "Its training text has the documents."})
+    split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     prefix_begin: PrefixBegin = field(
-        default="rows", metadata={"help": "The first tokens of paragraphs, or of any place of the test text."}
+        default="rows", metadata={"help": "The first tokens of paragraphs, or of any place of the text."}
     )
-    num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the test text."})
+    num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
     prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
     num_documents: int = field(default=32, metadata={"help": "Documents retrieved for each prefix."})
@@ -93,13 +94,12 @@ def main() -> None:
     first = setup.models[0].replace("{seed}", str(setup.seeds[0]))
     tokenizer = AutoTokenizer.from_pretrained(first)
     texts = load_corpus(setup.dataset, config_name=setup.dataset_config)
-    rows = tokenizer(list(texts["test"]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
+    rows = tokenizer(list(texts[setup.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
     sizes = {"prefix_tokens": setup.prefix_tokens, "new_tokens": setup.new_tokens}
     prefixes = take_prefixes(rows, setup.num_prefixes, begin=setup.prefix_begin, **sizes)
     documents = documents_of(texts["train"]["text"], setup.document_words)
     retriever = DocumentRetriever.lexical(documents)
-    whole_words = setup.units == "words"
-    longest = setup.max_tokens
+    whole_words, longest = setup.units == "words", setup.max_tokens
     miner = WordNgrams(max_tokens=longest) if whole_words else TokenNgrams(setup.min_tokens, longest)
 
     def vocabulary_of(vocab_size: int, tokens: Sequence[int]) -> PhraseVocabulary:

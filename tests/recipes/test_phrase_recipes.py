@@ -142,6 +142,9 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
     assert len(one) == len(other) == 4
     assert one != other
     assert 0 < figures["nsl"] <= 24
+    run("evaluate_generation", "--models", models[1], *output, "--split", "validation")
+    other_prefixes = json.loads((tmp_path / "out.json").read_text())["texts"]
+    assert other_prefixes[models[1]] != content["texts"][models[1]]
 
 
 @pytest.mark.parametrize(
