@@ -3,14 +3,14 @@
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from hf_targets.models.headless import headless
-from hf_targets.models.mdlm.configuration import MdlmConfig
-from hf_targets.models.mdlm.features import MdlmModel
-from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
-from hf_targets.models.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.models.multitoken.configuration import MultiTokenConfig
-from hf_targets.models.phrases.configuration import DynamicVocabConfig
-from hf_targets.models.phrases.model import DynamicVocabForCausalLM
+from hf_targets.backbones.headless import headless
+from hf_targets.masked_diffusion.configuration import MdlmConfig
+from hf_targets.masked_diffusion.features import MdlmModel
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.multitoken.configuration import MultiTokenConfig
+from hf_targets.phrases.configuration import DynamicVocabConfig
+from hf_targets.phrases.model import DynamicVocabForCausalLM
 
 MODELS = [
     (AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM),

@@ -28,7 +28,7 @@ from hf_targets import (
     WordNgrams,
     load_corpus,
 )
-from hf_targets.data.phrase_documents import documents_of
+from hf_targets.data.documents import documents_of
 from hf_targets.evaluation.continuations import (
     PrefixBegin,
     continue_prefixes,

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoTokenizer, set_seed
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, TokenNgrams, WordNgrams
-from hf_targets.figures.phrase_highlighting import mark_in_terminal, phrase_page
+from hf_targets.phrases.highlighting import mark_in_terminal, phrase_page
 from hf_targets.training.settings import parse
 
 

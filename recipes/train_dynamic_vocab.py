@@ -29,9 +29,9 @@ from hf_targets import (
     train_bpe_tokenizer,
 )
 from hf_targets.evaluation.continuations import format_columns
+from hf_targets.phrases.settings import PhraseSettings, make_collator, phrase_rows
 from hf_targets.training.comparison import train_rows
 from hf_targets.training.lora import add_lora
-from hf_targets.training.phrase_settings import PhraseSettings, make_collator, phrase_rows
 from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse

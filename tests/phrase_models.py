@@ -4,9 +4,9 @@ from functools import cache
 
 import torch
 
-from hf_targets.data.phrase_vocabulary import PhraseVocabulary
 from hf_targets.data.tokenization import word_level_tokenizer
-from hf_targets.models.phrases.model import DynamicVocabForCausalLM
+from hf_targets.phrases.model import DynamicVocabForCausalLM
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.tiny_models import VOCAB, make_backbone
 
 WORDS = word_level_tokenizer([" ".join(["abcdef", *(f"w{number:02}" for number in range(2, VOCAB - 2))]) + "\n"])

@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, PhraseCollator, PhraseVocabulary, TokenNgrams
-from hf_targets.data.phrase_negatives import Prefixes, SelfRetrieval
 from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.phrases.batches.negatives import Prefixes, SelfRetrieval
 
 VOCAB = 50
 _SMALL = {"vocab_size": VOCAB, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}

@@ -1,1 +1,1 @@
-"""From text to batches: corpora, tokenizers, and blocks of token ids."""
+"""From text to batches: corpora, tokenizers, documents, and blocks of token ids."""

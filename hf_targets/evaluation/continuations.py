@@ -10,14 +10,14 @@ from typing import Any, Literal, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.data.phrase_vocabulary import PhraseVocabulary
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.maths.statistics import format_difference, format_mean
-from hf_targets.models.weight_access import execution_device
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 PrefixBegin = Literal["rows", "anywhere"]
 

@@ -15,9 +15,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.extras import require
-from hf_targets.models.dropout import without_dropout
-from hf_targets.models.weight_access import execution_device
 
 GIVEN = "given features"
 """What stands for the name of the feature model where features were given."""

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
-from hf_targets.models.dropout import without_dropout
-from hf_targets.models.weight_access import execution_device
 
 _DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
 

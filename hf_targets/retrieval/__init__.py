@@ -1,1 +1,1 @@
-"""Nearest-neighbour search: phrases by their embeddings, documents by their text."""
+"""Nearest-neighbour search: vectors by their inner products, documents by their text."""

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
-from hf_targets.models.checkpoint import check_tensors
-from hf_targets.models.published import read_tensors
-from hf_targets.models.weight_access import is_readable
+from hf_targets.backbones.checkpoint import check_tensors
+from hf_targets.backbones.published import read_tensors
+from hf_targets.backbones.weight_access import is_readable
 
 AVERAGING_NAME = "averaging.safetensors"
 """The file of a checkpoint with what its model's file, which has the average, does not: the raw weights."""

@@ -11,8 +11,8 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_targets.multitoken.trainer import MultiTokenTrainer, heads_of
 from hf_targets.training.arguments import MultiTokenTrainingArguments, TargetTrainingArguments
-from hf_targets.training.multitoken import MultiTokenTrainer, heads_of
 from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
 from hf_targets.training.resuming import train
 from hf_targets.training.runs import Run
@@ -30,9 +30,8 @@ class Row:
         num_parameters: Trainable ones.
         seconds: Of training, evaluations included, in all its parts.
         ensemble_weight: The lambda of the lowest validation perplexity among those above 0, for a model with heads.
-        validation, test: Metrics of `training.multitoken.perplexities`, by their names there, or the bounds of
-            `training.diffusion`. Of the test text there is none that was chosen on it: `perplexity_ensemble` is that of
-            the ensemble weight above.
+        validation, test: Metrics of the trainer's evaluations, by their names there. Of the test text there is none
+            that was chosen on it: `perplexity_ensemble` is that of the ensemble weight above.
         history: Trainer's log.
     """
 

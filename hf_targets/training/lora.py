@@ -4,8 +4,8 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_targets.extras import require
-from hf_targets.training.multitoken import heads_of
-from hf_targets.training.phrases import has_phrases
+from hf_targets.multitoken.trainer import heads_of
+from hf_targets.phrases.trainer import has_phrases
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: float = 0.0):

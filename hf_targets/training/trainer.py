@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from transformers import Trainer
 
+from hf_targets.backbones.alignment import mask_first_tokens
+from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.maths.losses import IGNORED
-from hf_targets.models.alignment import mask_first_tokens
-from hf_targets.models.weight_access import num_rows
 
 WORDS_COLUMN = "num_words"
 

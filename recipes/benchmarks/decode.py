@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
-from hf_targets.training.draft_heads import KINDS, draft_text
+from hf_targets.multitoken.draft_heads import KINDS, draft_text
 from hf_targets.training.seeds import row_folder
 from hf_targets.training.settings import parse
 

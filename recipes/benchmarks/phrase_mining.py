@@ -22,7 +22,7 @@ from hf_targets import (
     load_corpus,
     train_bpe_tokenizer,
 )
-from hf_targets.data.tokenized_text import TokenizedText
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.training.settings import parse
 
 

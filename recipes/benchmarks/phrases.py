@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
-from hf_targets.data.phrase_windows import plan_windows
-from hf_targets.decoding.phrases.table import PhraseTable
-from hf_targets.evaluation.phrase_costs import format_phrase_costs, model_size, phrase_costs
-from hf_targets.evaluation.phrase_search import clustered_embeddings, compare_indexes, format_index_speeds
+from hf_targets.phrases.costs import format_phrase_costs, model_size, phrase_costs
+from hf_targets.phrases.decoding.table import PhraseTable
+from hf_targets.phrases.windows import plan_windows
+from hf_targets.retrieval.index_benchmark import clustered_embeddings, compare_indexes, format_index_speeds
 from hf_targets.training.settings import parse
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer
 
 from hf_targets.data.blocks import pack_blocks
-from hf_targets.data.diffusion import sentence_rows, wrapped_blocks
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.masked_diffusion.rows import sentence_rows, wrapped_blocks
 
 SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "the mat is flat and the cat is fat\n"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "d", "##o", "##g", "mat", "a", "is"]

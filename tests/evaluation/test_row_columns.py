@@ -3,10 +3,10 @@
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from hf_targets.data.diffusion import DiffusionCollator, sentence_rows
-from hf_targets.evaluation.nelbo import perplexity_bound
+from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
+from hf_targets.masked_diffusion.rows import DiffusionCollator, sentence_rows
 from tests.diffusion_training import make_trainer
-from tests.evaluation.test_length_protocols import TOKENIZER, random_model
+from tests.masked_diffusion.test_length_protocols import TOKENIZER, random_model
 
 TEXTS = Dataset.from_dict({"text": ["a a a a a a a a\n", "a a a\n"]})
 LISTS = ("input_ids", "attention_mask", "labels")

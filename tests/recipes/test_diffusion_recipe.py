@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, load_corpus, train_bpe_tokenizer
-from hf_targets.data.diffusion import sentence_rows, wrapped_blocks
-from hf_targets.evaluation.nelbo import perplexity_bound
+from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
+from hf_targets.masked_diffusion.rows import sentence_rows, wrapped_blocks
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "recipes" / "settings" / "train_mdlm_curve" / "smoke.yaml"

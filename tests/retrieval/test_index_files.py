@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from hf_targets.retrieval.phrases import PhraseIndex
+from hf_targets.retrieval.vector_index import PhraseIndex
 
 faiss = pytest.importorskip("faiss")
 MODES = [{"mode": "exact"}, {"mode": "ivf", "num_lists": 3, "num_probes": 2}]

@@ -7,8 +7,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import TrainerCallback
 
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.losses import IGNORED
-from hf_targets.models.mdlm.model import MdlmForMaskedDiffusion
 from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
 from tests.diffusion_training import bound, make_trainer
 from tests.memory import realigned

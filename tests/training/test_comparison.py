@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from hf_targets import MultiTokenTrainingArguments
+from hf_targets.multitoken.trainer import MultiTokenTrainer
 from hf_targets.training.comparison import train_row, train_rows
-from hf_targets.training.multitoken import MultiTokenTrainer
 from hf_targets.training.runs import Run
+from tests.multitoken.test_trainer import blocks
 from tests.tiny_models import make_backbone, make_model
-from tests.training.test_multitoken import blocks
 
 CORPUS = {"train": blocks(16), "validation": blocks(8, seed=1), "test": blocks(8, seed=2)}
 

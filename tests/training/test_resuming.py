@@ -13,9 +13,9 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from hf_targets.training.outputs import TRAINING_NAME
 from hf_targets.training.resuming import train
 from tests import diffusion_training
+from tests.multitoken.test_trainer import make_trainer
 from tests.tiny_models import make_model
 from tests.trainer_runs import assert_same, run_processes, weights
-from tests.training.test_multitoken import make_trainer
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}

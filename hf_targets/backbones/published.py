@@ -1,0 +1,67 @@
+"""Files of checkpoints in other programs' layouts: found in a folder or on the Hub, and read as tensors alone."""
+
+import json
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers.utils.hub import cached_file
+
+from hf_targets.backbones.weight_files import HUB_ARGUMENTS
+
+
+def find_checkpoint(
+    name: str | os.PathLike, files: Sequence[str], hub: Mapping[str, Any]
+) -> tuple[Path, dict[str, Any]]:
+    """Return a checkpoint's file of weights, and what the config.json beside it says, {} without one.
+
+    Args:
+        name: A folder, a repository of the Hub, or the file of weights itself.
+        files: Names of the file, the first that there is.
+        hub: Where in the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+    Raises:
+        ValueError: If there is none of the files, config.json is cut short, or `hub` has another argument.
+    """
+    if unknown := set(hub) - set(HUB_ARGUMENTS):
+        raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {', '.join(HUB_ARGUMENTS)}")
+    find = partial(cached_file, name, _raise_exceptions_for_missing_entries=False, **hub)
+    local = Path(name).is_file()
+    file = name if local else next(filter(None, map(find, files)), None)
+    if file is None:
+        raise ValueError(f"{name} holds none of {', '.join(files)}; give the file of weights itself")
+    beside = Path(name).with_name("config.json") if local else find("config.json")
+    return Path(file), _read_config(Path(beside)) if beside and Path(beside).is_file() else {}
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not whole JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{file} must hold settings by name, got a {type(config).__name__}")
+    return config
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, or of one of PyTorch's that holds nothing else; no code is run.
+
+    Raises:
+        ValueError: If the file is not whole, or holds something else.
+    """
+    try:
+        tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is not a whole file of tensors: {error}") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:  # torch advises to run the code in the file
+        raise ValueError(f"{file} is not a whole file of tensors ({type(error).__name__})") from error
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise ValueError(f"{file} must hold tensors by name and nothing else, got a {type(tensors).__name__}")
+    return tensors

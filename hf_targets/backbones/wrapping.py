@@ -1,0 +1,222 @@
+"""What all models around a backbone do in the same way."""
+
+# pyright: reportAttributeAccessIssue=false
+# (a mixin: the backbone and PreTrainedModel's methods are its model's)
+
+import copy
+import inspect
+import logging
+from os import PathLike
+from typing import Any, Self
+
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.weight_access import execution_device, is_readable
+from hf_targets.backbones.weight_files import HUB_ARGUMENTS, broken_files_named
+
+logger = logging.getLogger(__name__)
+
+LOADING_ARGUMENTS = (
+    *HUB_ARGUMENTS,
+    "attn_implementation",
+    "device_map",
+    "dtype",
+    "max_memory",
+    "offload_buffers",
+    "offload_folder",
+    "quantization_config",
+    "torch_dtype",
+    "trust_remote_code",
+    "use_safetensors",
+    "variant",
+)
+"""What `from_base` passes on to `from_pretrained` where it is given a name or a path."""
+
+
+class _DynamicCacheSupport:
+    """`_supports_default_dynamic_cache` of a wrapper: the backbone's own for a model, and True for the class."""
+
+    def __get__(self, model: Any, owner: type) -> Any:
+        return (lambda: True) if model is None else model.backbone._supports_default_dynamic_cache
+
+
+class WrapsBackbone:
+    """A model with a `backbone`, a causal language model, whose embeddings, cache and attention are its own."""
+
+    new_part: str
+    """Name of the module that the target adds."""
+    trained_by: str
+    """Name of the trainer that trains all of the model."""
+    base_model_prefix = "backbone"
+    accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True  # what we add has no attention of its own kind: each Transformer inside answers for itself
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _supports_default_dynamic_cache = _DynamicCacheSupport()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a model; its backbone generates with the same configuration of generation as the model."""
+        loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model.backbone.generation_config = copy.deepcopy(model.generation_config)
+        return loaded
+
+    @property
+    def base_model(self) -> nn.Module:
+        """The backbone without its output embedding: what makes the hidden states that all predictions are read from.
+
+        `base_model_prefix` names the backbone itself, whose weights have that prefix in a checkpoint.
+        """
+        return self.backbone.base_model
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode; a backbone with nothing to train stays in evaluation mode, in which it will decode."""
+        super().train(mode)
+        if mode and not any(parameter.requires_grad for parameter in self.backbone.parameters()):
+            self.backbone.eval()
+        return self
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the backbone's input embedding."""
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the backbone's input embedding."""
+        self.backbone.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the backbone's output embedding."""
+        return output_embedding(self.backbone)
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the backbone's output embedding."""
+        self.backbone.set_output_embeddings(new_embeddings)
+
+    def add_model_tags(self, tags: list[str] | str) -> None:
+        """Tag the model, as TRL's trainers do with the model that they will train.
+
+        Raises:
+            ValueError: If that is SFTTrainer: it reads hidden states and output matrix itself, for the loss of the next
+                token alone, and would pass by what the target adds.
+        """
+        names = {tags} if isinstance(tags, str) else set(tags)
+        new_part = getattr(self, self.new_part)
+        if {"trl", "sft"} <= names:
+            raise ValueError(
+                f"TRL's SFTTrainer computes the loss of the next token alone, and would never train this model's "
+                f"{self.new_part}; use {self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
+            )
+        if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
+            logger.warning(
+                "TRL trains the backbone of %s and leaves its %s as they are: train them again afterwards, with %s",
+                type(self).__name__,
+                self.new_part,
+                self.trained_by,
+            )
+        super().add_model_tags(tags)  # pyright: ignore
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        """Check what `generate` was given, as Transformers does: segments and embeddings, which some do not take."""
+        takes = {
+            "token_type_ids": self.backbone.base_model.forward,
+            "inputs_embeds": self.backbone.prepare_inputs_for_generation,
+        }
+        for name, function in takes.items():
+            if model_kwargs.get(name) is not None and name not in inspect.signature(function).parameters:
+                raise ValueError(f"{type(self.backbone).__name__} does not generate from {name}; leave it out")
+        super()._validate_model_kwargs(model_kwargs)  # pyright: ignore
+
+
+def load_base(
+    base: PreTrainedModel | str | PathLike, backbone_kwargs: dict[str, Any] | None, name: str = "base"
+) -> PreTrainedModel:
+    """Return the causal language model that this is, or is the name or path of.
+
+    Raises:
+        ValueError: If it is neither, or a file of it is cut short.
+    """
+    if isinstance(base, str | PathLike):
+        with broken_files_named(base, backbone_kwargs or {}):
+            return AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+    if not isinstance(base, PreTrainedModel):
+        raise ValueError(f"{name} must be a Transformers model, its name or its path, got {type(base).__name__}")
+    return base
+
+
+def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
+    """Move what a target adds to the device and type of the output matrix, and tell where all parts of the model are.
+
+    Args:
+        model: A wrapper of `base`.
+        new_part: The name of the module.
+    """
+    output = output_embedding(base)
+    device = execution_device(output)
+    getattr(model, new_part).to(device=device, dtype=output.weight.dtype)
+    places = getattr(base, "hf_device_map", None)
+    if places is not None:  # Transformers saves offloaded weights by it
+        of_backbone = {f"backbone.{name}".rstrip("."): place for name, place in places.items()}
+        model.hf_device_map = {**of_backbone, new_part: str(device)}
+
+
+def check_loading(loading: dict[str, Any], *sources: Any) -> None:
+    """Check that there is something to load where it is said how.
+
+    Raises:
+        ValueError: If all of the sources are models, or None.
+    """
+    if loading and not any(isinstance(source, str | PathLike) for source in sources):
+        raise ValueError(
+            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; load it that way "
+            "yourself, or give its name"
+        )
+
+
+def split_fields(
+    config_class: type, given: dict[str, Any], allowed: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return those of the arguments of `from_base` that are fields of the configuration, and those for loading.
+
+    Args:
+        allowed: The fields that a user may choose.
+    Raises:
+        ValueError: If one is neither, with the fields that there are.
+    """
+    fields = {name: value for name, value in given.items() if name in allowed}
+    loading = {name: value for name, value in given.items() if name in LOADING_ARGUMENTS}
+    if unknown := given.keys() - fields.keys() - loading.keys():
+        raise ValueError(
+            f"no such field of {config_class.__name__}: {', '.join(sorted(unknown))}; there are {', '.join(allowed)}. "
+            "Other arguments of the base model's from_pretrained are given as backbone_kwargs"
+        )
+    return fields, loading
+
+
+def backbone_inputs(**optional: Any) -> dict[str, Any]:
+    """Return those of the arguments that are not None: a backbone need not know the others."""
+    return {name: value for name, value in optional.items() if value is not None}
+
+
+def check_copyable(base: PreTrainedModel) -> None:
+    """Check that a model's weights are here, to be copied.
+
+    Raises:
+        ValueError: If they are offloaded or sharded.
+    """
+    if not is_readable(base) and execution_device(base).type != "meta":
+        raise ValueError(
+            f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
+            "offloaded or sharded; give phrase_encoder=, or load the base model whole, and save the model made of it"
+        )
+
+
+def keep_weights(*models: PreTrainedModel) -> None:
+    """Mark models as initialised, so that a wrapper's `post_init` leaves their weights as they are."""
+    for model in models:
+        for module in model.modules():
+            module._is_hf_initialized = True  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,292 @@
+"""The mapping between a text's embeddings and the control points of its curve, and the matrices it takes, kept."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from hf_targets.curves.configuration import CurveConfig
+
+MAX_TABLE_LENGTH = 256
+"""The longest text whose matrices stand in a table, from which rows of many lengths are looked up on the device."""
+
+_STEP = 32
+_MAX_BYTES = 2**30
+
+Matrices = tuple[Tensor, Tensor]
+"""What makes control points of embeddings, (..., N, length), the paper's B^+, and what makes embeddings of these."""
+
+F = TypeVar("F", bound=Callable)
+
+
+def _apart(make: F) -> F:
+    """Have the compiler break its graph where this is called."""
+    return cast(F, torch.compiler.disable(make))
+
+
+def _constant(make: F) -> F:
+    """Have the compiler take what a method returns for a constant; where the width varies, it breaks its graph."""
+    apart = _apart(make)
+
+    @torch.compiler.assume_constant_result
+    @wraps(make)
+    def constant(*arguments):
+        return apart(*arguments)
+
+    return cast(F, constant)
+
+
+class SentenceCurve(nn.Module):
+    """The two mappings between embeddings E and control points P of a text: P = E B^+ and E = P B.
+
+    In rows as torch keeps them, both are matrix products along the text, alike for all dimensions. They are computed in
+    float32 (float64 for float64), inside autocast too, and given back in the type that came in: B^+ can have a norm of
+    hundreds. TF32, if you have switched it on, is used: leave it off for long texts.
+
+    The module has no parameters and no buffers: the matrices are computed when a length is first seen, and kept for all
+    models of the process, the least recently used of them being forgotten beyond 1 GiB. Those of all lengths to 256
+    take 258 MiB in float32 with the defaults.
+
+    Compiled with a fixed width it makes one graph; a width that changes breaks the graph where matrices are looked up.
+
+    Source: Heo and Choi, "Sentence Curve Language Models", sections 4.1 and 4.2.
+    """
+
+    def __init__(self, config: CurveConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def num_control_points(self, length: int) -> int:
+        """Return N, the number of control points of a text of `length` tokens."""
+        return self.config.num_control_points_for(length)
+
+    def to_control_points(self, embeddings: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the control points E B^+ of least norm, (batch, N(length), dim), of embeddings (batch, length, dim).
+
+        Args:
+            lengths: (batch,): row r has tokens at 0 to lengths[r] - 1, and padding after them, which changes nothing
+                and comes out as zeros; a row's control points are those it has alone. None: no padding.
+        Raises:
+            ValueError: If `lengths` does not fit, or a curve cannot hold a text of that length.
+        """
+        return self._map(0, embeddings, embeddings.shape[1], lengths)
+
+    def to_embeddings(self, control_points: Tensor, length: int, lengths: Tensor | None = None) -> Tensor:
+        """Return the embeddings P B, (batch, length, dim), of control points (batch, N(length), dim).
+
+        Args:
+            length: Of the longest text, or the width of the padded batch.
+            lengths: As in `to_control_points`.
+        Raises:
+            ValueError: If there are not N(length) control points, or as in `to_control_points`.
+        """
+        if control_points.shape[1] != self.num_control_points(length):
+            raise ValueError(
+                f"texts of {length} tokens have {self.num_control_points(length)} control points, got "
+                f"{control_points.shape[1]}; give the width of the embeddings that they were made of"
+            )
+        return self._map(1, control_points, length, lengths)
+
+    def keep(self, lengths: Tensor, length: int) -> Tensor:
+        """Return which control points belong to a text, bool (batch, N(length)), as an attention mask of them.
+
+        Args:
+            lengths: (batch,), as in `to_control_points`.
+            length: The width of the padded batch.
+        """
+        _check(lengths, len(lengths), length)
+        places = torch.arange(self.num_control_points(length), device=lengths.device)
+        return places < self._counts(length, lengths.device)[0].index_select(0, lengths)[:, None]
+
+    def extra_repr(self) -> str:
+        """Return the numbers of the curve."""
+        config = self.config
+        count = config.num_control_points or f"{config.num_control_points_ratio} * length"
+        degree = config.degree or f"{config.degree_ratio} * control points"
+        return f"num_control_points={count}, {config.degree_convention}={degree}"
+
+    def _map(self, direction: int, rows: Tensor, length: int, lengths: Tensor | None) -> Tensor:
+        if rows.dim() != 3:
+            raise ValueError(f"a curve is of a batch, (batch, length, dim), got shape {tuple(rows.shape)}")
+        wide, device = torch.promote_types(rows.dtype, torch.float32), rows.device
+        if lengths is None:
+            matrices = self._matrices(length, wide, device)[direction]
+        else:
+            _check(lengths, len(rows), length)
+            real = self.keep(lengths, length) if direction else torch.arange(length, device=device) < lengths[:, None]
+            rows = rows.masked_fill(~real[..., None], 0.0)  # not `* real`: nan * 0 is nan
+            if length <= MAX_TABLE_LENGTH:
+                table = self._table(length, wide, device)[direction]
+                matrices = table.index_select(0, lengths)
+            else:
+                matrices = _matrices_of_rows(self.config, lengths, length, wide)[direction]
+        autocast = torch.amp.is_autocast_available(device.type)
+        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+            return (matrices @ rows.to(wide)).to(rows.dtype)
+
+    @_constant
+    def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+        return _matrices(self.config, length, dtype, device)
+
+    @_constant
+    def _table(self, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+        return _table(self.config, width, dtype, device)
+
+    @_constant
+    def _counts(self, width: int, device: torch.device) -> tuple[Tensor]:
+        return _counts(self.config, width, device)
+
+
+class _Kept:
+    """Tensors by key, for all threads, the least recently used forgotten beyond a number of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.lock = max_bytes, threading.RLock()
+        self.tensors: OrderedDict[tuple, tuple[Tensor, ...]] = OrderedDict()
+
+    def get(self, key: tuple) -> tuple[Tensor, ...] | None:
+        """Return what is kept under a key."""
+        if key in self.tensors:
+            self.tensors.move_to_end(key)
+        return self.tensors.get(key)
+
+    def put(self, key: tuple, tensors: tuple[Tensor, ...]) -> None:
+        """Keep tensors; not those that only stand for others, as a tracer's do."""
+        if not all(type(tensor) is Tensor for tensor in tensors):
+            return
+        self.tensors[key] = tensors
+        self.tensors.move_to_end(key)
+        while self.num_bytes() > self.max_bytes and len(self.tensors) > 1:
+            self.tensors.popitem(last=False)
+
+    def num_bytes(self) -> int:
+        """Return what all tensors take."""
+        return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors)
+
+
+_KEPT = _Kept(_MAX_BYTES)
+_longest: dict[tuple, int] = {}  # the length up to which the norm of an inverse was looked at
+
+
+def _key(config: CurveConfig) -> tuple:
+    count, degree = config.num_control_points, config.degree
+    return (
+        count or config.num_control_points_ratio,
+        count is None,
+        degree or config.degree_ratio,
+        degree is None,
+        config.degree_convention,
+        config.margin,
+        config.rank_deficient,
+    )
+
+
+def _compute(config: CurveConfig, length: int, *, warn: bool) -> Matrices:
+    """Return both matrices of a length, in float64 on the CPU."""
+    from hf_targets.maths.bsplines import basis_matrix, inverse_matrix  # scipy takes a while to import
+
+    setting = (length, config.num_control_points_for(length), config.degree_for(length), float(config.margin))
+    options = {} if warn else {"max_norm": None}
+    inverse = inverse_matrix(*setting, rank_deficient=config.rank_deficient, **options)
+    return inverse.T, basis_matrix(*setting).T
+
+
+def _is_longest(config: CurveConfig, length: int) -> bool:
+    """Return whether no text of a curve was as long so far: norms grow with the length, and one warning is enough."""
+    key = _key(config)
+    longest = _longest.get(key, 0)
+    _longest[key] = max(longest, length)
+    return length > longest
+
+
+def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+    """Return both matrices of a length."""
+    key = (*_key(config), length, dtype, device)
+    with _KEPT.lock, torch.inference_mode(False):  # else training could not use what generation left
+        kept = _KEPT.get(key)
+        if kept is None:
+            computed = _compute(config, length, warn=_is_longest(config, length))
+            kept = tuple(matrix.to(dtype).to(device).contiguous() for matrix in computed)
+            _KEPT.put(key, kept)
+        return kept[0], kept[1]
+
+
+def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+    """Return both matrices of all lengths of 0 to `width`, filled up with zeros to those of `width`."""
+    key = (*_key(config), "table", dtype, device)
+    with _KEPT.lock, torch.inference_mode(False):
+        kept = _KEPT.get(key)
+        if kept is None or len(kept[0]) <= width:
+            kept = _grown_table(config, kept, width, dtype, device)
+            _KEPT.put(key, kept)
+        count = config.num_control_points_for(width)
+        return kept[0][: width + 1, :count, :width], kept[1][: width + 1, :width, :count]
+
+
+def _grown_table(
+    config: CurveConfig, old: tuple[Tensor, ...] | None, width: int, dtype: torch.dtype, device: torch.device
+) -> Matrices:
+    """Return a table of lengths up to `width`, and further to a multiple of 32 if curves can hold such texts."""
+    start = 1 if old is None else len(old[0])
+    new = {width: _compute(config, width, warn=_is_longest(config, width))}
+    new.update((length, _compute(config, length, warn=False)) for length in range(start, width))
+    top = width
+    while top % _STEP:
+        try:
+            new[top + 1] = _compute(config, top + 1, warn=False)
+        except ValueError:  # no text has asked for it
+            break
+        top += 1
+    count = config.num_control_points_for(top)
+    shapes = (top + 1, count, top), (top + 1, top, count)
+    tables = [torch.zeros(shape, dtype=dtype, device="cpu") for shape in shapes]
+    for length, matrices in new.items():
+        for table, matrix in zip(tables, matrices, strict=True):
+            table[length, : matrix.shape[0], : matrix.shape[1]] = matrix
+    for table, before in zip(tables, old or (), strict=False):
+        table[:start, : before.shape[1], : before.shape[2]] = before
+    return tables[0].to(device), tables[1].to(device)
+
+
+@_apart
+def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: torch.dtype) -> Matrices:
+    """Return both matrices of each row, filled up with zeros to those of `width`, which hold up the device."""
+    unique, places = lengths.unique(return_inverse=True)
+    count = config.num_control_points_for(width)
+    shapes = (len(unique), count, width), (len(unique), width, count)
+    tables = [torch.zeros(shape, dtype=dtype, device=lengths.device) for shape in shapes]
+    for place, length in enumerate(unique.tolist()):
+        if length:
+            for table, matrix in zip(tables, _matrices(config, length, dtype, lengths.device), strict=True):
+                table[place, : matrix.shape[0], : matrix.shape[1]] = matrix
+    return tables[0].index_select(0, places), tables[1].index_select(0, places)
+
+
+def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:
+    """Return the numbers of control points of texts of 0 to `width` tokens, none for none."""
+    key = (*_key(config), "counts", width, device)
+    with _KEPT.lock, torch.inference_mode(False):
+        kept = _KEPT.get(key)
+        if kept is None:
+            counts = [0, *(config.num_control_points_for(length) for length in range(1, width + 1))]
+            kept = (torch.tensor(counts, device="cpu").to(device),)
+            _KEPT.put(key, kept)
+        return (kept[0],)
+
+
+def _check(lengths: Tensor, batch: int, length: int) -> None:
+    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
+        what = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ValueError(f"lengths must be a tensor of integers, int32 or int64, got {what}")
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths must be one number a row, ({batch},), got shape {tuple(lengths.shape)}")
+    readable = type(lengths) is Tensor and lengths.is_cpu  # looking would hold up a device, or a tracer
+    if batch and readable and not torch.compiler.is_compiling():
+        least, most = int(lengths.min()), int(lengths.max())
+        if not 0 <= least <= most <= length:
+            raise ValueError(f"lengths must be in [0, {length}], the width of the batch, got {least} to {most}")

@@ -1,0 +1,146 @@
+"""The diffusion Transformer of a masked diffusion model, and the sentence curve inside it."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import create_bidirectional_mask
+
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.k_curves import CurveMixture
+from hf_targets.curves.sentence_curve import SentenceCurve
+from hf_targets.masked_diffusion.configuration import MdlmConfig
+from hf_targets.masked_diffusion.layers import DitBlock, OutputLayer, TimeEmbedding, rotary_table
+
+
+@dataclass(frozen=True)
+class BackboneOutput:
+    """What `MdlmBackbone` returns.
+
+    Attributes:
+        hidden: (batch, length, d), what the output matrix is applied to.
+        control_points: (batch, N, d), the predicted curve, of each row from its first real token on; None without.
+        curve_probabilities: (batch, K), of the K predicted curves; None with one.
+        hidden_states: What each block has read, and `hidden` last; None if it was not asked for.
+        attentions: Attention weights of each block, (rows, heads, positions, positions); None likewise.
+    """
+
+    hidden: Tensor
+    control_points: Tensor | None = None
+    curve_probabilities: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class _Record:
+    """What the blocks of one pass have read and attended to, so far as it is asked for."""
+
+    def __init__(self, *, hidden_states: bool, attentions: bool) -> None:
+        self.hidden_states: list[Tensor] | None = [] if hidden_states else None
+        self.attentions: list[Tensor] | None = [] if attentions else None
+
+    def output(
+        self, hidden: Tensor, points: Tensor | None = None, probabilities: Tensor | None = None
+    ) -> BackboneOutput:
+        """Return it with the pass's output."""
+        states = None if self.hidden_states is None else (*self.hidden_states, hidden)
+        weights = None if self.attentions is None else tuple(self.attentions)
+        return BackboneOutput(hidden, points, probabilities, states, weights)
+
+
+class MdlmBackbone(nn.Module):
+    """Embedding, blocks and output layer; with a curve, the last blocks run on its control points.
+
+    With `place="input"`, the paper's, embeddings become control points (P = E B^+), all blocks run on these, and the
+    normalised states of the last one become states of tokens again (E = P B), so that logits are W (H B), definition
+    4.1. With `place="hidden"` the first blocks run on tokens, and only the last `num_curve_layers` on control points.
+
+    Source: Heo and Choi, "Sentence Curve Language Models", section 4.2; place "hidden" is named there as future work.
+    """
+
+    def __init__(self, config: MdlmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.sigma_map = None if config.folded else TimeEmbedding(config)
+        self.blocks = nn.ModuleList([DitBlock(config) for _ in range(config.num_hidden_layers)])
+        self.output_layer = OutputLayer(config)
+        curve = cast(CurveConfig | None, config.curve)
+        self.curve = None if curve is None else SentenceCurve(curve)
+        num_curves = 1 if curve is None else curve.num_curves
+        self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
+        self.num_token_layers = config.num_hidden_layers
+        if curve is not None:
+            last = config.num_hidden_layers if curve.place == "input" else curve.num_curve_layers or 1
+            if last > config.num_hidden_layers:
+                raise ValueError(
+                    f"num_curve_layers must be at most num_hidden_layers={config.num_hidden_layers}, got {last}"
+                )
+            self.num_token_layers -= last
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        sigma: Tensor,
+        *,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> BackboneOutput:
+        """Return what the output matrix is applied to, and the curve.
+
+        Args:
+            input_ids: (batch, length).
+            attention_mask: (batch, length), 0 at padding at the ends; what comes out there has no meaning.
+            sigma: (batch,) or (1,), the total noise.
+            output_hidden_states: Whether to return them.
+            output_attentions: Whether to return them; the attention is then eager.
+        """
+        record = _Record(hidden_states=output_hidden_states, attentions=output_attentions)
+        condition = None if self.sigma_map is None else self.sigma_map(sigma)
+        if self.curve is None:
+            hidden = self._run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask, record)
+            return record.output(self.output_layer(hidden, condition))
+        length, lengths, back = input_ids.shape[1], None, None
+        if attention_mask is not None:  # a curve begins with the first token: padding goes to the right
+            places = torch.arange(length, device=input_ids.device)
+            start = (attention_mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
+            lengths, back = attention_mask.sum(dim=1), (places - start) % length
+            input_ids = input_ids.gather(1, (places + start) % length)
+            attention_mask = (places < lengths[:, None]).long()
+        hidden = self.vocab_embed(input_ids)
+        hidden = self._run(self.blocks[: self.num_token_layers], hidden, condition, attention_mask, record)
+        points = self.curve.to_control_points(hidden, lengths)
+        keep = None if lengths is None else self.curve.keep(lengths, length).long()
+        if self.curves is not None:
+            points, keep = self.curves(points), None if keep is None else self.curves.expand_keep(keep)
+            if condition is not None and len(condition) > 1:
+                condition = condition.repeat_interleave(self.curves.num_curves, dim=0)
+        points = self._run(self.blocks[self.num_token_layers :], points, condition, keep, record)
+        points, probabilities = self.output_layer(points, condition), None
+        if self.curves is not None:
+            points, probabilities = self.curves.select(points)
+        hidden = self.curve.to_embeddings(points, length, lengths)
+        if back is not None:
+            hidden = hidden.gather(1, back[..., None].expand_as(hidden))
+        return record.output(hidden, points, probabilities)
+
+    def _run(
+        self,
+        blocks: nn.ModuleList,
+        hidden: Tensor,
+        condition: Tensor | None,
+        keep: Tensor | None,
+        record: _Record,
+    ) -> Tensor:
+        if not len(blocks):
+            return hidden
+        mask = create_bidirectional_mask(self.config, hidden, keep)
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        rotary = rotary_table(hidden.shape[1], head_dim, hidden.dtype, hidden.device)
+        for block in blocks:
+            if record.hidden_states is not None:
+                record.hidden_states.append(hidden)
+            hidden = block(hidden, condition, rotary, mask, record.attentions)
+        return hidden

@@ -1,0 +1,125 @@
+"""The bound of a masked diffusion model on a data set, with times and masks that do not depend on how it is batched."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hf_targets.masked_diffusion.inputs import maskable
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.maths.noise import SMALLEST_TIME, discrete_times, mask_tokens
+from hf_targets.maths.statistics import mean_and_standard_error
+
+_TIMES, _MASKS = 0, 1  # what a random stream is for
+
+
+class EvaluationNoise:
+    """The times and masks with which a data set is measured: a row's are its own, in whatever batch it stands.
+
+    Draw k gives row i of n the time s + (1 - s) ((u_k + pi_k(i) / n) mod 1), with u_k uniform, pi_k a permutation and
+    s = 1e-3: each row's time is uniform in [s, 1], and the times of a draw are spread evenly, which steadies the mean.
+    Discrete time has s = 0 and rounds up to a multiple of 1/T. Draws are independent, so that the deviation of their
+    means measures the error. All numbers come from the seed; the global random state is neither used nor changed.
+
+    Args:
+        model: Its schedule, mask and number of time steps are used.
+        num_rows: n.
+        num_draws: How many times each row is masked.
+        seed: 0 or more.
+    Raises:
+        ValueError: If there is no row, `num_draws` is below 1 or `seed` below 0.
+    """
+
+    def __init__(self, model: MdlmForMaskedDiffusion, num_rows: int, *, num_draws: int, seed: int) -> None:
+        if num_rows < 1:
+            raise ValueError("a bound needs rows, got none")
+        if num_draws < 1:
+            raise ValueError(f"num_draws must be at least 1, got {num_draws}; the more, the smaller the error")
+        if seed < 0:
+            raise ValueError(f"seed must be 0 or more, got {seed}")
+        assert model.config.mask_token_id is not None
+        self.mask_token_id: int = model.config.mask_token_id
+        self.schedule = model.schedule
+        self.seed = seed
+        num_steps = model.config.num_diffusion_steps
+        self.times = torch.stack([self._draw_times(draw, num_rows, num_steps) for draw in range(num_draws)])
+        """(draws, rows), float64."""
+
+    def _draw_times(self, draw: int, num_rows: int, num_steps: int | None) -> Tensor:
+        generator = self._generator(_TIMES, draw)
+        offset = torch.rand((), generator=generator, dtype=torch.float64)
+        parts = (offset + torch.randperm(num_rows, generator=generator).double() / num_rows) % 1
+        if num_steps is not None:
+            return discrete_times(parts, num_steps)
+        return SMALLEST_TIME + (1 - SMALLEST_TIME) * parts
+
+    def _generator(self, *key: int) -> torch.Generator:
+        state = np.random.SeedSequence(self.seed, spawn_key=key).generate_state(1)
+        return torch.Generator().manual_seed(int(state[0]))
+
+    def canvas(self, draw: int, places: Sequence[int], input_ids: Tensor, may_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the masked rows and their times, (batch, length) and (batch,) in float32, on the rows' device.
+
+        Args:
+            draw: Which of the draws.
+            places: Of the rows in the data set.
+            input_ids: (batch, length).
+            may_mask: (batch, length), true where a token may be masked.
+        """
+        times = self.times[draw, list(places)].float()
+        ids, may = input_ids.cpu(), may_mask.cpu()
+        rows = []
+        for row, place in enumerate(places):
+            here, generator = slice(row, row + 1), self._generator(_MASKS, draw, place)
+            rows.append(
+                mask_tokens(ids[here], times[here], may[here], self.mask_token_id, self.schedule, generator=generator)
+            )
+        return torch.cat(rows).to(input_ids.device), times.to(input_ids.device)
+
+    @torch.no_grad()
+    def row_nelbos(
+        self,
+        model: nn.Module,
+        places: Sequence[int],
+        input_ids: Tensor,
+        labels: Tensor,
+        attention_mask: Tensor | None = None,
+        may_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the negative evidence lower bound of each row, summed over its targets, (batch, draws), in nats.
+
+        Args:
+            model: The model, or what a Trainer has wrapped it in, without dropout.
+            places: Of the rows in the data set.
+            input_ids: (batch, length), clean text.
+            labels: (batch, length), the same, -100 where a token is no target.
+            attention_mask: (batch, length), 0 at padding.
+            may_mask: (batch, length), true where a token may be masked; None: at targets.
+        """
+        nelbos, may_mask = [], maskable(labels, attention_mask, may_mask)
+        for draw in range(len(self.times)):
+            canvas, times = self.canvas(draw, places, input_ids, may_mask)
+            outputs = model(
+                input_ids=canvas, attention_mask=attention_mask, labels=labels, timesteps=times, skip_logits=True
+            )
+            nelbos.append(outputs.row_nelbos)
+        return torch.stack(nelbos, dim=1)
+
+
+def mean_bound(row_nelbos: Tensor, num_tokens: int) -> tuple[float, float | None]:
+    """Return the bound in nats a token, and its standard error over draws, None with one.
+
+    Each draw's bound is over the whole data set, D_k = sum over rows / tokens; the result is their mean, and
+    sqrt(var(D) / K) with the unbiased variance of the K draws.
+
+    Args:
+        row_nelbos: (rows, draws), as `EvaluationNoise.row_nelbos` gives.
+        num_tokens: Of all rows, masked or not: the targets, or the text among them where padding is predicted.
+    Raises:
+        ValueError: If there is no token.
+    """
+    if not num_tokens:
+        raise ValueError("a bound needs at least one target, and all labels are -100 or padding")
+    draws = row_nelbos.double().sum(dim=0) / num_tokens
+    return mean_and_standard_error(draws.tolist())

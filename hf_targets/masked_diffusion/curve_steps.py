@@ -1,0 +1,138 @@
+"""The curve that a masked diffusion model predicts at each step of filling a canvas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.masked_diffusion.inputs import check_mask
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.maths.bsplines import basis_matrix
+
+_CANVASES_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class CurveStep:
+    """What the model predicts from one canvas; points are float64, on the CPU, in the space of the output matrix.
+
+    Attributes:
+        canvas: (L,), token ids, without padding.
+        masked: (L,), true where a token is masked.
+        control_points: (N, d), with K curves those of the most probable one.
+        curve: (points, d), the whole curve, from its first control point to its last.
+        words: (L, d), the points of the curve that stand for words: the output matrix makes logits of them.
+    """
+
+    canvas: Tensor
+    masked: Tensor
+    control_points: Tensor
+    curve: Tensor
+    words: Tensor
+
+
+@dataclass(frozen=True)
+class PrincipalPlane:
+    """The plane in which the control points of several steps vary most.
+
+    Attributes:
+        center: (d,), their mean.
+        axes: (2, d), orthonormal, the first principal component first, each with its largest weight positive.
+        shares: Of their variance, one for each axis; 0 where nothing varies.
+    """
+
+    center: Tensor
+    axes: Tensor
+    shares: tuple[float, float]
+
+    def project(self, points: Tensor) -> Tensor:
+        """Return (points, 2), where points (points, d) lie in the plane."""
+        return (points - self.center) @ self.axes.T
+
+
+@torch.no_grad()
+def curves_of_canvases(
+    model: MdlmForMaskedDiffusion,
+    canvases: Sequence[Tensor] | Tensor,
+    row: int = 0,
+    *,
+    attention_mask: Tensor | None = None,
+    timesteps: Tensor | None = None,
+    num_points: int = 500,
+) -> list[CurveStep]:
+    """Return the curve that the model predicts from each canvas, dropout off.
+
+    A `CanvasTrace` begins with the first change: for the curve before it, put the masked canvas in front.
+
+    Args:
+        model: With a curve.
+        canvases: (batch, length) each, such as `CanvasTrace.canvases`.
+        row: Of the batch.
+        attention_mask: (batch, length), 0 at padding, which is left out.
+        timesteps: (canvases,), when each was masked, for a model with `time_conditioning`.
+        num_points: Of the smooth curve, 2 or more.
+    Raises:
+        ValueError: If the model has no curve, there is no canvas or no such row, a canvas is no batch, `num_points` is
+            below 2, or a mask has holes.
+    Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
+    """
+    curve = cast(CurveConfig | None, model.config.curve)
+    if curve is None:
+        raise ValueError(
+            "this model predicts no curve: config.curve is None; train one with curve=CurveConfig(), or begin with "
+            "model.with_curve(CurveConfig())"
+        )
+    if not len(canvases):
+        raise ValueError("there must be a canvas, got none; give generate a streamer=CanvasTrace(), and its canvases")
+    if canvases[0].dim() != 2:
+        raise ValueError(
+            f"canvases must be (batch, length) each, got {tuple(canvases[0].shape)}; one row alone is canvas[None]"
+        )
+    if not 0 <= row < len(canvases[0]):
+        raise ValueError(f"row must be in [0, {len(canvases[0]) - 1}] for {len(canvases[0])} rows, got {row}")
+    if num_points < 2:
+        raise ValueError(f"num_points must be 2 or more, the two ends of the curve, got {num_points}")
+    check_mask(attention_mask, canvases[0])
+    rows = torch.stack([canvas[row] for canvas in canvases]).to(execution_device(model))
+    if attention_mask is not None:
+        rows = rows[:, attention_mask[row].to(execution_device(model)) != 0]
+    length = rows.shape[1]
+    count, degree = curve.num_control_points_for(length), curve.degree_for(length)
+    whole = basis_matrix(num_points, count, degree, margin=0.0).T
+    at_words = basis_matrix(length, count, degree, float(curve.margin)).T
+    steps = []
+    with without_dropout(model):
+        for start in range(0, len(rows), _CANVASES_AT_ONCE):
+            part = slice(start, start + _CANVASES_AT_ONCE)
+            times = None if timesteps is None else timesteps[part].to(execution_device(model))
+            output = model(rows[part], timesteps=times, skip_logits=True)
+            for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
+                masked = canvas == model.config.mask_token_id
+                steps.append(CurveStep(canvas, masked, points, whole @ points, at_words @ points))
+    return steps
+
+
+def principal_plane(steps: Sequence[CurveStep]) -> PrincipalPlane:
+    """Return the plane of the first two principal components of all steps' control points together.
+
+    Curves and words are weighed means of control points, so that this plane projects all of a step: the projected curve
+    is the curve of the projected control points.
+
+    Raises:
+        ValueError: If there is no step.
+    """
+    if not steps:
+        raise ValueError("a plane needs a step, got none; call curves_of_canvases with a canvas")
+    points = torch.cat([step.control_points for step in steps])
+    center = points.mean(dim=0)
+    deviations = points - center
+    variances, axes = torch.linalg.eigh(deviations.T @ deviations)  # in ascending order
+    axes, variances = axes[:, -2:].T.flip(0), variances.clamp(min=0.0)  # no rounded zeros
+    axes = axes * axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)).sign()
+    total = max(variances.sum().item(), torch.finfo(torch.float64).tiny)
+    return PrincipalPlane(center, axes, (variances[-1].item() / total, variances[-2].item() / total))

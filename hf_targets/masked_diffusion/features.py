@@ -1,0 +1,36 @@
+"""What `AutoModel` loads of a masked diffusion model: its hidden states, without the output matrix."""
+
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from hf_targets.backbones.inputs import check_ids, check_segments
+from hf_targets.masked_diffusion.inputs import check_batch, check_mask
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+
+
+class MdlmModel(MdlmForMaskedDiffusion):
+    """A masked diffusion model with the same weights, which returns what its output matrix reads."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        timesteps: Tensor | None = None,
+        *,
+        token_type_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput:
+        """Return the last hidden states (batch, length, d); arguments are those of `MdlmForMaskedDiffusion.forward`."""
+        check_segments(token_type_ids)
+        check_batch(input_ids, None, timesteps)
+        check_ids(input_ids, self.config.vocab_size, "input_ids")
+        check_mask(attention_mask, input_ids)
+        wanted = self._wanted(output_hidden_states, output_attentions)
+        states = self._states(input_ids.long(), attention_mask, timesteps, **wanted)
+        return BaseModelOutput(
+            last_hidden_state=states.hidden,  # pyright: ignore[reportArgumentType]
+            hidden_states=states.hidden_states,  # pyright: ignore[reportArgumentType]
+            attentions=states.attentions,  # pyright: ignore[reportArgumentType]
+        )

@@ -1,0 +1,197 @@
+"""The blocks of a diffusion Transformer (DiT): rotary attention and an MLP, modulated by the time."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.masked_diffusion.configuration import MdlmConfig
+
+_EPSILON = 1e-5
+_TIME_FEATURES = 256
+_LONGEST_PERIOD = 10_000.0
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation in float32, with a weight and no bias; folded into what follows, without the weight."""
+
+    def __init__(self, config: MdlmConfig) -> None:
+        super().__init__()
+        self.weight = None if config.folded else nn.Parameter(torch.ones(config.hidden_size))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Normalise the last dimension, in the input's own type."""
+        wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+        weight = None if self.weight is None else self.weight.to(wide.dtype)
+        return F.layer_norm(wide, hidden.shape[-1:], weight, None, _EPSILON).to(hidden.dtype)
+
+
+class TimeEmbedding(nn.Module):
+    """An embedding of sigma, the total noise: sines and cosines of 256 features, and a small network.
+
+    Source: kuleshov-group/mdlm, whose features are cosines first.
+    """
+
+    def __init__(self, config: MdlmConfig) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(_TIME_FEATURES, config.cond_dim), nn.SiLU(), nn.Linear(config.cond_dim, config.cond_dim)
+        )
+
+    def forward(self, sigma: Tensor) -> Tensor:
+        """Return (batch, cond_dim) of sigma (batch,)."""
+        half, dtype = _TIME_FEATURES // 2, cast(nn.Linear, self.mlp[0]).weight.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        places = torch.arange(half, dtype=wide, device=sigma.device)
+        angles = sigma.to(wide)[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * places / half)
+        features = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        return F.silu(self.mlp(features.to(dtype)))
+
+
+def rotary_frequencies(
+    head_dim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+) -> Tensor:
+    """Return 10,000^(-2i / head_dim), (head_dim / 2,), the angles that a position turns by; bits as published."""
+    return 1.0 / _LONGEST_PERIOD ** (torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim)
+
+
+def rotary_table(length: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines, each (length, head_dim), that turn queries and keys at positions 0 to length - 1.
+
+    They are computed anew in each pass, in float32 (float64 for `dtype` float64): no buffer that a checkpoint, a cast
+    or a move could harm.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    frequencies = rotary_frequencies(head_dim, dtype=wide, device=device)
+    angles = torch.outer(torch.arange(length, dtype=wide, device=device), frequencies).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+def _rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn the pairs (i, i + head_dim / 2) of states (batch, heads, length, head_dim)."""
+    first, second = states.chunk(2, dim=-1)
+    return states * cosines.to(states.dtype) + torch.cat([-second, first], dim=-1) * sines.to(states.dtype)
+
+
+def _eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
+) -> tuple[Tensor, Tensor]:
+    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    return (weights @ value).transpose(1, 2), weights
+
+
+class DitBlock(GradientCheckpointingLayer):
+    """One block: x + gate * attention(modulate(norm(x))), then the same with the MLP.
+
+    modulate(x) = x (1 + scale) + shift; gates, scales and shifts are a linear function of the time embedding. In a
+    folded model they are constants inside the neighbouring weights, and `attn_qkv` has a bias.
+
+    Source: Peebles and Xie 2023, adaLN; kuleshov-group/mdlm, whose parameter names these are.
+    """
+
+    def __init__(self, config: MdlmConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.config = config
+        self.is_causal = False  # attention functions of Transformers ask for it, and take a lack of it for True
+        self.norm1 = LayerNorm(config)
+        self.attn_qkv = nn.Linear(size, 3 * size, bias=config.folded)
+        self.attn_out = nn.Linear(size, size, bias=False)
+        self.norm2 = LayerNorm(config)
+        self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(approximate="tanh"), nn.Linear(4 * size, size))
+        if not config.folded:
+            self.adaLN_modulation = ZeroLinear(config.cond_dim, 6 * size)
+
+    def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
+        """Return shift, scale and gate of attention, then of the MLP, each (batch or 1, 1, d)."""
+        return self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        condition: Tensor | None,
+        rotary: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None,
+        attentions: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Return hidden states (batch, length, d).
+
+        Args:
+            condition: (batch or 1, cond_dim), the time embedding; None in a folded model.
+            rotary: From `rotary_table`.
+            attention_mask: As `create_bidirectional_mask` of Transformers makes it for the attention in use.
+            attentions: A list to which eager attention adds its weights, (batch, heads, length, length).
+        """
+        attend = partial(self._attend, rotary=rotary, attention_mask=attention_mask, attentions=attentions)
+        if condition is None:
+            hidden = hidden + self._dropped(attend(self.norm1(hidden)))
+            return hidden + self._dropped(self.mlp(self.norm2(hidden)))
+        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(condition)
+        attended = attend(modulate(self.norm1(hidden), shift, scale))
+        hidden = hidden + gate * self._dropped(attended)
+        return hidden + mlp_gate * self._dropped(self.mlp(modulate(self.norm2(hidden), mlp_shift, mlp_scale)))
+
+    def _dropped(self, states: Tensor) -> Tensor:
+        return F.dropout(states, self.config.dropout, self.training)
+
+    def _attend(
+        self,
+        hidden: Tensor,
+        *,
+        rotary: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None,
+        attentions: list[Tensor] | None,
+    ) -> Tensor:
+        batch, length, size = hidden.shape
+        heads = self.attn_qkv(hidden).view(batch, length, 3, self.config.num_attention_heads, -1)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        name = cast(str, self.config._attn_implementation)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, _eager_attention)
+        attended, weights = attend(
+            self,
+            _rotate(query, *rotary),
+            _rotate(key, *rotary),
+            value,
+            attention_mask,
+            dropout=0.0,
+            scaling=(size // self.config.num_attention_heads) ** -0.5,
+            is_causal=False,
+        )
+        if attentions is not None:
+            attentions.append(weights)
+        return self.attn_out(attended.reshape(batch, length, size))
+
+
+class OutputLayer(nn.Module):
+    """The last normalisation, modulated, and the output matrix, which is apart: a curve comes between the two."""
+
+    def __init__(self, config: MdlmConfig) -> None:
+        super().__init__()
+        self.norm_final = LayerNorm(config)
+        self.linear = ZeroLinear(config.hidden_size, config.vocab_size)
+        if not config.folded:
+            self.adaLN_modulation = ZeroLinear(config.cond_dim, 2 * config.hidden_size)
+
+    def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
+        """Return shift and scale, each (batch or 1, 1, d)."""
+        return self.adaLN_modulation(condition)[:, None].chunk(2, dim=-1)
+
+    def forward(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+        """Return what `linear` is applied to."""
+        normed = self.norm_final(hidden)
+        return normed if condition is None else modulate(normed, *self.modulation(condition))
+
+
+def modulate(hidden: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Return hidden * (1 + scale) + shift."""
+    return hidden * (1 + scale) + shift

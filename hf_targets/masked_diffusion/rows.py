@@ -1,0 +1,320 @@
+"""Texts as rows for masked diffusion: a sentence a row, or blocks of running text; each token is a target in place."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from datasets import Dataset, Features, List, Value, concatenate_datasets
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets.data.words import owners, word_starts
+from hf_targets.masked_diffusion.length_protocols import MAY_MASK, NUM_TOKENS, check_one_protocol, protocol_columns
+from hf_targets.maths.losses import IGNORED
+
+_ROWS_AT_ONCE = 1000
+_COLUMNS = {name: List(Value("int64")) for name in ("input_ids", "attention_mask", "labels")}
+_COLUMNS = {**_COLUMNS, "num_words": Value("int64")}
+
+LengthProtocol = Literal["predicted", "published", "conditional"]
+"""How the padding of a row counts; `sentence_rows` tells them apart."""
+
+
+def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the tokenizer's mask token.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"masked diffusion needs a mask token, and this {type(tokenizer).__name__} has none; add one with "
+            f'tokenizer.add_special_tokens({{"mask_token": "<|mask|>"}}), and give the model a vocab_size of '
+            f"at least {len(tokenizer) + 1}"
+        )
+    return cast(int, tokenizer.mask_token_id)
+
+
+def add_missing_tokens(tokenizer: PreTrainedTokenizerBase, *, padding: bool) -> PreTrainedTokenizerBase:
+    """Return the tokenizer, with a mask token if it had none, and if asked for with a padding token of its own.
+
+    Tokens that it has keep their ids, and new ones follow: GPT-2's, for one, has neither.
+    """
+    if tokenizer.mask_token_id is None:
+        tokenizer.add_special_tokens({"mask_token": "<|mask|>"})
+    if padding and tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
+        tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
+    return tokenizer
+
+
+def sentence_rows(
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    length_protocol: LengthProtocol | str = "predicted",
+    *,
+    line_ends: bool = True,
+) -> Dataset:
+    r"""Return each row of `texts` as a row of a data set: a begin token, the row's tokens, an end token, and padding.
+
+    The begin token is the tokenizer's BOS, else CLS, else there is none; the end token is its EOS, else SEP. The end
+    token stands for the newlines at the end of the row; blank rows are left out. What does not fit into `max_length`
+    is cut off before the end token. Special tokens written out in the text are ordinary text, so that no clean text
+    holds a mask.
+
+    The length of a sentence is information too. Perplexities compare only under the same `length_protocol`:
+
+    | protocol      | padding                                       | a perplexity                                    |
+    |---------------|-----------------------------------------------|-------------------------------------------------|
+    | `predicted`   | is text: masked and predicted, to max_length  | bounds that of the text and its length          |
+    | `published`   | is masked to max_length, its loss not counted | is no bound; compares with published LM1B ones  |
+    | `conditional` | is hidden from the model                      | bounds that of the text for who knows its length |
+
+    Only a model of `predicted` rows chooses the length of what it generates: a canvas of `max_length` comes out with
+    padding at its end. One of `published` rows has never been asked for padding, and writes none. All three divide by
+    the tokens of text in an evaluation, begin and end tokens included, padding excluded.
+
+    `num_words` is how many words begin in the row, words between white space and line ends, as `pack_blocks` counts
+    them; the end token is the line ends that it stands for, and one at least. Words that are cut off and blank rows
+    count for nothing. The sum is the same for every tokenizer where no row is cut.
+
+    Args:
+        texts: A data set with a column `text`, such as `load_corpus` gives, a sentence a row.
+        tokenizer: A fast tokenizer with an EOS or SEP token, and a padding token of its own unless `conditional`.
+        max_length: Tokens in a row, with the begin and end tokens; of a `conditional` one at most.
+        length_protocol: One of the table.
+        line_ends: Whether each line end is a word.
+
+    Returns:
+        `input_ids`, `attention_mask` (ones) and `labels` (the ids), lists of one length in each row, and `num_words`
+        (an integer). `predicted` rows also have `num_tokens`, the tokens of text. `published` rows have labels of -100
+        at padding, and `may_mask` (ones). `DiffusionCollator` pads `conditional` rows.
+
+    Raises:
+        ValueError: If `max_length` has no room for a token of text, no row has one, the tokenizer will not do, or there
+            is no such protocol.
+    Source: Sahoo et al. 2024: `published` is what its program does on LM1B. It masks padding, which no attention mask
+        hides, multiplies the losses by the attention mask, and divides by its sum.
+
+    >>> from hf_targets.data.tokenization import train_bpe_tokenizer
+    >>> tokenizer = train_bpe_tokenizer(["the cat\n"] * 9, vocab_size=264)
+    >>> rows = sentence_rows(Dataset.from_dict({"text": ["the cat\n", "\n", "a cat\n"]}), tokenizer, max_length=6)
+    >>> tokenizer.batch_decode(rows["input_ids"][:])
+    ['<|endoftext|>the cat<|endoftext|><|pad|><|pad|>', '<|endoftext|>a cat<|endoftext|><|pad|><|pad|>']
+    >>> rows["num_tokens"][:], rows["num_words"][:]
+    ([4, 4], [3, 3])
+    """
+    begin, end = _begin_and_end(tokenizer)
+    room = _room(max_length, "max_length", begin)
+    pad = _pad_id(tokenizer, end, length_protocol)
+    parts, found = [], _ids_and_words(texts, tokenizer, line_ends)
+    while rows := list(islice(found, _ROWS_AT_ONCE)):  # Python's lists of all rows would take ten times the memory
+        text = [[*begin, *row[:room].tolist(), end] for row, _, _ in rows]
+        ids = text if pad is None else [_padded(row, max_length, pad) for row in text]
+        columns = {
+            "input_ids": ids,
+            "attention_mask": [[1] * len(row) for row in ids],
+            "labels": ids,
+            "num_words": [int(words[:room].sum()) + at_end for _, words, at_end in rows],
+        }
+        features = _COLUMNS
+        if length_protocol == "predicted":
+            columns[NUM_TOKENS] = [len(row) for row in text]
+            features = {**_COLUMNS, NUM_TOKENS: Value("int64")}
+        elif length_protocol == "published":
+            columns[MAY_MASK] = columns["attention_mask"]
+            columns["labels"] = [_padded(row, max_length, IGNORED) for row in text]
+            features = {**_COLUMNS, MAY_MASK: List(Value("int64"))}
+        parts.append(Dataset.from_dict(columns, features=Features(features)))
+    if not parts:
+        raise ValueError("texts must have a row that is not blank, got none; give a longer text")
+    return concatenate_datasets(parts)
+
+
+def wrapped_blocks(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, *, line_ends: bool = True
+) -> Dataset:
+    r"""Return the tokens of `texts`, row after row, as blocks between a begin and an end token.
+
+    Each row is a document and is followed by the end token, which stands for the newlines at the end of the row; blank
+    rows are left out. The begin and end tokens, the special tokens in the text and `num_words` (where the end tokens
+    around a block count for nothing) are those of `sentence_rows`. The tokens left over, too few for a block, are
+    dropped with the words that begin in them, which are more or fewer by tokenizer.
+
+    Args:
+        texts: A data set with a column `text`, a document a row.
+        tokenizer: A fast tokenizer with an EOS or SEP token.
+        block_size: Tokens in a block, with the begin and end tokens.
+        line_ends: Whether each line end is a word.
+
+    Returns:
+        `input_ids`, `attention_mask` (ones) and `labels` (the ids), each `block_size` integers, and `num_words`.
+
+    Raises:
+        ValueError: If `block_size` has no room for a token of text or is above what there is, or the tokenizer will
+            not do.
+    Source: Sahoo et al. 2024, its protocol for OpenWebText.  Departs: what is left over is dropped once, and not for
+        each batch of documents.
+
+    >>> from hf_targets.data.tokenization import word_level_tokenizer
+    >>> texts = Dataset.from_dict({"text": ["the cat\n", "the dog\n", "the end\n"]})
+    >>> tokenizer = word_level_tokenizer(texts["text"])  # it has no begin token
+    >>> blocks = wrapped_blocks(texts, tokenizer, block_size=5)
+    >>> tokenizer.batch_decode(blocks["input_ids"][:])
+    ['the cat <eos> the <eos>', 'dog <eos> the end <eos>']
+    >>> blocks["num_words"][:]
+    [4, 4]
+    """
+    begin, end = _begin_and_end(tokenizer)
+    room = _room(block_size, "block_size", begin)
+    ids, words = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for row_ids, row_words, at_end in _ids_and_words(texts, tokenizer, line_ends):
+        ids += [row_ids, np.array([end])]
+        words += [row_words, np.array([at_end])]
+    stream, counts = np.concatenate(ids), np.concatenate(words)
+    num_blocks = len(stream) // room
+    if not num_blocks:
+        raise ValueError(
+            f"a text must fill one block, and {len(stream)} tokens do not fill {room}, which is block_size less the "
+            f"begin and end tokens; give a longer text or lower block_size"
+        )
+    stream, counts = stream[: num_blocks * room].reshape(-1, room), counts[: num_blocks * room].reshape(-1, room)
+    blocks = np.pad(stream, ((0, 0), (0, 1)), constant_values=end)
+    if begin:
+        blocks = np.pad(blocks, ((0, 0), (1, 0)), constant_values=begin[0])
+    columns = {
+        "input_ids": blocks,
+        "attention_mask": np.ones_like(blocks),
+        "labels": blocks,
+        "num_words": counts.sum(axis=1),
+    }
+    return Dataset.from_dict(columns, features=Features(_COLUMNS))
+
+
+class DiffusionCollator:
+    r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
+
+    This padding is hidden: it has the tokenizer's pad id, else its end id, else 0, with attention mask 0, label -100
+    and `may_mask` 0. A row without an attention mask is all real, and one without labels has its ids; `num_words`,
+    `num_tokens` and `may_mask` stay where the rows have them, and other columns are dropped.
+
+    Transformers' `DataCollatorForSeq2Seq` does as much for a tokenizer with a padding token, on the side where that
+    tokenizer pads, and refuses GPT-2's.
+
+    Raises:
+        ValueError: When called, if there is no row, or rows of more than one `length_protocol`.
+
+    >>> from hf_targets.data.tokenization import word_level_tokenizer
+    >>> texts = Dataset.from_dict({"text": ["the cat\n", "the end of it\n"]})
+    >>> tokenizer = word_level_tokenizer(texts["text"])
+    >>> batch = DiffusionCollator(tokenizer)(sentence_rows(texts, tokenizer, 8, "conditional").to_list())
+    >>> batch["input_ids"].tolist()
+    [[1, 2, 0, 7, 7], [1, 3, 5, 4, 0]]
+    >>> batch["attention_mask"].tolist()
+    [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    >>> batch["labels"].tolist()
+    [[1, 2, 0, -100, -100], [1, 3, 5, 4, 0]]
+    >>> batch["num_words"].tolist()
+    [3, 5]
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id)
+        self.pad_id: int = next((id_ for id_ in ends if isinstance(id_, int)), 0)
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the batch; shapes and names are in the class's docstring."""
+        if not features:
+            raise ValueError("a batch must have at least one row, got none")
+        check_one_protocol({protocol_columns(row) for row in features})
+        rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
+        protocol = protocol_columns(features[0])
+        fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED}
+        fills |= {MAY_MASK: 0} if MAY_MASK in protocol else {}
+        batch = {
+            name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
+            for name, fill in fills.items()
+        }
+        counts = [name for name in ("num_words", *protocol) if name in features[0] and name not in fills]
+        return {**batch, **{name: torch.tensor([int(row[name]) for row in rows]) for name in counts}}
+
+
+def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
+    """Return the ids that a row begins with, at most one, and the id that it ends with."""
+    begins = [cast(int, id_) for id_ in (tokenizer.bos_token_id, tokenizer.cls_token_id) if id_ is not None]
+    ends = [cast(int, id_) for id_ in (tokenizer.eos_token_id, tokenizer.sep_token_id) if id_ is not None]
+    if not ends:
+        raise ValueError(
+            f"a row ends with the tokenizer's EOS or SEP token, and this {type(tokenizer).__name__} has neither; add "
+            f'one with tokenizer.add_special_tokens({{"eos_token": "<|endoftext|>"}}), and give the model a vocab_size '
+            f"of at least {len(tokenizer) + 1}"
+        )
+    return begins[:1], ends[0]
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase, end: int, length_protocol: str) -> int | None:
+    """Return what rows are padded with when they are made, None where they keep their length."""
+    if length_protocol not in get_args(LengthProtocol):
+        raise ValueError(f"length_protocol is one of {', '.join(get_args(LengthProtocol))}, got {length_protocol!r}")
+    if length_protocol == "conditional":
+        return None
+    pad = cast(int | None, tokenizer.pad_token_id)
+    if pad is None or pad == end:
+        found = "has none" if pad is None else f"pads with its end token, {tokenizer.pad_token!r}"
+        raise ValueError(
+            f'with length_protocol="{length_protocol}" a row is padded with a token of its own, and this '
+            f"{type(tokenizer).__name__} {found}; add one with "
+            f'tokenizer.add_special_tokens({{"pad_token": "<|pad|>"}}) and give the model a vocab_size of at least '
+            f'{len(tokenizer) + 1}, or choose "conditional", which hides padding from the model'
+        )
+    return pad
+
+
+def _padded(row: list[int], length: int, fill: int) -> list[int]:
+    return row + [fill] * (length - len(row))
+
+
+def _room(length: int, name: str, begin: list[int]) -> int:
+    """Return how many tokens of text a row of `length` has."""
+    room = length - len(begin) - 1
+    if room < 1:
+        raise ValueError(
+            f"{name} must be at least {length - room + 1}, for a token of text and the special tokens around it, "
+            f"got {length}"
+        )
+    return room
+
+
+def _ids_and_words(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, line_ends: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yield, of each row that is not blank, the id of each token, the words that begin in it, and those at its end."""
+    if "text" not in texts.column_names:
+        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"counting words takes the character offsets of a fast tokenizer, and {type(tokenizer).__name__} "
+            f"is a slow one; load it with AutoTokenizer, or convert it"
+        )
+    for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
+        whole = [text for text in cast(dict[str, list[str]], rows)["text"] if text.strip()]
+        batch = [text.rstrip("\n") for text in whole]
+        if not batch:
+            continue
+        encoded = tokenizer(
+            batch,
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        for row, text, ids, offsets in zip(whole, batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            if ids:  # a tokenizer may drop all characters
+                starts = word_starts([text], line_ends=line_ends)
+                begins = owners(starts, np.array([end for _, end in offsets]))
+                at_end = max(1, len(row) - len(text)) if line_ends else 0
+                yield np.array(ids, np.int64), np.bincount(begins, minlength=len(ids)), at_end

@@ -1,0 +1,59 @@
+"""Unmasking by confidence: the tokens that the network is surest of come first."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from hf_targets.masked_diffusion.sampling.filling import Window
+from hf_targets.masked_diffusion.sampling.ranking import rank
+from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
+from hf_targets.maths.noise import NoiseSchedule
+from hf_targets.maths.unmasking_times import time_of_share
+
+
+def by_confidence(window: Window, settings: SamplerSettings, draw: TokenDraw, schedule: NoiseSchedule) -> None:
+    """Fill a window by drawing a token at every masked place, and keeping those of the highest probability.
+
+    The confidence of a place is the network's probability, without temperature or nucleus, of the token drawn there.
+    Of equal ones the left is kept. The tokens not kept are drawn anew after the next evaluation.
+
+    This is not the distribution that the network was trained for: text gets more repetitive, and perplexity under
+    another model better for it. Report the entropy of what is generated beside perplexity.
+
+    Args:
+        settings: `num_steps` shares the masked tokens of each row evenly among so many steps, one more in the first
+            ones where it does not divide them; a row with fewer tokens than steps takes one a step.
+            `tokens_per_step` keeps so many at each step. None of both: one.
+    Source: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), low-confidence remasking; Chang et al. 2022,
+        "MaskGIT", which keeps more in later steps and adds noise to the confidence.
+    """
+    at_start = window.masked.sum(dim=1)
+    step = 0
+    while (masked := window.masked).any():
+        places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
+        drawn = draw(places)
+        confidence = places.gather(1, drawn[:, None])[:, 0]
+        kept = most_confident(masked, confidence, _quota(at_start, step, settings))
+        window.fill(kept, drawn[kept[masked]])
+        step += 1
+
+
+def most_confident(
+    masked: Bool[Tensor, "batch length"], confidence: Float[Tensor, "places"], quota: Int[Tensor, "batch"]
+) -> Bool[Tensor, "batch length"]:
+    """Return each row's `quota` masked places of the highest confidence, or all if there are fewer.
+
+    Args:
+        confidence: At the masked places, row by row.
+    """
+    # finite, as what is not masked comes last, at inf
+    doubt = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
+    doubt[masked] = -confidence.double().clamp(min=-1e300)
+    return masked & (rank(doubt) < quota[:, None])
+
+
+def _quota(at_start: Int[Tensor, "batch"], step: int, settings: SamplerSettings) -> Int[Tensor, "batch"]:
+    if settings.num_steps is None:
+        return torch.full_like(at_start, settings.tokens_per_step or 1)
+    return at_start // settings.num_steps + (step < at_start % settings.num_steps)

@@ -1,0 +1,92 @@
+"""A canvas as it fills: what is masked still, what the network was asked, and who looks on."""
+
+from typing import Protocol
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from hf_targets.masked_diffusion.sampling.canvas import Canvas
+from hf_targets.masked_diffusion.sampling.denoiser import Denoiser
+from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput
+
+
+class Streamer(Protocol):
+    """Looks on while a canvas fills."""
+
+    def put(self, canvas: Int[Tensor, "batch length"]) -> None:
+        """Take the whole canvas, on the CPU, after a change."""
+        ...
+
+    def end(self) -> None:
+        """Take note that nothing will change any more."""
+        ...
+
+
+class Filling:
+    """The canvas of one call of `generate`, and the counts of its output."""
+
+    def __init__(self, denoiser: Denoiser, canvas: Canvas, streamer: Streamer | None = None) -> None:
+        self.denoiser = denoiser
+        self.attention_mask = canvas.attention_mask
+        self.streamer = streamer
+        self.ids = canvas.ids.clone()
+        self.masked = canvas.masked.clone()
+        self.num_evaluations = self.num_row_evaluations = 0
+        self.num_generated = int(canvas.masked.sum())
+
+    def window(self, start: int, stop: int) -> "Window":
+        """Return the part of the canvas from `start` to before `stop`, to be filled."""
+        return Window(self, slice(start, stop))
+
+    def output(self) -> MaskedDiffusionGenerationOutput:
+        """Return the canvas, filled, and what it took."""
+        assert not self.masked.any(), "a sampler fills all"
+        return MaskedDiffusionGenerationOutput(
+            self.ids, self.num_evaluations, self.num_row_evaluations, self.num_generated
+        )
+
+
+class Window:
+    """Some columns of a canvas, all that the network sees, and all that a sampler has to fill."""
+
+    def __init__(self, filling: Filling, columns: slice) -> None:
+        self._filling = filling
+        self._columns = columns
+
+    @property
+    def masked(self) -> Bool[Tensor, "batch length"]:
+        """What is masked now."""
+        return self._filling.masked[:, self._columns].clone()
+
+    def log_probabilities(
+        self,
+        where: Bool[Tensor, "batch length"],
+        times: Float[Tensor, "batch"],
+        rows: Bool[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "places vocab"]:
+        """Ask the network for the clean tokens at places of the window as it is now.
+
+        Args:
+            where: The places, which come out row by row.
+            times: Of each row; not used for rows that are not evaluated.
+            rows: The rows to evaluate, one at least, those of `where` among them; None: those of `where`.
+        """
+        filling = self._filling
+        rows = where.any(dim=1) if rows is None else rows
+        attention = filling.attention_mask
+        filling.num_evaluations += 1
+        filling.num_row_evaluations += int(rows.sum())
+        return filling.denoiser.log_probabilities(
+            filling.ids[rows, self._columns],
+            where[rows],
+            attention_mask=None if attention is None else attention[rows, self._columns],
+            timesteps=times[rows].float(),
+        )
+
+    def fill(self, where: Bool[Tensor, "batch length"], tokens: Int[Tensor, "places"]) -> None:
+        """Fill masked places with tokens, row by row."""
+        filling = self._filling
+        filling.ids[:, self._columns][where] = tokens
+        filling.masked[:, self._columns] &= ~where
+        if filling.streamer is not None and len(tokens):
+            filling.streamer.put(filling.ids.to("cpu", copy=True))

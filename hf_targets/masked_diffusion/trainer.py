@@ -1,0 +1,302 @@
+"""Training and evaluation of masked diffusion models."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+
+from hf_targets.data.blocks import has_token
+from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
+from hf_targets.masked_diffusion.length_protocols import (
+    MAY_MASK,
+    NUM_TOKENS,
+    Columns,
+    check_num_tokens,
+    check_one_protocol,
+    protocol_columns,
+    protocol_columns_of,
+)
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.masked_diffusion.rows import DiffusionCollator
+from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.statistics import student_margin
+from hf_targets.training.arguments import DiffusionTrainingArguments
+from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
+from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
+
+logger = logging.getLogger(__name__)
+
+TIMES_COLUMN, PLACE_COLUMN = "timesteps", "row_place"
+
+
+class _RowsWithPlaces(TorchDataset):
+    """Rows that know their places in a data set, and so their times and masks in whatever batch they come.
+
+    They are checked as they are asked for: each must be of the `length_protocol` of the first one.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        row = self.rows[place]
+        check_num_tokens(row, place)
+        check_one_protocol({self.columns, protocol_columns(row)})
+        return {**row, PLACE_COLUMN: place}
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Those of the first row."""
+        return protocol_columns(self.rows[0])
+
+
+def _collate_with_places(collate: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    batch = collate([{name: value for name, value in row.items() if name != PLACE_COLUMN} for row in rows])
+    return {**batch, PLACE_COLUMN: torch.tensor([row[PLACE_COLUMN] for row in rows])}
+
+
+def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    check_one_protocol({protocol_columns(row) for row in rows})
+    lengths = {len(row["input_ids"]) for row in rows}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"the rows of a batch have {min(lengths)} to {max(lengths)} tokens, and nothing pads them; give the "
+            "trainer processing_class=tokenizer, or a DiffusionCollator"
+        )
+    return default_data_collator(list(rows))
+
+
+class DiffusionTrainer(TargetTrainer):
+    """Trainer of `MdlmForMaskedDiffusion`, plain or under peft.
+
+    The data sets have `input_ids` and `labels`, which are the same but for labels of -100, tokens that are no targets;
+    `attention_mask` where padding is hidden; `may_mask` where more than the targets are masked. A training batch may
+    also have `timesteps`: then its `input_ids` are masked already.
+
+    **Evaluation** reports `nelbo`, the negative evidence lower bound in nats for each token of text (`num_tokens` of
+    the rows, else each label but -100), whether it was masked or not, and `perplexity` = exp(nelbo); with
+    2 draws or more also `nelbo_standard_error`, and `nelbo_margin`, half of the 95% interval; with a column `num_words`
+    also `word_perplexity`. `evaluate(rows, metric_key_prefix="test")` takes `test_draws`, any other `evaluation_draws`.
+    Times and masks belong to the row and the draw (`masked_diffusion.bound`): they are the same at each evaluation, in
+    batches of any size and in any number of processes. What the numbers are and are not,
+    `masked_diffusion.perplexity_bound` tells; they compare only with those of rows of the same `length_protocol`
+    (`masked_diffusion.rows.sentence_rows`). The loss of a training batch is always for each label but -100.
+
+    **Averaged weights.** With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model`
+    and checkpoints save as the model (so that a checkpoint is the model whose numbers were logged, and the best one can
+    be loaded at the end), and what the model is left with when `train` returns. A checkpoint has the raw weights too,
+    in `averaging.safetensors`, from which a resumed training goes on just as an unbroken one would. Meanwhile the model
+    has its raw weights, but in callbacks on an evaluation and under `averaged_weights`.
+
+    Args:
+        data_collator: None pads on the right with a `DiffusionCollator` of the tokenizer (`processing_class`); without
+            a tokenizer, or with `timesteps`, it takes rows of one length.
+    Raises:
+        ValueError: Before training starts, if the model is another, a data set has token ids beyond its vocabulary,
+            rows of more than one `length_protocol`, the mask is another than the tokenizer's or among the labels, there
+            are `timesteps` where they would not be used, or weights that are sharded (FSDP, DeepSpeed) are to be
+            averaged. In an evaluation, if a row has fewer labels than `num_tokens`.
+    """
+
+    args: DiffusionTrainingArguments
+    count_columns = (WORDS_COLUMN, NUM_TOKENS)
+    made_by = "wrapped_blocks and sentence_rows of hf_targets.masked_diffusion.rows make them"
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module,
+        args: DiffusionTrainingArguments,
+        data_collator: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
+        if not isinstance(core, MdlmForMaskedDiffusion):
+            raise ValueError(f"a DiffusionTrainer trains MdlmForMaskedDiffusion, got {type(core).__name__}")
+        if not isinstance(args, DiffusionTrainingArguments):
+            raise ValueError(f"args must be DiffusionTrainingArguments, got {type(args).__name__}")
+        self._core: MdlmForMaskedDiffusion = core
+        self._noise: EvaluationNoise | None = None
+        self._averaging: AveragingCallback | None = None
+        kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
+        tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")
+        mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer, or a mask in it
+        if mask is not None and mask != self._mask_token_id:
+            raise ValueError(
+                f"tokenizer and model must have the same mask, got the ids {mask} and {self._mask_token_id}; give "
+                "MdlmConfig mask_token_id=tokenizer.mask_token_id"
+            )
+        has_times = isinstance(train, Dataset) and TIMES_COLUMN in train.column_names
+        if has_times and isinstance(data_collator, DiffusionCollator):
+            raise ValueError(
+                "a DiffusionCollator drops the column timesteps of the train data, so that masked text would be masked "
+                "again; leave data_collator out"
+            )
+        if data_collator is None:
+            data_collator = _collate_one_length
+            if tokenizer is not None and not has_times:
+                data_collator = DiffusionCollator(tokenizer)
+        super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        self._loss_shifts_labels = False  # the first token is masked and predicted as any other
+        if args.ema_decay is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    f"ema_decay must be None where weights are sharded (FSDP, DeepSpeed), got {args.ema_decay}; the "
+                    "average is of whole weights, as every process of plain data parallelism has them"
+                )
+            self._averaging = AveragingCallback(args.ema_decay)
+            self.add_callback(self._averaging)
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
+            raise ValueError(f"evaluation draws its own times, and the {name} data has timesteps; give clean text")
+        super()._check_dataset(dataset, name)
+        if isinstance(dataset, Dataset):
+            check_one_protocol(protocol_columns_of(dataset), f"the {name} data: ")
+        if isinstance(dataset, Dataset) and has_token(dataset, "labels", self._mask_token_id):
+            raise ValueError(
+                f"labels are clean tokens, and the {name} data has the mask among them, id {self._mask_token_id}; give "
+                "text without it, and tokenizer and model the same mask_token_id"
+            )
+
+    @property
+    def _mask_token_id(self) -> int:
+        return cast(int, self._core.config.mask_token_id)
+
+    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        return labels if attention_mask is None else labels.masked_fill(attention_mask == 0, IGNORED)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if PLACE_COLUMN not in self._signature_columns:
+            self._signature_columns = [*self._signature_columns, PLACE_COLUMN]
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as Trainer does; the average of the weights begins anew, or where the checkpoint to resume from was."""
+        if self._averaging is not None:
+            self._averaging.average = None
+        return super().train(*args, **kwargs)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Take gradients, with noise of this process's own: Trainer seeds all processes alike."""
+        if self.args.world_size == 1:
+            return super().training_step(model, inputs, *args, **kwargs)
+        drawn = int(torch.randint(2**31, ()))
+        seed = np.random.SeedSequence(drawn, spawn_key=(self.args.process_index,)).generate_state(1)
+        device = self.args.device
+        with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+            torch.manual_seed(int(seed[0]))
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    @property
+    def _average(self) -> ExponentialAverage | None:
+        return None if self._averaging is None else self._averaging.average
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Give the model its averaged weights for the time of a `with`; after training it has them anyway."""
+        return nullcontext() if self._average is None else self._average.applied()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, with its averaged weights."""
+        with self.averaged_weights():
+            super().save_model(output_dir, _internal_call)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self._average is not None and self.args.should_save:
+            self._average.save(Path(output_dir) / AVERAGING_NAME)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        file = Path(resume_from_checkpoint) / AVERAGING_NAME
+        if file.is_file():
+            average = ExponentialAverage(cast(nn.Module, self.model), self.args.ema_decay or 0.0)
+            average.load(file)  # without an average too, as the optimizer's state is that of the raw weights
+            if self._averaging is not None:
+                self._averaging.average = average
+        elif self._averaging is not None:
+            logger.warning(
+                "%s has no %s: the average of the weights begins with those of the checkpoint",
+                resume_from_checkpoint,
+                AVERAGING_NAME,
+            )
+
+    def _load_best_model(self) -> None:
+        if self._averaging is not None:
+            self._averaging.finish()  # a checkpoint's model has averaged weights already
+        super()._load_best_model()
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate the averaged weights, which callbacks meanwhile find in the model."""
+        with self.averaged_weights():
+            return super().evaluate(*args, **kwargs)
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate as Trainer does, with the times and masks of `evaluation_seed`; more of them for "test"."""
+        is_test, seed = metric_key_prefix.split("_")[0] == "test", self.args.evaluation_seed
+        draws = self.args.test_draws if is_test else self.args.evaluation_draws
+        self._noise = EvaluationNoise(self._core, len(dataloader.dataset), num_draws=draws, seed=seed)
+        kwargs["metric_key_prefix"] = metric_key_prefix
+        with self.averaged_weights(), torch.random.fork_rng([]):  # a data loader draws a number that nothing uses
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def _get_dataloader(self, dataset: Any, description: str, **kwargs: Any) -> Any:
+        if kwargs.get("is_training"):
+            return super()._get_dataloader(dataset, description, **kwargs)
+        if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
+            raise ValueError(
+                f"evaluation data must have a length, as times are spread evenly over its rows, got "
+                f"{type(dataset).__name__}; make a datasets.Dataset of it, Dataset.from_list(list(rows))"
+            )
+        if isinstance(dataset, Dataset):
+            dataset = self._remove_unused_columns(dataset, description=description)
+        training = self.data_collator
+        self.data_collator = partial(_collate_with_places, training)
+        try:
+            return super()._get_dataloader(_RowsWithPlaces(dataset), description, **kwargs)
+        finally:
+            self.data_collator = training
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the loss, each row's bound for each draw, (rows, draws), and its tokens and words."""
+        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
+        assert self._noise is not None
+        places, labels = inputs[PLACE_COLUMN].tolist(), inputs["labels"]
+        with self.compute_loss_context_manager():
+            masks = inputs.get("attention_mask"), inputs.get(MAY_MASK)
+            nelbos = self._noise.row_nelbos(model, places, inputs["input_ids"], labels, *masks)
+        num_tokens = inputs.get(NUM_TOKENS, (labels != IGNORED).sum(dim=1))
+        num_words = inputs.get(WORDS_COLUMN, torch.zeros_like(num_tokens))
+        loss = nelbos.mean(dim=1).sum() / num_tokens.sum().clamp(min=1)
+        return loss, nelbos, torch.stack([num_tokens, num_words], dim=1)
+
+    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
+        num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
+        nelbos = torch.as_tensor(predictions.predictions)
+        nelbo, error = mean_bound(nelbos, num_tokens)
+        # Trainer's own loss is a mean over batches, which depends on their size
+        metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": perplexity(nelbo)}
+        if num_words:
+            metrics["word_perplexity"] = perplexity(nelbo * num_tokens / num_words)
+        if error is not None:
+            metrics["nelbo_standard_error"] = error
+            metrics["nelbo_margin"] = student_margin(error, nelbos.shape[1])
+        return metrics

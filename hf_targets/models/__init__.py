@@ -1,1 +1,0 @@
-"""PreTrainedModel classes, one folder a target."""

@@ -1,0 +1,183 @@
+"""Two forms of a checkpoint, both read strictly: everything, or the heads alone with the name of their base model."""
+
+import copy
+import logging
+import os
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self, cast
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import CONFIG_NAME
+from transformers.utils.hub import cached_file
+
+from hf_targets.backbones.checkpoint import StrictLoading, check_tensors, listed
+from hf_targets.backbones.fingerprint import Fingerprint
+from hf_targets.backbones.published import read_tensors
+from hf_targets.backbones.weight_access import whole_state_dict
+from hf_targets.backbones.weight_files import HUB_ARGUMENTS
+from hf_targets.backbones.wrapping import load_base
+from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
+
+logger = logging.getLogger(__name__)
+
+HEADS_NAME = "heads.safetensors"
+_FINGERPRINT = "base_fingerprint"  # in the metadata of that file
+
+
+class CheckpointMixin(StrictLoading):
+    """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
+
+    base_fingerprint: Fingerprint | None = None
+    """Of the backbone when heads were put on it; None in a model that was loaded whole."""
+
+    def save_pretrained(
+        self, save_directory: str | PathLike, *args: Any, heads_only: bool = False, **kwargs: Any
+    ) -> None:
+        """Save the model, or with `heads_only` its heads alone: a few MB that name their base model.
+
+        Args:
+            heads_only: Write `heads.safetensors`, with a fingerprint of the backbone, and a configuration that says
+                where the backbone comes from. Of a model that was loaded whole, the base model is loaded to compare.
+        Raises:
+            ValueError: If `heads_only` is asked for, and the base model has no name or the backbone has changed since
+                it was loaded from there; nothing is written then.
+        """
+        if not heads_only:
+            super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+            return
+        if args or kwargs:
+            raise ValueError(f"heads_only=True takes no other argument, got {[*args, *kwargs]}")
+        config: MultiTokenConfig = copy.deepcopy(self.config)  # pyright: ignore[reportAttributeAccessIssue]
+        if not config.base_model_name_or_path:
+            raise ValueError(
+                "a checkpoint of heads alone names its base model, and this one has no name; make the model with "
+                "from_base(name or path), or set config.base_model_name_or_path"
+            )
+        base = self._unchanged_base(config.base_model_name_or_path)
+        config.heads_only = True
+        config.architectures = [type(self).__name__]
+        state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix=".heads-") as unfinished:
+            save_file(state, Path(unfinished, HEADS_NAME), metadata={"format": "pt", _FINGERPRINT: base.to_json()})
+            config.save_pretrained(unfinished)
+            for file in (HEADS_NAME, CONFIG_NAME):
+                os.replace(Path(unfinished, file), folder / file)
+
+    def _unchanged_base(self, name: str) -> Fingerprint:
+        """Return the fingerprint of the base model, once it is certain that the backbone still is that model."""
+        backbone: PreTrainedModel = self.backbone  # pyright: ignore[reportAttributeAccessIssue]
+        loaded = self.base_fingerprint or Fingerprint.of(_load_backbone(name, {}))
+        if changed := loaded.differences(Fingerprint.of(backbone)):
+            raise ValueError(
+                f"heads_only=True saves no backbone, and this one differs from {name}, onto which the heads would be "
+                f"loaded: {listed(changed)}. Save the whole model, without heads_only; to train heads alone, freeze "
+                "the backbone with model.backbone.requires_grad_(False)"
+            )
+        return loaded
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | PathLike,
+        *args: Any,
+        config: PreTrainedConfig | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a model from either form of checkpoint.
+
+        A checkpoint of heads alone loads its base model first, with the same arguments (dtype, device_map ...) but for
+        those that say where in the Hub the heads lie.
+
+        Raises:
+            ValueError: If the checkpoint is of another kind, a file of it is cut short, or a tensor is missing, left
+                over or of another shape; of heads alone, if the base model has no name, or is another than the one
+                that they were made for, or has been trained since.
+        """
+        name = pretrained_model_name_or_path
+        hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
+        own = {key: kwargs.pop(key) for key in BASE_FIELDS if key in kwargs}
+        wants_info = kwargs.pop("output_loading_info", False)
+        loading = {key: value for key, value in kwargs.items() if key not in hub}
+        known, unused = cls._read_config(name, config, hub, own, loading)
+        if known.heads_only:
+            if config is not None:  # an Auto class has put fields of the backbone that it was given there
+                saved = MultiTokenConfig.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
+                loading = {**known.changed_from(saved), **loading}
+            model = cls._load_heads(name, known, hub, loading)
+            info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+        else:
+            if own or config is not None:  # else Transformers reads it, and sets the generation's configuration too
+                loading = {"config": known, **unused}
+            loading |= {"output_loading_info": True, **hub}
+            model, info = super().from_pretrained(name, *args, **loading)  # pyright: ignore[reportGeneralTypeIssues]
+        return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
+
+    @classmethod
+    def _read_config(
+        cls,
+        name: str | PathLike,
+        config: PreTrainedConfig | None,
+        hub: dict[str, Any],
+        own: dict[str, Any],
+        loading: dict[str, Any],
+    ) -> tuple[MultiTokenConfig, dict[str, Any]]:
+        """Return the configuration, with `own` fields and those among `loading` set, and the rest of `loading`."""
+        if config is None:
+            values, _ = PreTrainedConfig.get_config_dict(name, **hub)
+        else:
+            values = config.to_dict()
+        cls.check_kind(name, values)
+        if isinstance(config, MultiTokenConfig) and not own:
+            return config, loading
+        fields = loading if config is None else {}
+        read: Any = MultiTokenConfig.from_dict({**values, **own}, return_unused_kwargs=True, **fields)
+        made, unused = read
+        return made, unused if config is None else loading
+
+    @classmethod
+    def _load_heads(
+        cls, name: str | PathLike, config: MultiTokenConfig, hub: dict[str, Any], backbone_kwargs: dict[str, Any]
+    ) -> Self:
+        base = config.base_model_name_or_path
+        if not base:
+            raise ValueError(
+                f"{name} holds heads alone, and its config.json names no base model; give base_model_name_or_path, the "
+                "name or path of the model that they were made for"
+            )
+        file = Path(str(cached_file(name, HEADS_NAME, **hub)))
+        state, made_for = read_tensors(file), _read_fingerprint(file)
+        fields = {key: getattr(config, key) for key in BASE_FIELDS}
+        backbone = _load_backbone(base, backbone_kwargs)
+        if made_for is None:
+            logger.info("%s has no fingerprint of its base model: whether it is %s is not known", file, base)
+        elif different := made_for.differences(Fingerprint.of(backbone)):
+            raise ValueError(
+                f"the heads in {file} were made for a base model that differs from {base}: {listed(different)}. Give "
+                "that model as base_model_name_or_path; to try the heads on this one, put new heads on it with "
+                "from_base, and load the file into them"
+            )
+        model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
+        check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
+        model.heads.load_state_dict(state)
+        return model.eval()
+
+
+def _load_backbone(name: str, loading: dict[str, Any]) -> PreTrainedModel:
+    model = load_base(name, loading)
+    return cast(PreTrainedModel, model.backbone if isinstance(model, CheckpointMixin) else model)  # without its heads
+
+
+def _read_fingerprint(file: Path) -> Fingerprint | None:
+    with safe_open(file, framework="pt") as opened:
+        text = (opened.metadata() or {}).get(_FINGERPRINT)
+    try:
+        return None if text is None else Fingerprint.from_json(text)
+    except ValueError as error:
+        raise ValueError(f"{file} has a {_FINGERPRINT} in its metadata that cannot be read: {error}") from error

@@ -1,0 +1,84 @@
+"""Heads for drafting, trained on a backbone that stays as it is."""
+
+from functools import partial
+from typing import Any
+
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from hf_targets.data.blocks import pack_blocks
+from hf_targets.data.corpora import load_corpus
+from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.multitoken.self_generated import sample_blocks
+from hf_targets.multitoken.trainer import MultiTokenTrainer
+from hf_targets.training.arguments import MultiTokenTrainingArguments
+
+KINDS: dict[str, dict[str, Any]] = {
+    "wdr": {"target": "difference", "head": "conditional"},
+    "wdr-plain": {"target": "difference", "head": "mlp"},
+    "simple": {"target": "embedding", "head": "mlp"},
+    "medusa": {"target": "embedding", "head": "medusa"},
+}
+"""Draft heads by name: what they predict, and what they are made of."""
+
+
+def load_base(name_or_path: str) -> PreTrainedModel:
+    """Return a causal language model in evaluation mode; of a model with future-word heads, its backbone."""
+    model = AutoModelForCausalLM.from_pretrained(name_or_path)
+    if isinstance(model, MultiTokenForCausalLM):
+        model = model.backbone
+        model.name_or_path = name_or_path  # what heads saved alone name as their base
+    return model.eval()
+
+
+def draft_text(
+    base: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    dataset: str | None,
+    block_size: int,
+    num_generated: int,
+    num_held_out: int,
+    max_train_words: int | None = None,
+    seed: int = 0,
+) -> tuple[Dataset, Dataset]:
+    """Return blocks of tokens to train draft heads on, and others to measure them on.
+
+    Args:
+        dataset: As for `load_corpus`, whose train and validation parts they are; None samples from the model itself.
+        num_generated, num_held_out: How many blocks to sample, if so.
+    """
+    if dataset is None:
+        sample = partial(sample_blocks, base, tokenizer, block_size=block_size)
+        return sample(num_blocks=num_generated, seed=seed), sample(num_blocks=num_held_out, seed=seed + 1)
+    texts = load_corpus(dataset, max_train_words=max_train_words)
+    return pack_blocks(texts["train"], tokenizer, block_size), pack_blocks(texts["validation"], tokenizer, block_size)
+
+
+def train_draft_heads(
+    base: PreTrainedModel,
+    kind: str,
+    args: MultiTokenTrainingArguments,
+    train: Dataset,
+    *,
+    ngram_size: int,
+) -> MultiTokenForCausalLM:
+    """Return new heads of a kind on a base model, trained alone.
+
+    The loss is equation (6) with alpha = 1, of which only the heads' part has a gradient. The base model is frozen,
+    read without dropout, and not copied.
+
+    Args:
+        kind: One of `KINDS`.
+        ngram_size: N: the heads draft up to N - 1 words.
+    Raises:
+        ValueError: If the kind is unknown.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"draft heads must be one of {', '.join(KINDS)}, got {kind!r}")
+    set_seed(args.seed)
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **KINDS[kind])
+    model.backbone.requires_grad_(False)
+    trainer = MultiTokenTrainer(model=model, args=args, train_dataset=train)
+    trainer.train()
+    return model.eval()

@@ -1,0 +1,60 @@
+"""Chains of drafts under the same processors and sampling as the text itself, with prompt lookup behind them."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import GenerationConfig
+
+from hf_targets.multitoken.drafting.drafts import Draft, FuturePredictor, draft_chain
+from hf_targets.multitoken.drafting.lookup import PromptLookup
+
+
+class ChainDrafter:
+    """Drafts a chain for each row: the most probable words, or samples where the text is sampled.
+
+    Args:
+        model: Whose heads draft.
+        config: Whether to sample, and what to look up in the text.
+    """
+
+    def __init__(self, model: FuturePredictor, config: GenerationConfig) -> None:
+        self._model = model
+        self._sampling = bool(config.do_sample)
+        self._lookup = None if config.prompt_lookup_num_tokens is None else PromptLookup(config)
+        self.reads_text = self._lookup is not None
+
+    def draft(
+        self,
+        hidden: Float[Tensor, "rows dim"],
+        next_words: Int[Tensor, "rows"],
+        count: int,
+        process: Callable[[Tensor, Tensor], Tensor],
+        texts: Sequence[Int[Tensor, "1 _"]],
+    ) -> Draft:
+        """Draft up to `count` words, and more where the text is looked up.
+
+        Args:
+            hidden: The hidden states that predicted `next_words`.
+            process: Makes of the words drafted so far (rows, n) and the logits after them (rows, vocab) the logits to
+                draft from.
+            texts: Each row's words, the next one included; empty unless `reads_text`.
+        """
+        confidence: list[Tensor] = []
+
+        def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+            logits = process(drafted, logits)
+            if self._sampling:
+                word = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
+            else:
+                word = logits.argmax(dim=-1)
+            if self._lookup is not None:
+                # of the distribution, not of the word drawn from it: what is kept must not depend on the draw
+                confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
+            return word, logits
+
+        draft = draft_chain(self._model, hidden, next_words, count, choose, keep_logits=self._sampling)
+        if self._lookup is None or not confidence:
+            return draft
+        return self._lookup.extend(draft, torch.cat(confidence, dim=1), texts)

@@ -1,0 +1,75 @@
+"""Prompt lookup behind the heads: where they are unsure, words that followed the same words before may stand in."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import GenerationConfig
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from hf_targets.multitoken.drafting.drafts import Draft
+
+
+class PromptLookup:
+    """Extends chains with the continuation of an earlier occurrence of their last words.
+
+    A head is unsure if it gives no word a probability of `assistant_confidence_threshold` (.4 by default in
+    Transformers). Where the text with the sure drafts before it ends as an earlier part of the text does, that part's
+    continuation replaces the unsure ones. Without such a match the heads' drafts stay as they are.
+
+    Args:
+        config: `prompt_lookup_num_tokens` is the most words that a match adds, `max_matching_ngram_size` (2) the most
+            words that are compared.
+    Source: Transformers' prompt lookup decoding, which finds the matches.
+    """
+
+    def __init__(self, config: GenerationConfig) -> None:
+        self.threshold = config.assistant_confidence_threshold
+        if self.threshold is None:
+            self.threshold = 0.4
+        self._matcher = PromptLookupCandidateGenerator(
+            eos_token_id=config._eos_token_tensor,
+            num_output_tokens=config.prompt_lookup_num_tokens,
+            max_matching_ngram_size=config.max_matching_ngram_size or 2,
+            max_length=config.max_length,
+        )
+
+    def extend(
+        self, draft: Draft, confidence: Float[Tensor, "rows nodes"], texts: Sequence[Int[Tensor, "1 _"]]
+    ) -> Draft:
+        """Return a draft whose rows end in a match where there is one; rows may then differ in length.
+
+        Args:
+            confidence: The highest probability in each distribution that the words were drafted from.
+            texts: Each row's words, the last known one included. Where drafts are sampled, a word found has all of the
+                probability that it was drawn with.
+        """
+        num_sure = (confidence >= self.threshold).cumprod(dim=1).sum(dim=1).tolist()
+        rows, kept = [], []
+        for row, (text, sure) in enumerate(zip(texts, num_sure, strict=True)):
+            known = torch.cat([text, draft.tokens[row : row + 1, :sure]], dim=1)
+            found = self._matcher.get_candidates(known)[0][0, known.shape[1] :]  # pyright: ignore[reportArgumentType]
+            kept.append(sure if len(found) else draft.tokens.shape[1])
+            rows.append(torch.cat([draft.tokens[row, : kept[-1]], found]))
+        longest = max(len(row) for row in rows)
+        tokens = torch.stack([F.pad(row, (0, longest - len(row))) for row in rows])
+        places = torch.arange(longest, device=tokens.device).expand_as(tokens)
+        lengths = torch.tensor([len(row) for row in rows], device=tokens.device)
+        logits = draft.logits
+        if logits is not None:
+            certain = torch.full((*tokens.shape, logits.shape[-1]), -torch.inf, device=tokens.device)
+            certain = certain.scatter(2, tokens[..., None], 0.0)
+            drawn = F.pad(logits, (0, 0, 0, max(longest - logits.shape[1], 0)))[:, :longest]
+            from_heads = places < torch.tensor(kept, device=tokens.device)[:, None]
+            logits = torch.where(from_heads[..., None], drawn, certain)
+        return replace(
+            draft,
+            tokens=tokens,
+            parents=places,
+            depths=list(range(1, longest + 1)),
+            exists=places < lengths[:, None],
+            logits=logits,
+        )

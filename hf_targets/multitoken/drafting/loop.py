@@ -1,0 +1,138 @@
+"""Drafting for batches and in trees: every row keeps what it can of its draft, and goes on from there."""
+
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from hf_targets.multitoken.drafting.cache import RaggedCache
+from hf_targets.multitoken.drafting.chains import ChainDrafter
+from hf_targets.multitoken.drafting.drafts import DraftSettings, FuturePredictor, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
+from hf_targets.multitoken.drafting.rows import Rows
+from hf_targets.multitoken.drafting.verification import verify
+
+
+class DraftingModel(FuturePredictor, Protocol):
+    """What the loop asks of a model beside its heads: what `GenerationMixin` and `forward` give."""
+
+    dtype: torch.dtype
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Read a chunk; the output has `logits`, `last_hidden_state` and `past_key_values`."""
+        ...
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        """Prepare such a chunk."""
+        ...
+
+    def _prefill(self, input_ids: Tensor, generation_config: GenerationConfig, model_kwargs: dict) -> Any: ...
+
+
+def decode_rows(
+    model: DraftingModel,
+    input_ids: Tensor,
+    *,
+    settings: DraftSettings,
+    max_positions: int | None,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    streamer: BaseStreamer | None,
+    **model_kwargs: Any,
+) -> Tensor | DraftedGenerationOutput:
+    """Generate from prompts (batch, time), padded on the left, with drafts.
+
+    Args:
+        max_positions: The longest text that the model reads, or None.
+        model_kwargs: What `generate` has prepared, the cache among it.
+    Raises:
+        ValueError: If the cache cannot be rearranged, or something is asked for that this loop does not give.
+    """
+    if config.output_attentions or config.output_hidden_states:
+        raise ValueError(
+            "output_attentions and output_hidden_states are kept with drafts for one row's chain alone, without a "
+            "filled cache or stopping criteria of your own; leave them out"
+        )
+    batch, prompt_length = input_ids.shape
+    mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
+    filled = model_kwargs["past_key_values"].get_seq_length()
+    whole = mask.shape[1] if mask is not None else config._mask_length if filled else prompt_length
+    if whole != prompt_length or filled >= prompt_length:
+        raise ValueError(
+            f"with a filled cache ({filled} positions) give the whole text and at least one token more, {whole} tokens "
+            f"a row, got {prompt_length}: processors, stopping criteria and drafts look back at it"
+        )
+    if filled and batch > 1:
+        raise ValueError(
+            "drafting for several rows rearranges their cache, and leaves nothing to go on from; leave out "
+            "past_key_values, or generate row by row"
+        )
+    mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
+    lookup = config.prompt_lookup_num_tokens or 0
+    rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=settings.num_tokens + lookup + 1)
+    drafter = ChainDrafter(model, config)
+    counts = DraftCounts()
+
+    model_kwargs["past_key_values"].activate_past_recording()
+    model_kwargs["output_last_hidden_state"] = True
+    outputs = model._prefill(input_ids, config, model_kwargs)
+    cache = RaggedCache(outputs.past_key_values, mask)
+    logits, hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
+    draft = empty_draft(batch, input_ids.device)
+    active = torch.arange(batch, device=input_ids.device)
+    position = mask.sum(dim=1) - 1 if positions is None else positions[:, -1].expand(batch)
+    del outputs
+    while True:
+        process = partial(rows.process, active)
+        found = verify(draft, logits, process, sample=bool(config.do_sample))
+        taken, finished = rows.append(active, found)
+        cache.keep(found.places, taken)
+        counts.forward_passes += 1
+        counts.accepted += int((taken - 1).sum())
+        going = ~finished
+        hidden = hidden.take_along_dim(found.places.gather(1, taken[:, None] - 1)[..., None], dim=1)[going, 0]
+        active, position = active[going], (position + taken)[going]
+        rows.stream(active)
+        if not len(active):
+            break
+        cache.select(going)
+
+        next_words, lengths = rows.ids[active, rows.lengths[active] - 1], rows.lengths[active]
+        count, branches = min(settings.num_tokens, config.max_length - int(lengths.min()) - 1), settings.num_branches
+        if max_positions is not None:
+            # some backbones have no more places than positions, and a tree has a place for each of its branches
+            places = max_positions - cache.length - 1 - lookup
+            count = min(count, places)
+            branches = min(branches, places // max(count, 1))
+        if branches > 1:
+            draft = draft_tree(model, hidden, next_words, count, branches)
+        else:
+            texts = rows.texts(active) if drafter.reads_text else []
+            draft = drafter.draft(hidden, next_words, count, partial(rows.process, active), texts)
+        counts.verifications += len(active)
+        counts.drafted += int(draft.exists.sum())
+        chunk = torch.cat([next_words[:, None], draft.tokens], dim=1)
+        inputs = {
+            **model_kwargs,
+            "attention_mask": cache.mask_for(draft, model.dtype, tree=branches > 1),
+            "position_ids": position[:, None] + torch.tensor([0, *draft.depths], device=chunk.device),
+            "past_key_values": cache.cache,
+            "logits_to_keep": chunk.shape[1],
+        }
+        outputs = model(**model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
+        logits, hidden = outputs.logits, outputs.last_hidden_state
+    if not config.return_dict_in_generate:
+        return rows.sequences()
+    output: dict[str, Any] = {
+        "sequences": rows.sequences(),
+        "scores": rows.scores(),
+        "logits": rows.logits(),
+        "past_key_values": cache.cache if batch == 1 else None,
+    }
+    return DraftedGenerationOutput(**output, **counts.named())  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,149 @@
+"""Rows of a batch that grow at their own pace: their words, where they stop, and what is streamed of them."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from hf_targets.backbones.processors import read_text
+from hf_targets.multitoken.drafting.verification import Verified
+
+
+class Rows:
+    """The words of every row, and what `generate` was told to do with them.
+
+    Args:
+        input_ids: The prompts, padded on the left.
+        scratch: Columns beyond the longest text in which words may be tried out.
+    """
+
+    def __init__(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        *,
+        streamer: BaseStreamer | None,
+        scratch: int,
+    ) -> None:
+        batch, prompt_length = input_ids.shape
+        self.max_length: int = config.max_length  # pyright: ignore[reportAttributeAccessIssue], generate has set it
+        self.ids = input_ids.new_zeros(batch, self.max_length + scratch)
+        self.ids[:, :prompt_length] = input_ids
+        self.lengths = torch.full((batch,), prompt_length, device=input_ids.device)
+        self._processors = processors
+        known = EosTokenCriteria | MaxLengthCriteria
+        self._end_tokens = [one.eos_token_id for one in criteria if isinstance(one, EosTokenCriteria)]
+        self._other_criteria = StoppingCriteriaList([one for one in criteria if not isinstance(one, known)])
+        self._pad_token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        self._streamer = streamer
+        self._num_streamed = prompt_length
+        recorded = bool(config.return_dict_in_generate)
+        self._scores = [[] for _ in range(batch)] if recorded and config.output_scores else None
+        self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
+
+    def texts(self, rows: Int[Tensor, "rows"]) -> list[Int[Tensor, "1 _"]]:
+        """Return the words of each of these rows so far."""
+        lengths = self.lengths[rows].tolist()
+        return [self.ids[row, :length][None] for row, length in zip(rows.tolist(), lengths, strict=True)]
+
+    def process(
+        self, rows: Int[Tensor, "rows"], words: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
+    ) -> Float[Tensor, "rows vocab"]:
+        """Return what the processors make of the logits that follow the text of `rows` and then `words`.
+
+        Processors see whole batches, as some hold a value for each row: one call for all rows of a length.
+        """
+        if not self._processors:
+            return logits
+        if not read_text(self._processors):
+            return self._processors(self.ids[rows], logits)  # pyright: ignore[reportArgumentType]
+        self._write(rows, words)
+        lengths = self.lengths[rows] + words.shape[1]
+        processed = torch.empty_like(logits)
+        for length in lengths.unique().tolist():
+            here = lengths == length
+            batch = logits.new_zeros(len(self.ids), logits.shape[1])
+            batch[rows[here]] = logits[here]
+            processed[here] = self._processors(self._texts_of(length, rows[here]), batch)[rows[here]]  # pyright: ignore
+        return processed
+
+    def _texts_of(self, length: int, rows: Int[Tensor, "rows"]) -> Int[Tensor, "batch {length}"]:
+        """Return a batch of texts of this length: `rows` as they are, others as far as they go, or a copy of these."""
+        texts = self.ids[:, :length].clone()
+        shorter = self.lengths < length
+        shorter[rows] = False
+        texts[shorter] = self.ids[rows[0], :length]
+        return texts
+
+    def _write(self, rows: Int[Tensor, "rows"], words: Int[Tensor, "rows steps"]) -> None:
+        """Put words behind the text of rows, which do not count before `append` says so."""
+        steps = torch.arange(words.shape[1], device=words.device)
+        self.ids[rows[:, None], self.lengths[rows][:, None] + steps] = words
+
+    def append(self, rows: Int[Tensor, "rows"], found: Verified) -> tuple[Int[Tensor, "rows"], Bool[Tensor, "rows"]]:
+        """Append the words found to these rows, up to where each stops.
+
+        Returns: How many were appended to each, and which are finished.
+        """
+        words, counts = found.words, found.counts
+        steps = torch.arange(words.shape[1], device=words.device)
+        before = self.lengths[rows]
+        counts = torch.minimum(counts, self.max_length - before)
+        finished = torch.zeros_like(counts, dtype=torch.bool)
+        for end_tokens in self._end_tokens:
+            ends = torch.isin(words, end_tokens.to(words.device)) & (steps < counts[:, None])
+            counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
+            finished |= ends.any(dim=1)
+        self._write(rows, words)
+        for at in range(len(rows)) if self._other_criteria else ():
+            for count in range(1, int(counts[at]) + 1):
+                texts = self._texts_of(int(before[at]) + count, rows[at : at + 1])
+                if self._other_criteria(texts, None)[rows[at]]:  # pyright: ignore[reportArgumentType]
+                    counts[at], finished[at] = count, True
+                    break
+        self.lengths[rows] = before + counts
+        for record, steps_given in ((self._scores, found.scores), (self._logits, found.logits)):
+            if record is not None:
+                for at, row in enumerate(rows.tolist()):
+                    record[row] += [step[at] for step in steps_given[: int(counts[at])]]
+        return counts, finished | (self.lengths[rows] >= self.max_length)
+
+    def stream(self, active: Int[Tensor, "rows"]) -> None:
+        """Hand the streamer every column that all rows have reached; finished rows show padding."""
+        if self._streamer is None:
+            return
+        reached = int(self.lengths[active].min() if len(active) else self.lengths.max())
+        columns = self.sequences()
+        while self._num_streamed < reached:
+            self._streamer.put(columns[:, self._num_streamed].cpu())
+            self._num_streamed += 1
+        if len(active) == 0:
+            self._streamer.end()
+
+    def sequences(self) -> Int[Tensor, "batch time"]:
+        """Return all rows, padded on the right to the longest."""
+        longest = int(self.lengths.max())
+        beyond = torch.arange(longest, device=self.ids.device) >= self.lengths[:, None]
+        return self.ids[:, :longest].masked_fill(beyond, self._pad_token)
+
+    def scores(self) -> tuple[Tensor, ...] | None:
+        """Return each step's processed logits (batch, vocab), zeros where a row has finished; None if not asked for."""
+        return _pad_steps(self._scores)
+
+    def logits(self) -> tuple[Tensor, ...] | None:
+        """Return each step's logits (batch, vocab), zeros where a row has finished; None if not asked for."""
+        return _pad_steps(self._logits)
+
+
+def _pad_steps(steps: list[list[Tensor]] | None) -> tuple[Tensor, ...] | None:
+    if steps is None:
+        return None
+    blank = torch.zeros_like(steps[0][0])
+    return tuple(
+        torch.stack([row[step] if step < len(row) else blank for row in steps]) for step in range(max(map(len, steps)))
+    )

@@ -1,0 +1,195 @@
+"""Medusa checkpoints, as its authors and vLLM lay them out: read onto any base model, and written for vLLM."""
+
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.checkpoint import listed
+from hf_targets.backbones.published import find_checkpoint, read_tensors
+from hf_targets.backbones.weight_access import call_inside, whole_state_dict
+from hf_targets.backbones.weight_files import HUB_ARGUMENTS
+from hf_targets.backbones.wrapping import load_base
+from hf_targets.multitoken.causal import MultiTokenForCausalLM
+
+logger = logging.getLogger(__name__)
+
+Layout = Literal["shared", "own", "vllm"]
+_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "model.safetensors")
+_WHOLE = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "pytorch_model.bin")  # of a whole model
+_WEIGHT, _BIAS, _OUTPUT = "layers.{}.linear.weight", "layers.{}.linear.bias", "outputs.{}.weight"  # ours, by head
+_MEDUSA = {_WEIGHT: "{}.0.linear.weight", _BIAS: "{}.0.linear.bias", _OUTPUT: "{}.1.weight"}
+_VLLM = {_WEIGHT: "blocks.{}.layers.0.weight", _BIAS: "blocks.{}.layers.0.bias", _OUTPUT: "lm_heads.{}.weight"}
+
+
+@dataclass(frozen=True)
+class MedusaReport:
+    """What `load_medusa_heads` found in a file, and where it put it.
+
+    Attributes:
+        layout: "shared": heads under the base model's output matrix; "own": each its own; "vllm": either, as vLLM's.
+        matched: Names in the file and in the model. An output matrix equal to the base model's is matched with that.
+    """
+
+    layout: Layout
+    num_heads: int
+    matched: list[tuple[str, str]]
+
+
+def load_medusa_heads(
+    path_or_hub_id: str | os.PathLike,
+    base: PreTrainedModel | str | os.PathLike | None = None,
+    *,
+    backbone_kwargs: dict[str, Any] | None = None,
+    **hub: Any,
+) -> tuple[MultiTokenForCausalLM, MedusaReport]:
+    """Load the heads of a Medusa checkpoint onto their base model: Medusa's head h, from 0, is our head h + 1.
+
+    A folder or repository holds `medusa_lm_head.safetensors` or `.pt` (Medusa) or `model.safetensors` (vLLM), and
+    beside it `config.json`. The tensors of head h, with hidden width d and V words:
+
+        Medusa                  vLLM
+        {h}.0.linear.weight     blocks.{h}.layers.0.weight     (d, d)
+        {h}.0.linear.bias       blocks.{h}.layers.0.bias       (d,)      vLLM: with `medusa_fc_bias`
+        {h}.1.weight            lm_heads.{h}.weight            (V, d)    Medusa: or none, the base model's is shared
+                                lm_head.weight                 (V, d)    instead, for all, with `original_lm_head`
+
+    The file says how many heads there are: published configurations speak of 2 where there are 5. Output matrices that
+    are the base model's bit for bit become shared ones. All weights take the type of the base model's output matrix.
+
+    Args:
+        path_or_hub_id: A folder, a repository of the Hub, or the file of weights itself.
+        base: The base model, used as it is, or its name or path; None takes `base_model_name_or_path` of config.json.
+        backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is not a model.
+        hub: Where in the Hub the heads lie: `revision`, `token`, `cache_dir`, `subfolder` ...
+    Returns: The model, of `head="medusa"`, `target="embedding"`, `ngram_size` = heads + 1; and what was matched.
+    Raises:
+        ValueError: If the file cannot be read, a tensor is missing, left over or does not fit the base model, a head
+            has more than one residual block, vLLM's vocabulary is truncated or its logits are scaled, or the
+            checkpoint is of a whole model that was trained with its heads, as Medusa-2's are.
+    Source: FasterDecoding/Medusa, medusa/model/medusa_model_legacy.py ("shared") and medusa_model_new.py ("own");
+        vllm-project/vllm, vllm/model_executor/models/medusa.py.
+    """
+    if unknown := hub.keys() - set(HUB_ARGUMENTS):
+        known = ", ".join(("backbone_kwargs", *HUB_ARGUMENTS))
+        raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {known}")
+    file, config = find_checkpoint(path_or_hub_id, (*_FILES, *_WHOLE), hub)
+    if file.suffix == ".json":
+        _refuse_whole_model(file, has_heads="medusa_num_heads" in config)
+    tensors = read_tensors(file)
+    if any(name.startswith("medusa_head.") for name in tensors):
+        _refuse_whole_model(file, has_heads=True)
+    layout, num_heads, names = _match(file, tensors.keys(), config)
+    if base is None and (base := config.get("base_model_name_or_path")) is None:
+        raise ValueError(f"no config.json beside {file} names the base model of these heads; give it as base")
+    base = load_base(base, backbone_kwargs)
+    output = output_embedding(base)
+    matrices = {theirs for ours, theirs in names.items() if ours.startswith("outputs.")}
+    copies = output.bias is None and all(torch.equal(tensors[one].to(output.weight), output.weight) for one in matrices)
+    own = bool(matrices) and not copies
+    loaded = {ours: theirs for ours, theirs in names.items() if own or theirs not in matrices}
+    fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "own_outputs": own}
+    model = MultiTokenForCausalLM.from_base(base, head="medusa", target="embedding", **fields)
+    expected = {ours: tuple(tensor.shape) for ours, tensor in model.heads.state_dict().items()}
+    given = {ours: tuple(tensors[theirs].shape) for ours, theirs in loaded.items()}
+    wrong = [f"{loaded[one]} is {given[one]}, not {expected[one]}" for one in given if given[one] != expected[one]]
+    if wrong:
+        raise ValueError(f"{file} does not fit the base model: {'; '.join(wrong)}; give the one that it was trained on")
+    model.heads.load_state_dict({ours: tensors[theirs] for ours, theirs in loaded.items()})
+    base_matrix = next(name for name, module in model.named_modules() if module is output) + ".weight"
+    matched = [(theirs, f"heads.{ours}" if ours in loaded else base_matrix) for ours, theirs in names.items()]
+    logger.info("%s: %d heads, layout %r; %s", file, num_heads, layout, ", ".join(map(" -> ".join, matched)))
+    return model, MedusaReport(layout, num_heads, matched)
+
+
+def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike) -> None:
+    """Write the heads as a `config.json` and `model.safetensors` that vLLM loads beside the base model.
+
+    `load_medusa_heads` tells the names, and reads them back. Heads that share the base model's output matrix bring it
+    along, once. Both files are written in full before either takes its place.
+
+    Raises:
+        ValueError: If the heads are not Medusa's, or they share an output layer that has a bias.
+    Source: vllm-project/vllm, vllm/transformers_utils/configs/medusa.py.
+    """
+    config, output = model.config, model.get_output_embeddings()
+    if (config.head, config.target) != ("medusa", "embedding"):
+        raise ValueError(
+            'vLLM\'s Medusa loads heads with head="medusa" and target="embedding" only, got '
+            f"head={config.head!r} and target={config.target!r}; train such heads, or keep these with save_pretrained"
+        )
+    if output.bias is not None and not config.own_outputs:
+        raise ValueError("the heads share an output bias, and vLLM's Medusa has none; train them with own_outputs=True")
+    state, num_heads = whole_state_dict(model.heads), len(model.heads)
+    tensors = {theirs: state[ours].contiguous() for ours, theirs in _by_head(_VLLM, num_heads).items() if ours in state}
+    if not config.own_outputs:
+        tensors["lm_head.weight"] = call_inside(output, lambda weight, _: weight.detach().contiguous())
+    vocab_size, width = output.out_features, output.in_features
+    values = {"architectures": ["MedusaModel"], "model_type": "medusa", "num_heads": num_heads, "num_hidden_layers": 1}
+    values |= {"hidden_size": width, "vocab_size": vocab_size, "truncated_vocab_size": vocab_size}
+    values |= {"medusa_fc_bias": config.head_bias, "original_lm_head": not config.own_outputs}
+    values |= {"base_model_name_or_path": config.base_model_name_or_path}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+        save_file(tensors, Path(unfinished, "model.safetensors"), metadata={"format": "pt"})
+        Path(unfinished, "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        for name in ("model.safetensors", "config.json"):
+            os.replace(Path(unfinished, name), folder / name)
+
+
+def _refuse_whole_model(file: Path, *, has_heads: bool) -> NoReturn:
+    if not has_heads:
+        raise ValueError(f"{file} is of a whole model, and holds no Medusa heads as far as its config.json tells")
+    raise ValueError(
+        f"{file} is of a whole model, trained with its heads (Medusa-2), and heads are loaded from a file of their "
+        "own; write its tensors medusa_head.*, without that prefix, to medusa_lm_head.safetensors, and give the model "
+        "itself as base"
+    )
+
+
+def _by_head(table: dict[str, str], num_heads: int) -> dict[str, str]:
+    return {ours.format(h): theirs.format(h) for h in range(num_heads) for ours, theirs in table.items()}
+
+
+def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout, int, dict[str, str]]:
+    """Return the layout, the number of heads, and the file's name for each tensor of ours: none is missing or left."""
+    vllm = any(name.startswith("blocks.") for name in found)
+    heads = {match[1] for name in found if (match := re.match(r"(?:blocks\.)?(\d+)\.", name))}
+    if not heads:
+        raise ValueError(f"{file} holds no Medusa heads, but {', '.join(sorted(found)[:3]) or 'nothing'} ...")
+    if deeper := sorted(name for name in found if re.match(r"\d+\.[1-9]\d*\.linear|blocks\.\d+\.layers\.[1-9]", name)):
+        raise ValueError(
+            f"{file} holds heads of two residual blocks or more ({listed(deeper)}), and heads of one are supported, "
+            "which all published ones are"
+        )
+    if vllm and ("token_map" in found or config.get("logit_scale", 1.0) != 1.0):
+        raise ValueError(f"{file}: a truncated vocabulary (token_map) and a logit_scale other than 1 are not supported")
+    declared = config.get("num_heads" if vllm else "medusa_num_heads", 0)
+    num_heads = max(len(heads), declared)
+    table = dict(_VLLM if vllm else _MEDUSA)
+    if not (config.get("medusa_fc_bias", False) if vllm else any(name.endswith(".linear.bias") for name in found)):
+        del table[_BIAS]
+    if not vllm and not any(re.fullmatch(r"\d+\.1\.weight", name) for name in found):
+        del table[_OUTPUT]
+    if vllm and config.get("original_lm_head", False):  # vLLM takes either name
+        table[_OUTPUT] = "lm_head.weight" if "lm_head.weight" in found else "lm_heads.0.weight"
+    names = _by_head(table, num_heads)
+    missing, extra = set(names.values()) - found, found - set(names.values())
+    if missing or extra:
+        raise ValueError(
+            f"{file} is not a whole Medusa checkpoint; missing: {', '.join(sorted(missing)) or 'none'}; left over: "
+            f"{', '.join(sorted(extra)) or 'none'}. It holds {len(heads)} heads, config.json speaks of "
+            f"{declared or 'no number'}: it is cut short, or one of them is wrong"
+        )
+    return "vllm" if vllm else "own" if _OUTPUT in table else "shared", num_heads, names

@@ -1,0 +1,199 @@
+"""Training and evaluation of a language model with future-word heads, or of a plain one beside it."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import EvalPrediction, PreTrainedModel, default_data_collator, set_seed
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
+
+from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.training.arguments import MultiTokenTrainingArguments
+from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
+
+
+def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
+    """Return token-level and word-level perplexities of summed negative log-likelihoods.
+
+    exp(NLL / tokens) and exp(NLL / words): for each weight, as `perplexity_0.2`; for the ordinary head, as
+    `perplexity`; and as `perplexity_ensemble` for the best weight above 0, with that weight as `ensemble_weight`.
+
+    Args:
+        nlls: Sums over all targets, (weights,), natural logarithms.
+        num_tokens: How many targets they are of.
+        num_words: Words those targets make; 0 leaves the word-level figures out.
+        weights: The ensemble weights, in the order of `nlls`.
+    Raises:
+        ValueError: If there is no target.
+    """
+    if num_tokens == 0:
+        raise ValueError("a perplexity needs at least one target, and all labels are -100, padding or a first token")
+    by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
+    metrics = {f"perplexity_{weight:g}": perplexity(nll) for weight, nll in by_weight.items()}
+    chosen = {}
+    if 0.0 in by_weight:
+        chosen[""] = by_weight[0.0]
+    if num_words:
+        metrics |= {f"word_perplexity_{w:g}": perplexity(nll * num_tokens / num_words) for w, nll in by_weight.items()}
+    ensembles = {weight: nll for weight, nll in by_weight.items() if weight > 0}
+    if ensembles:
+        metrics["ensemble_weight"] = min(ensembles, key=ensembles.__getitem__)
+        chosen["_ensemble"] = min(ensembles.values())
+    for suffix, nll in chosen.items():
+        metrics[f"perplexity{suffix}"] = perplexity(nll)
+        if num_words:
+            metrics[f"word_perplexity{suffix}"] = perplexity(nll * num_tokens / num_words)
+    return metrics
+
+
+def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
+    """Return the model with future-word heads that this is, plain or under peft; None for any other model."""
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
+    return core if isinstance(core, MultiTokenForCausalLM) else None
+
+
+def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> MultiTokenTrainingArguments:
+    """Return the arguments of the phase in which the heads learn alone: nothing is evaluated, saved or reported."""
+    args = copy.copy(args)
+    args.max_steps, args.head_warmup_steps, args.warmup_steps = num_steps, None, 0
+    if args.head_learning_rate is not None:
+        args.learning_rate, args.head_learning_rate = args.head_learning_rate, None
+    args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
+    args.load_best_model_at_end, args.push_to_hub, args.report_to = False, False, []
+    args.eval_on_start = False
+    return args
+
+
+class MultiTokenTrainer(TargetTrainer):
+    """Trainer of `MultiTokenForCausalLM`, plain or under peft; a plain causal model is the baseline beside it.
+
+    What it adds: every part of the loss is logged by name; an evaluation reports perplexities for all
+    `ensemble_weights` from one pass; the heads may learn at a learning rate of their own, and alone in a phase before
+    the training (`head_warmup_steps`). That phase has its own optimizer and schedule and leaves the backbone as it is,
+    so that the backbone of a model with heads takes the updates of a plain one's training, in the same order.
+
+    The data sets have `input_ids`, `labels`, `attention_mask`, and `num_words` for word-level perplexities, as
+    `hf_targets.pack_blocks` makes them.
+
+    Raises:
+        ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary, or the
+            arguments ask for the heads of a model that has none, or for their own phase under DeepSpeed.
+    """
+
+    args: MultiTokenTrainingArguments
+    new_parts = "heads."
+
+    def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
+        self.has_heads = heads_of(model) is not None
+        if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
+            raise ValueError(f"{type(model).__name__} has no heads: leave out head_warmup_steps, head_learning_rate")
+        kwargs = {"compute_metrics": self._compute_metrics, "data_collator": default_data_collator, **kwargs}
+        smoothing = args.label_smoothing_factor
+        if self.has_heads:  # our model smooths its own labels: Trainer would take them away, and want all logits
+            args.label_smoothing_factor = 0.0
+        try:
+            super().__init__(model=model, args=args, **kwargs)
+        finally:
+            args.label_smoothing_factor = smoothing
+        if args.head_warmup_steps is not None and self.is_deepspeed_enabled:
+            raise ValueError(
+                "head_warmup_steps takes two trainings of one model, and DeepSpeed allows one; train the heads first "
+                "in a run without DeepSpeed, with model.backbone.requires_grad_(False)"
+            )
+        self.weights = args.ensemble_weights if self.has_heads else [0.0]
+
+    @property
+    def new_parts_learning_rate(self) -> float | None:
+        """The heads' learning rate, if it is another than the backbone's."""
+        return self.args.head_learning_rate
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """Train as Trainer does, after the phase of the heads alone; a checkpoint is of a training that had it."""
+        if self.args.head_warmup_steps is not None and not resume_from_checkpoint:
+            self._train_heads_alone(self.args.head_warmup_steps)
+            set_seed(self.args.seed)  # the random state that a training without this phase begins with
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def _train_heads_alone(self, num_steps: int) -> None:
+        """Train the heads for so many steps, with an optimizer and a schedule of their own, and nothing else.
+
+        The schedule is of the kind of the training's, with its `lr_scheduler_kwargs` as they are, without its warm-up,
+        and ends with the phase. Optimizers and callbacks that the trainer was given are not used.
+        """
+        assert self.model is not None
+        trainer = _HeadsAlone(
+            model=self.model,
+            args=_arguments_of_heads(self.args, num_steps),
+            train_dataset=self.train_dataset,
+            data_collator=self.data_collator,
+            processing_class=self.processing_class,
+        )
+        trainer.train()
+        trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Compute the loss as Trainer does; a model with heads smooths its own labels."""
+        if self.has_heads and model.training:
+            inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the loss, each row's negative log-likelihoods, and each row's numbers of targets and words."""
+        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
+        targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+        num_targets = (targets != IGNORED).sum(dim=1)
+        num_words = inputs.pop(WORDS_COLUMN, torch.zeros_like(num_targets))
+        with torch.no_grad(), self.compute_loss_context_manager():
+            if self.has_heads:
+                outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
+                loss, nlls = outputs.loss, outputs.nlls
+            else:
+                loss, nlls = self._plain_losses(model, inputs, targets)
+        return loss.detach().mean(), nlls.double(), torch.stack([num_targets, num_words], dim=1)
+
+    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
+        nlls, counts = torch.as_tensor(predictions.predictions), torch.as_tensor(predictions.label_ids)
+        num_tokens, num_words = counts.sum(dim=0).tolist()
+        return perplexities(nlls.sum(dim=0), num_tokens, num_words, self.weights)
+
+
+class _HeadsAlone(MultiTokenTrainer):
+    """Trainer of the phase in which the heads learn and nothing else does."""
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train with everything but the heads frozen; sharded weights keep what they were sharded with."""
+        assert self.model is not None
+        others = [p for name, p in self.model.named_parameters() if p.requires_grad and self.new_parts not in name]
+        frozen = [] if self.is_fsdp_enabled else others
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Take gradients, of which only the heads keep theirs where nothing is frozen."""
+        loss = super().training_step(model, *args, **kwargs)
+        if self.is_fsdp_enabled:
+            for name, parameter in model.named_parameters():
+                if self.new_parts not in name:
+                    parameter.grad = None
+        return loss

@@ -1,0 +1,44 @@
+"""Whether a wrapped model can verify a tree of continuations in one pass."""
+
+import math
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel
+
+from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device
+
+
+@torch.no_grad()
+def takes_tree_mask(backbone: PreTrainedModel) -> bool:
+    """Try on four tokens whether the backbone reads a tree of continuations under a mask (batch, 1, query, key).
+
+    A backbone whose attention has a window shorter than its texts is said not to: windows count places in the chunk, of
+    which a tree has more than steps.
+    """
+    config = backbone.config.get_text_config()
+    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo
+        windows.append(config.window_size)
+    longest = getattr(config, "max_position_embeddings", math.inf)
+    if any(window is not None and window < longest for window in windows):
+        return False
+    device, dtype = execution_device(output_embedding(backbone)), backbone.dtype
+    # 0 -> 1, 0 -> 2 -> 3: what place 3 sees in the tree is the chain 0, 2, 3
+    tokens = torch.arange(4, device=device)[None]
+    path = torch.tensor([[0, 2, 3]], device=device)
+    visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
+    mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
+    positions = torch.tensor([[0, 1, 1, 2]], device=device)
+    run = partial(backbone.base_model, use_cache=False)
+    try:
+        with without_dropout(backbone):
+            tree = run(input_ids=tokens, attention_mask=mask, position_ids=positions)[0]
+            chain = run(input_ids=tokens[:, path[0]])[0]
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, TypeError, RuntimeError, IndexError):
+        return False
+    return torch.allclose(tree[:, path[0]].float(), chain.float(), rtol=0.02, atol=0.02 * float(chain.float().std()))

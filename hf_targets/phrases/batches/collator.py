@@ -1,0 +1,242 @@
+"""Batches in which phrases and tokens alternate, with the phrases and negatives that the batch's table holds."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets.maths.losses import IGNORED
+from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseMatcher, PhraseWindow, padded
+from hf_targets.phrases.batches.interleaving import PhrasedText, choose_spans, usable_spans
+from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
+from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN
+from hf_targets.phrases.mining.ngrams import PhraseMiner
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+FalseNegatives = Literal["at_tokens", "everywhere", "keep"]
+
+
+class PhraseCollator:
+    r"""Makes of rows of token ids the batch of a dynamic-vocabulary model: two sequences a row, and a table of phrases.
+
+    The static sequence is the row, padded on the right. In the interleaved one some stretches of tokens are phrases,
+    with the ids V and upward: V + p is entry p of the batch's table, which has those phrases and their negatives. A
+    phrase has no special token and no token without a label. Columns other than `input_ids`, `attention_mask` and
+    `labels` are dropped.
+
+    - `input_ids`, `attention_mask`, `labels`: the static sequence; labels are -100 at padding.
+    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets`: the interleaved one.
+    - `token_positions`: for each place of the interleaved one, where its (last) token stands in the static one.
+    - `windows`: (windows, longest) static ids, filled with 0, none of them a prefix of another.
+    - `phrase_windows`: (entries, 2): the entry is the first `length` tokens of window `window`; no two are the same.
+    - `phrase_mask`: (rows, entries): which entries the row's table has.
+    - `masked_phrases`: (masked, 3): row, place and entry; what the state at that place predicts may as well begin with
+      this entry, which is no negative there.
+
+    Rows that `DynamicVocabTrainer` trains on have the columns of `phrases.batches.row_draws`: each row chooses its
+    phrases by a seed of its own, and brings the rows of the batches before for `PreBatch`. A batch then depends on its
+    rows alone. With other rows and several dataloader workers each worker has its own copy of this: `PreBatch` then
+    remembers the batches of one worker, and a `generator` gives all workers the same numbers, and the same again in
+    each epoch.
+
+    Args:
+        tokenizer: The fast tokenizer of the ids, and of what the miner reads.
+        miner: Finds what may become a phrase.
+        vocab_size: V, the width of the model's embedding; None: the tokenizer's.
+        negatives: Where negatives come from; None: `InBatch()`, `Prefixes()` and `SelfRetrieval()`.
+        min_gap: Plain tokens between two phrases, at least.
+        phrase_rate: Chance of a phrase wherever one may start. A gap is then `min_gap` tokens and a geometric number
+            of places more; with 1 nearly every gap is `min_gap`.
+        max_tokens: Candidates longer than that are left out; None: none is.
+        false_negatives: Where entries that the text goes on with are masked: `"keep"`, nowhere, as in the paper;
+            `"at_tokens"`, where the target is a token; `"everywhere"`, where it is a phrase as well, but never that
+            phrase. Where the target is a phrase they are its prefixes and extensions, the informative negatives of the
+            paper.
+        generator: Makes the choice of phrases in rows without a seed; None: torch's own, which differs by worker.
+    Raises:
+        ValueError: If a setting is out of range; when called, if there is no row, a row has no token, an id is out of
+            [0, V), or a label is neither its id nor -100.
+    Source: Liu et al. 2024, section 2.4, which groups random sequences of words, at least five tokens apart, and gives
+        no rate; `max_tokens` is appendix B's, of the phrases in tests.
+
+    >>> from hf_targets.phrases.mining.ngrams import TokenNgrams
+    >>> from hf_targets.data.tokenization import word_level_tokenizer
+    >>> tokenizer = word_level_tokenizer(["the cat sat on the mat\n"])
+    >>> collator = PhraseCollator(tokenizer, TokenNgrams(2, 2), min_gap=1, phrase_rate=1.0)
+    >>> ids = tokenizer("the cat sat on the mat")["input_ids"]
+    >>> batch = collator([{"input_ids": ids}])
+    >>> len(tokenizer), batch["input_ids"].tolist()
+    (8, [[0, 2, 5, 4, 0, 3]])
+    >>> batch["phrase_input_ids"].tolist(), batch["token_positions"].tolist()
+    ([[0, 8, 4, 9]], [[0, 2, 3, 5]])
+    >>> batch["windows"].tolist()  # the mat; cat sat on the
+    [[0, 3, 0, 0], [2, 5, 4, 0]]
+    >>> batch["phrase_windows"].tolist()  # cat sat, the mat, cat sat on, cat sat on the
+    [[1, 2], [0, 2], [1, 3], [1, 4]]
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        miner: PhraseMiner,
+        *,
+        vocab_size: int | None = None,
+        negatives: Sequence[NegativeStrategy] | None = None,
+        min_gap: int = 5,
+        phrase_rate: float = 0.2,
+        max_tokens: int | None = 8,
+        false_negatives: FalseNegatives = "keep",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if false_negatives not in get_args(FalseNegatives):
+            raise ValueError(f"false_negatives must be one of {get_args(FalseNegatives)}, got {false_negatives!r}")
+        if min_gap < 0 or not 0 <= phrase_rate <= 1 or (max_tokens is not None and max_tokens < 2):
+            raise ValueError(
+                "min_gap must be 0 or more, phrase_rate in [0, 1], and max_tokens None or at least 2, got "
+                f"{min_gap}, {phrase_rate} and {max_tokens}"
+            )
+        if vocab_size is not None and vocab_size < len(tokenizer):
+            raise ValueError(
+                f"vocab_size must have room for the {len(tokenizer)} ids of the tokenizer, got {vocab_size}; it is the "
+                "width of the model's embedding"
+            )
+        if isinstance(miner, type) or not hasattr(miner, "spans"):
+            raise ValueError(f"miner must be an object with spans, such as WordNgrams(2, 5), got {miner!r}")
+        for source in negatives or ():
+            if isinstance(source, str | type) or not hasattr(source, "windows"):
+                raise ValueError(
+                    f"negatives must be a list of objects such as SelfRetrieval(), got {source!r} in it; "
+                    "negatives_by_name makes them of names"
+                )
+        self.tokenizer = tokenizer
+        self.miner = miner
+        self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
+        self.negatives = (InBatch(), Prefixes(), SelfRetrieval()) if negatives is None else tuple(negatives)
+        self.min_gap = min_gap
+        self.phrase_rate = phrase_rate
+        self.max_tokens = max_tokens
+        self.false_negatives: FalseNegatives = false_negatives
+        self.generator = generator
+        self._special_ids = frozenset(tokenizer.all_special_ids)
+        self._pad_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(i, int)), 0)
+
+    @property
+    def num_batches_before(self) -> int:
+        """How many batches before a batch its negatives come from."""
+        return max((source.num_batches for source in self.negatives if isinstance(source, PreBatch)), default=0)
+
+    def seeded(self, seed: int) -> "PhraseCollator":
+        """Return a collator like this one that chooses phrases by a seed of its own, and shares no batches before."""
+        twin = copy.copy(self)
+        twin.generator = torch.Generator().manual_seed(seed)
+        twin.negatives = tuple(
+            source.without_batches() if isinstance(source, PreBatch) else source for source in self.negatives
+        )
+        return twin
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the batch; shapes and names are in the class's docstring."""
+        if not features:
+            raise ValueError("a batch must have at least one row, got none")
+        rows = [self._row(feature) for feature in features]
+        texts = [self._phrased(*row, feature) for row, feature in zip(rows, features, strict=True)]
+        if BEFORE_COLUMN in features[0]:
+            self._recall([feature[BEFORE_COLUMN] for feature in features])
+        entries = PhraseEntries(self._windows(texts), len(texts), stop_ids=self._special_ids)
+        if any(isinstance(strategy, InBatch) for strategy in self.negatives):
+            entries.row_mask[:] = True
+
+        pieces = [text.pieces() for text in texts]
+        sequences = [
+            [self._id(text.tokens[start:end], entries) for start, end in spans]
+            for text, spans in zip(texts, pieces, strict=True)
+        ]
+        targets = [
+            [IGNORED if labels[start] == IGNORED else id_ for id_, (start, _) in zip(sequence, spans, strict=True)]
+            for (_, labels), sequence, spans in zip(rows, sequences, pieces, strict=True)
+        ]
+        arrays = {
+            "input_ids": padded([text.tokens for text in texts], self._pad_id),
+            "attention_mask": padded([[1] * len(text.tokens) for text in texts], 0),
+            "labels": padded([labels for _, labels in rows], IGNORED),
+            "phrase_input_ids": padded(sequences, self._pad_id),
+            "phrase_attention_mask": padded([[1] * len(sequence) for sequence in sequences], 0),
+            "phrase_targets": padded(targets, IGNORED),
+            "token_positions": padded([[end - 1 for _, end in spans] for spans in pieces], 0),
+            "windows": padded(entries.windows, 0),
+            "phrase_windows": entries.places,
+            "phrase_mask": entries.row_mask,
+            "masked_phrases": np.array(list(self._masked(texts, pieces, entries)), np.int64).reshape(-1, 3),
+        }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def _row(self, feature: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+        """Return the ids and labels of the tokens that are no padding."""
+        ids = np.asarray(feature["input_ids"])
+        mask = feature.get("attention_mask")
+        labels = feature.get("labels")
+        seen = np.ones(len(ids), bool) if mask is None else np.asarray(mask).astype(bool)
+        targets = ids if labels is None else np.asarray(labels)
+        if ids.ndim != 1 or not ids.shape == seen.shape == targets.shape or not seen.any():
+            raise ValueError(
+                "a row needs at least one token that is no padding, and an attention_mask and labels as long as its "
+                f"input_ids, got the shapes {ids.shape}, {seen.shape} and {targets.shape}, {seen.sum()} tokens in all"
+            )
+        ids, targets = ids[seen], targets[seen]
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise ValueError(
+                f"input_ids must be static ids in [0, {self.vocab_size - 1}], got {wrong}; use the model's own "
+                "tokenizer, or give the width of its embedding as vocab_size"
+            )
+        if ((targets != ids) & (targets != IGNORED)).any():
+            raise ValueError(f"labels must be the input_ids, or {IGNORED} where nothing is predicted; got others")
+        return ids.tolist(), targets.tolist()
+
+    def _phrased(self, ids: list[int], labels: list[int], feature: Mapping[str, Any]) -> PhrasedText:
+        candidates = np.asarray(self.miner.spans(TokenizedText.from_ids(ids, self.tokenizer)))
+        barred = np.array([id_ in self._special_ids for id_ in ids]) | (np.array(labels) == IGNORED)
+        usable = usable_spans(candidates, barred, self.max_tokens)
+        seed = feature.get(SEED_COLUMN)
+        generator = self.generator if seed is None else torch.Generator().manual_seed(seed)
+        spans = choose_spans(usable, min_gap=self.min_gap, phrase_rate=self.phrase_rate, generator=generator)
+        return PhrasedText(tuple(ids), spans)
+
+    def _recall(self, rows_before: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Make the batches before those of these rows, which are given with the latest batch first."""
+        by_age = zip_longest(*rows_before)
+        batches = [[self._phrased(*self._row(row), row) for row in batch if row is not None] for batch in by_age]
+        for source in self.negatives:
+            if isinstance(source, PreBatch):
+                source.recall(batches[::-1])
+
+    def _id(self, piece: Phrase, entries: PhraseEntries) -> int:
+        return piece[0] if len(piece) == 1 else self.vocab_size + entries.numbers[piece]
+
+    def _windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:
+        for row, text in enumerate(texts):
+            for phrase in text.phrases:
+                yield PhraseWindow(phrase, len(phrase), row)
+        for strategy in self.negatives:
+            yield from strategy.windows(texts)
+
+    def _masked(
+        self, texts: Sequence[PhrasedText], pieces: Sequence[Sequence[tuple[int, int]]], entries: PhraseEntries
+    ) -> Iterator[tuple[int, int, int]]:
+        if self.false_negatives == "keep":
+            return
+        matcher = PhraseMatcher(entries.numbers)
+        for row, (text, spans) in enumerate(zip(texts, pieces, strict=True)):
+            places = {start: (place - 1, end) for place, (start, end) in enumerate(spans) if place > 0}
+            for position, phrase in matcher.matches(text.tokens):
+                place, end = places.get(position, (None, 0))
+                is_target = end == position + len(phrase)
+                if place is None or is_target or (end > position + 1 and self.false_negatives == "at_tokens"):
+                    continue
+                entry = entries.numbers[phrase]
+                if entries.row_mask[row, entry]:
+                    yield row, place, entry

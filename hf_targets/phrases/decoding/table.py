@@ -1,0 +1,215 @@
+"""The phrases of a call: their embeddings, which of them each row has, and their tokens."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+
+
+class PhraseSearch(Protocol):
+    """Finds the phrases with the largest inner products; `retrieval.vector_index.PhraseIndex` is one."""
+
+    def __len__(self) -> int:
+        """Return how many slots it has."""
+        ...
+
+    def search(self, hidden: Tensor, k: int, /) -> tuple[Tensor, Tensor]:
+        """Return scores and slots, (rows, k) each; a slot of -1 is none."""
+        ...
+
+
+class PhraseTable:
+    """What `phrases` becomes when a model is called: an argument of the call, never a part of the model.
+
+    A table belongs to the rows of a batch in turn: with R vocabularies and a batch of R x k rows (beams, or several
+    returned sequences), rows 0 to k - 1 have the first.
+
+    Args:
+        vocabularies: One for all rows, or one a row; ids above V are their slots.
+        inputs: (phrases, d), embeddings for the model's input, of every phrase of every vocabulary once.
+        outputs: (phrases, d), for its output.
+        slots: (R, P), which of these embeddings each slot of each vocabulary has; P is the longest vocabulary's.
+        exists: (R, P) bool, false at removed phrases and beyond the end of a shorter vocabulary.
+        index: Finds the best `num_neighbours` phrases instead of a product with all; for one vocabulary.
+    """
+
+    def __init__(
+        self,
+        vocabularies: Sequence[PhraseVocabulary],
+        inputs: Tensor,
+        outputs: Tensor,
+        slots: Tensor,
+        exists: Tensor,
+        *,
+        index: PhraseSearch | None = None,
+        num_neighbours: int = 64,
+    ) -> None:
+        self.vocabularies = tuple(vocabularies)
+        self.vocab_size = self.vocabularies[0].vocab_size
+        self.inputs, self.outputs, self.slots, self.exists = inputs, outputs, slots, exists
+        self.index, self.num_neighbours = index, num_neighbours
+        self._were_alive = [vocabulary.arrays()[2] for vocabulary in self.vocabularies]
+
+    @property
+    def num_slots(self) -> int:
+        """How many ids above V there are: P."""
+        return self.slots.shape[1]
+
+    @cached_property
+    def output_rows(self) -> Tensor:
+        """Output embeddings by slot: (P, d) for one vocabulary, else (R, P, d); anything at removed phrases."""
+        slots = self.slots[0] if len(self.slots) == 1 else self.slots
+        in_order = slots.ndim == 1 and len(slots) == len(self.outputs)
+        if in_order and torch.equal(slots, torch.arange(len(slots), device=slots.device)):
+            return self.outputs
+        return self.outputs[slots]
+
+    @cached_property
+    def _all_exist(self) -> bool:
+        return bool(self.exists.all())
+
+    def rows_of_batch(self, batch_size: int, time: int) -> tuple[Tensor, Tensor | None]:
+        """Return the output embeddings, (P, d) or (batch, P, d), and which are missing, (batch, time, P) or None."""
+        rows = self.output_rows if self.output_rows.ndim == 2 else self._per_row(self.output_rows, batch_size)
+        if self._all_exist:
+            return rows, None
+        return rows, ~self._per_row(self.exists, batch_size)[:, None].expand(-1, time, -1)
+
+    def searched(self, index: PhraseSearch, num_neighbours: int) -> "PhraseTable":
+        """Return the same table, whose logits are those of the best `num_neighbours` phrases that an index finds.
+
+        Raises:
+            ValueError: If there are several vocabularies, the index is of another number of slots, or there is no
+                neighbour to ask for.
+        """
+        if len(self.vocabularies) > 1:
+            raise ValueError(f"an index is over one vocabulary for all rows, got {len(self.vocabularies)}")
+        if len(index) != self.num_slots:
+            raise ValueError(
+                f"an index must have an embedding for each of the {self.num_slots} ids that the vocabulary has given, "
+                f"removed ones included, got {len(index)}; build it from the vocabulary as it is now"
+            )
+        if num_neighbours < 1:
+            raise ValueError(f"num_neighbours must be 1 or more, got {num_neighbours}")
+        arrays = (self.inputs, self.outputs, self.slots, self.exists)
+        return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours)
+
+    def check_current(self) -> None:
+        """Check that no phrase was removed since the table was made; those added since are not in it.
+
+        Raises:
+            ValueError: If one was: its id stands for nothing.
+        """
+        for vocabulary, then in zip(self.vocabularies, self._were_alive, strict=True):
+            now = vocabulary.arrays()[2][: len(then)]
+            if not np.array_equal(now, then):
+                raise ValueError("the vocabulary has changed since the table was made; make it anew with phrase_table")
+
+    def check_batch(self, batch_size: int) -> None:
+        """Check that the rows of a batch can be shared out among the vocabularies.
+
+        Raises:
+            ValueError: If there are neither as many rows as vocabularies, nor a multiple of them.
+        """
+        if batch_size % len(self.vocabularies):
+            raise ValueError(
+                f"phrases must be one vocabulary, or one for each row, got {len(self.vocabularies)} for a batch of "
+                f"{batch_size}"
+            )
+
+    def check_ids(self, ids: Tensor, name: str, ignored: int | None = None) -> None:
+        """Check that each id of (batch, time) is a token or a phrase that its row has.
+
+        Raises:
+            ValueError: If one is not.
+        """
+        wrong = self.missing(ids) & (ids != ignored if ignored is not None else True)
+        if wrong.any():
+            row, place = (int(part) for part in wrong.nonzero()[0])
+            raise ValueError(
+                f"{name} must be tokens in [0, {self.vocab_size - 1}] or phrases of the row's vocabulary, which has "
+                f"{len(self.vocabularies[row * len(self.vocabularies) // len(ids)])} from {self.vocab_size} on; got "
+                f"{ids[row, place].item()} in row {row}, a phrase that was removed, or never there"
+            )
+
+    def missing(self, ids: Tensor) -> Tensor:
+        """Return which ids of (batch, time) are neither a token nor a phrase that their row has, bool."""
+        missing = (ids < 0) | (ids >= self.vocab_size + self.num_slots)
+        if not self.num_slots or self._all_exist:
+            return missing
+        slots = (ids - self.vocab_size).clamp(min=0, max=self.num_slots - 1)
+        return missing | ((ids >= self.vocab_size) & ~self._per_row(self.exists, len(ids)).gather(1, slots))
+
+    def _per_row(self, by_vocabulary: Tensor, batch_size: int) -> Tensor:
+        if len(by_vocabulary) == 1:
+            return by_vocabulary.expand(batch_size, *by_vocabulary.shape[1:])
+        return by_vocabulary.repeat_interleave(batch_size // len(by_vocabulary), dim=0)
+
+    def embed(self, ids: Tensor, tokens: Tensor) -> Tensor:
+        """Return the embeddings of ids (batch, time), given those of its tokens (batch, time, d)."""
+        if not self.num_slots:
+            return tokens
+        is_phrase = ids >= self.vocab_size
+        slots = (ids - self.vocab_size).clamp(min=0, max=self.num_slots - 1)
+        chosen = self._per_row(self.slots, len(ids)).gather(1, slots)
+        return torch.where(is_phrase[..., None], F.embedding(chosen, self.inputs).to(tokens.dtype), tokens)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the phrases' logits (batch, time, P) at hidden states (batch, time, d); -inf where a row has none."""
+        if self.index is not None:
+            return self._searched_logits(hidden)
+        rows = self.output_rows.to(hidden.dtype)
+        if rows.ndim == 2:
+            logits = hidden @ rows.T
+        else:
+            grouped = hidden.reshape(len(rows), -1, hidden.shape[-1])
+            logits = (grouped @ rows.transpose(1, 2)).reshape(*hidden.shape[:2], -1)
+        if self._all_exist:
+            return logits
+        return logits.masked_fill(~self._per_row(self.exists, len(hidden))[:, None], -torch.inf)
+
+    def _check_scores(self, queries: Tensor, scores: Tensor, slots: Tensor) -> None:
+        """Check that the best phrase of each query has the score that it has by this table."""
+        best = self.output_rows[slots[:, 0].clamp(min=0)].float()
+        expected = (queries.float() * best).sum(dim=1)
+        size = queries.float().norm(dim=1) * best.norm(dim=1)
+        if ((expected - scores[:, 0].float()).abs() > 0.01 * size + 1e-6)[slots[:, 0] >= 0].any():
+            raise ValueError(
+                "the index has other embeddings than the phrases of the call: it is of other phrases, or the phrase "
+                "encoder has changed since it was built; build it anew with index_phrases"
+            )
+
+    def _searched_logits(self, hidden: Tensor) -> Tensor:
+        assert self.index is not None
+        queries = hidden.reshape(-1, hidden.shape[-1])
+        scores, slots = self.index.search(queries, self.num_neighbours)
+        self._check_scores(queries, scores, slots)
+        logits = hidden.new_full((len(slots), self.num_slots), -torch.inf)
+        # a slot of -1 is written to the place of the first found, with its score
+        first, best = slots[:, :1].clamp(min=0), scores[:, :1]
+        found = slots >= 0
+        logits.scatter_(1, torch.where(found, slots, first), torch.where(found, scores, best).to(logits.dtype))
+        logits = logits.reshape(*hidden.shape[:2], -1)
+        if self._all_exist:
+            return logits
+        return logits.masked_fill(~self.exists[:, None], -torch.inf)
+
+
+def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:
+    """Return what is one vocabulary, or several, as a list.
+
+    Raises:
+        ValueError: If there is none, or something else.
+    """
+    several = isinstance(phrases, Iterable) and not isinstance(phrases, PhraseVocabulary)
+    vocabularies: list[Any] = list(phrases) if several else [phrases]
+    if not vocabularies or not all(isinstance(vocabulary, PhraseVocabulary) for vocabulary in vocabularies):
+        kinds = ", ".join(type(vocabulary).__name__ for vocabulary in vocabularies) or "none"
+        raise ValueError(f"phrases must be a PhraseVocabulary, or one for each row, got {kinds}")
+    return vocabularies

@@ -1,0 +1,201 @@
+"""Phrase embeddings kept between calls, by the phrases' tokens and the version of the encoder that made them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from hf_targets.backbones.weight_access import execution_device, is_readable, whole_state_dict
+from hf_targets.phrases.decoding.table import PhraseTable
+from hf_targets.phrases.encoder import PhraseEncoder
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.phrases.windows import plan_windows
+
+
+class PhraseEmbeddings:
+    """Embeddings of phrases, each encoded once until the encoder changes or there are too many.
+
+    Safe to use from several threads. What it holds is dropped when the encoder's parameters are written to or moved,
+    and when another peft adapter or autocast type is on.
+
+    Args:
+        max_phrases: How many embeddings are kept between calls, at most, but for those of one call with more.
+    """
+
+    def __init__(self, max_phrases: int = 2**17) -> None:
+        self.max_phrases = max_phrases
+        self._lock = Lock()
+        self._clear(None)
+
+    def _clear(self, version: "EncoderVersion | None") -> None:
+        self._version = version
+        self._places: dict[bytes, int] = {}
+        self._kept: list[Tensor] = []
+
+    def __deepcopy__(self, memo: dict) -> "PhraseEmbeddings":
+        return PhraseEmbeddings(self.max_phrases)
+
+    def __getstate__(self) -> dict:
+        return {"max_phrases": self.max_phrases}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__init__(**state)
+
+    def table(
+        self,
+        encoder: PhraseEncoder,
+        vocabularies: Sequence[PhraseVocabulary],
+        counts: Sequence[int] | None = None,
+    ) -> PhraseTable:
+        """Return the table of vocabularies, one for all rows or one a row.
+
+        A phrase that several of them have is encoded once. With gradients wanted, or dropout on, nothing is kept.
+
+        Args:
+            counts: How many slots of each vocabulary are there, the others to come; None: all.
+        Raises:
+            ValueError: If the embeddings do not fit into memory.
+        """
+        arrays = [vocabulary.arrays() for vocabulary in vocabularies]
+        num_slots = max(len(alive) for _, _, alive in arrays)
+        exists = np.zeros((len(arrays), num_slots), bool)
+        keys: dict[bytes, int] = {}
+        slots = np.zeros((len(arrays), num_slots), np.int64)
+        longest = encoder.max_tokens
+        for row, (ids, offsets, alive) in enumerate(arrays):
+            if longest is not None and len(alive) and (lengths := np.diff(offsets) * alive).max() > longest:
+                slot = int(lengths.argmax())
+                raise ValueError(
+                    f"a phrase has at most as many tokens as the phrase encoder has positions, {longest}; phrase "
+                    f"{vocabularies[row].vocab_size + slot} has {lengths[slot]}: remove it, or mine shorter ones"
+                )
+            count = len(alive) if counts is None else counts[row]
+            exists[row, :count] = alive[:count]
+            data, ends = np.ascontiguousarray(ids, np.int64).tobytes(), (offsets * 8).tolist()
+            for slot in np.flatnonzero(exists[row]).tolist():
+                slots[row, slot] = keys.setdefault(data[ends[slot] : ends[slot + 1]], len(keys))
+        keep = not torch.is_grad_enabled() and not encoder.training and is_readable(encoder)
+        pair = self._embed(encoder, list(keys), keep=keep)
+        if not keys:  # all were removed, or are to come: they share a row of zeros, and none has it
+            pair = _zero_rows(encoder, 1)
+        device = execution_device(encoder)
+        return PhraseTable(vocabularies, *pair, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device))
+
+    def _embed(self, encoder: PhraseEncoder, keys: list[bytes], *, keep: bool) -> tuple[Tensor, Tensor]:
+        check_memory(len(keys), encoder)
+        if not keep or not keys:
+            return encode(encoder, keys)
+        with self._lock:
+            version = EncoderVersion.of(encoder)
+            if self._version is None or not version.equals(self._version):
+                self._clear(version)
+            missing = [key for key in keys if key not in self._places]
+            if missing and len(self._places) + len(missing) > self.max_phrases:
+                self._clear(version)
+                missing = keys
+            if missing:
+                new = encode(encoder, missing)
+                start = len(self._kept[0]) if self._kept else 0
+                if start:
+                    new = tuple(torch.cat(pair) for pair in zip(self._kept, new, strict=True))
+                tied = encoder.output_projection is None
+                self._kept = [new[0], new[0] if tied else new[1]]
+                self._places |= {key: start + number for number, key in enumerate(missing)}
+            inputs, outputs = self._kept
+            if len(missing) == len(keys) == len(inputs):
+                return inputs, outputs
+            places = torch.tensor([self._places[key] for key in keys], device=inputs.device)
+            chosen = inputs[places]
+            return chosen, chosen if outputs is inputs else outputs[places]
+
+
+def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
+    """Return the embeddings (phrases, d) of phrases, each the bytes of its int64 token ids, for input and output."""
+    if not keys:
+        return _zero_rows(encoder, 0)
+    device = execution_device(encoder)
+    offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
+    ids = np.frombuffer(b"".join(keys), np.int64)
+    parts, order = [], []
+    for batch in plan_windows(ids, offsets):
+        windows = torch.from_numpy(batch.windows).to(device)
+        parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
+        order.append(batch.phrases)
+    back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
+    inputs = torch.cat([part[0] for part in parts])[back]
+    if parts[0][0] is parts[0][1]:
+        return inputs, inputs
+    return inputs, torch.cat([part[1] for part in parts])[back]
+
+
+def _zero_rows(encoder: PhraseEncoder, count: int) -> tuple[Tensor, Tensor]:
+    parameter, device = next(encoder.parameters()), execution_device(encoder)
+    inputs, outputs = (torch.zeros(count, width, dtype=parameter.dtype, device=device) for width in encoder.widths)
+    return inputs, outputs
+
+
+@dataclass(frozen=True)
+class EncoderVersion:
+    """What changes with the embeddings that an encoder makes, and costs next to nothing to look at.
+
+    Fused optimizers and whatever writes to `parameter.data` leave torch's own count of changes as it is; a few numbers
+    of each parameter tell.
+
+    Attributes:
+        state: Which tensors there are, how often torch saw them change, the active peft adapter, and autocast.
+        samples: A few numbers of each parameter.
+    """
+
+    state: tuple
+    samples: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, encoder: PhraseEncoder) -> "EncoderVersion":
+        """Return the version that an encoder has now."""
+        parameters = list(encoder.parameters())
+        device = parameters[0].device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+        samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
+        return cls((autocast, id(encoder.input_projection), *written), samples)  # under peft the active adapter's
+
+    def equals(self, other: "EncoderVersion") -> bool:
+        """Return whether embeddings of one version are those of the other."""
+        return self.state == other.state and torch.equal(self.samples, other.samples)
+
+
+def encoder_fingerprint(encoder: PhraseEncoder) -> str:
+    """Return a digest of the encoder's parameters, the same wherever and whenever they are loaded."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(whole_state_dict(encoder).items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
+    """Check that so many embeddings fit into the encoder's device.
+
+    Raises:
+        ValueError: If not, with how many would.
+    """
+    parameter, device = next(encoder.parameters()), execution_device(encoder)
+    width = encoder.widths[0] if encoder.output_projection is None else sum(encoder.widths)
+    each = 2 * width * parameter.element_size()  # twice: batches are joined, and joined with what is kept
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    elif device.type == "cpu":
+        free = psutil.virtual_memory().available
+    else:
+        return
+    if num_phrases * each > free:
+        raise ValueError(
+            f"{num_phrases:,} phrases take {num_phrases * each / 2**30:.1f} GiB to embed, and of {device} "
+            f"{free / 2**30:.1f} GiB are free; {free // each:,} would fit. Remove phrases, or use half precision"
+        )

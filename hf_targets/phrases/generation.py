@@ -1,0 +1,191 @@
+"""`generate` of a model with a dynamic vocabulary: tokens and phrases through GenerationMixin."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+# (a mixin: backbone and phrase table are its model's; `self` in Transformers' own is a Protocol that asks more)
+
+import copy
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.phrases.decoding.criteria import phrase_criteria
+from hf_targets.phrases.decoding.expansion import Expansion
+from hf_targets.phrases.decoding.processing import phrase_processors
+from hf_targets.phrases.decoding.run import PhraseRun
+from hf_targets.phrases.decoding.schedule import PhraseCount
+from hf_targets.phrases.decoding.streaming import PhraseStreamer
+from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+
+
+class PhraseGenerationMixin(GenerationMixin):
+    """`GenerationMixin` for a model with a `backbone` and a `phrase_table`."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        phrases: PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable | None = None,
+        phrase_schedule: PhraseCount | None = None,
+        phrase_index: PhraseSearch | None = None,
+        num_neighbours: int = 64,
+        max_new_static_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Generate as `GenerationMixin` does, over tokens and phrases.
+
+        A phrase is one step, and one id, V or more, of the sequences returned; `PhraseVocabulary.decode` and `.spans`
+        turn them into text. Sampling, beams, batches and scores run over tokens and phrases together. What reads the
+        text sees phrases expanded into tokens: streamers, stop strings, your own processors and criteria, repetition
+        penalty, n-gram blocking and bad words, which bind phrases as well.
+
+        Args:
+            phrases: One vocabulary for all rows, one for each row, or a table of `phrase_table`.
+            phrase_schedule: How many phrases are there after so many new tokens, a `PhraseSchedule` or any function of
+                the tokens and the number of phrases; those to come are embedded when they come.
+            phrase_index: A `PhraseIndex` over the phrases' output embeddings: each step looks at the best
+                `num_neighbours` phrases that it finds, in place of all. For one vocabulary.
+            num_neighbours: Phrases that the index is asked for.
+            max_new_static_tokens: Ends a row at so many new tokens, phrases counted by their tokens; the last phrase
+                may go beyond. `max_new_tokens` counts steps; without one it is no limit of its own then.
+        Raises:
+            ValueError: If a value is out of range, a vocabulary is not this model's, or what is asked for beside
+                phrases is made for tokens alone: assistants, guidance, watermarks.
+        Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
+        """
+        check_prompt_mask(inputs, kwargs)
+        if max_new_static_tokens is not None:
+            if type(max_new_static_tokens) is not int or max_new_static_tokens < 1:
+                raise ValueError(f"max_new_static_tokens must be an integer, 1 or more, got {max_new_static_tokens}")
+            limits = {
+                name: kwargs.get(name) or getattr(generation_config, name, None)
+                for name in ("max_new_tokens", "max_length")
+            }
+            if not any(limits.values()) or (phrases is None and limits["max_new_tokens"]):
+                # a step is a token or more, and without phrases one
+                limit = {
+                    "max_new_tokens": min(max_new_static_tokens, limits["max_new_tokens"] or max_new_static_tokens)
+                }
+            elif phrases is None:
+                given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+                prompt_length = next((prompt.shape[1] for prompt in given if prompt is not None), 1)
+                limit = {"max_length": min(limits["max_length"], prompt_length + max_new_static_tokens)}
+            else:
+                limit = {}
+            if generation_config is None or kwargs.keys() & limit.keys():
+                kwargs |= limit
+            else:
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.update(**limit)
+        if phrases is None:
+            for name, value in (("phrase_schedule", phrase_schedule), ("phrase_index", phrase_index)):
+                if value is not None:
+                    raise ValueError(f"{name} is about phrases; give phrases as well, or leave it out")
+            return super().generate(inputs, generation_config, *args, **kwargs)
+        if kwargs.get("cache_implementation") == "paged":
+            raise ValueError("continuous batching is over tokens alone; leave out cache_implementation='paged'")
+        run = PhraseRun(
+            self.phrase_table,
+            phrases,
+            schedule=phrase_schedule,
+            index=phrase_index,
+            num_neighbours=num_neighbours,
+            static_limit=max_new_static_tokens,
+        )
+        if kwargs.get("streamer") is not None:
+            kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(run.vocabularies))
+        return super().generate(inputs, generation_config, *args, phrases=run, **kwargs)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        *,
+        phrases: PhraseRun | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Prepare a step of `generate` as the backbone would."""
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
+        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+        if phrases is None:
+            return {**inputs, "phrases": None}
+        table, ids = phrases.table_at(input_ids), inputs.get("input_ids")
+        if ids is not None and input_ids.shape[1] > phrases.prompt_length:
+            # a beam of probability 0 may hold a phrase that its row does not have
+            inputs["input_ids"] = ids.masked_fill(table.missing(ids), 0)
+        return {**inputs, "phrases": table}
+
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> Any:
+        lists = self._with_phrases(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        return super()._sample(input_ids, *lists, generation_config, **kwargs)
+
+    def _beam_search(
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> Any:
+        lists = self._with_phrases(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        output = super()._beam_search(input_ids, *lists, generation_config, **kwargs)
+        if kwargs.get("phrases") is not None:  # without an end token, Transformers fills rows that end early with -1
+            pad = generation_config._pad_token_tensor
+            ids = output if isinstance(output, Tensor) else output.sequences
+            ids.masked_fill_(ids < 0, 0 if pad is None else int(pad))
+        return output
+
+    def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("phrases") is not None:
+            raise ValueError("assistants and prompt lookup draft tokens alone; leave them out, or phrases")
+        return super()._assisted_decoding(*args, **kwargs)
+
+    def _with_phrases(
+        self,
+        input_ids: Tensor,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        kwargs: dict[str, Any],
+    ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
+        """Return processors and criteria that know phrases, once the run knows where the prompt ends."""
+        run: PhraseRun | None = kwargs.get("phrases")
+        if run is None:
+            return processors, criteria
+        run.check_rows(len(input_ids))
+        run.prompt_length = input_ids.shape[1]
+        pad = config._pad_token_tensor
+        expansion = Expansion(run.vocabularies, 0 if pad is None else int(pad))
+        known = phrase_criteria(
+            criteria,
+            expansion,
+            static_limit=run.static_limit,
+            prompt_length=run.prompt_length,
+            pads=pad is not None,
+        )
+        return phrase_processors(processors, expansion, run.vocab_size), known
+
+    def compute_transition_scores(
+        self, sequences: Tensor, scores: tuple[Tensor, ...], *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Compute the scores of the steps taken as `GenerationMixin` does, with as many columns as the scores have."""
+        wide = SimpleNamespace(vocab_size=scores[0].shape[-1])
+        model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: wide))
+        return GenerationMixin.compute_transition_scores(model, sequences, scores, *args, **kwargs)

@@ -1,0 +1,100 @@
+"""Phrases in the grammatical sense: constituents of parsed sentences."""
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from hf_targets.extras import require
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+
+class ConstituencyPhrases:
+    """The noun, verb and prepositional phrases of a text, as a stanza pipeline parses it ("parsing").
+
+    Constituents are cut where tokens and words agree, as by `WordNgrams`; nested ones are all given, and those across
+    a line end none.
+
+    Args:
+        pipeline: A `stanza.Pipeline` with the processor `constituency`, or the folder of models of an English one, as
+            `stanza.download("en", model_dir=folder, processors="tokenize,pos,constituency")` writes it.
+        labels: Labels of the constituents to keep.
+        max_tokens: The longest to keep; None keeps whole clauses too.
+
+    Raises:
+        ValueError: If there are no models in the folder, no labels, or `max_tokens` is below 2.
+        ImportError: If a folder is given and stanza is not installed.
+    Source: Liu et al. 2024, section 3.5.
+    """
+
+    def __init__(
+        self,
+        pipeline: Callable[[str], Any] | str | os.PathLike[str],
+        labels: Collection[str] = ("NP", "VP", "PP"),
+        max_tokens: int | None = None,
+    ) -> None:
+        if isinstance(labels, str) or not labels:
+            raise ValueError(f"labels must name one kind of constituent or more in a list, got {labels!r}")
+        if max_tokens is not None and max_tokens < 2:
+            raise ValueError(f"a phrase has 2 tokens or more, and max_tokens is {max_tokens}; raise it, or give None")
+        self.labels, self.max_tokens = frozenset(labels), max_tokens
+        self._pipeline = _load(pipeline) if isinstance(pipeline, str | os.PathLike) else pipeline
+
+    def spans(self, text: TokenizedText) -> np.ndarray:
+        """Return the constituents of 2 to `max_tokens` tokens, (phrases, 2), sorted, distinct, without special ones.
+
+        Raises:
+            ValueError: If the pipeline does not parse.
+        """
+        found = []
+        for sentence in self._pipeline(text.text).sentences:
+            characters = list(_characters(sentence))
+            for label, first, end in _constituents(sentence):
+                start, stop = characters[first][0], characters[end - 1][1]
+                if label in self.labels and start is not None and stop is not None:
+                    found += [(start, stop)] * (len(text.text[start:stop].splitlines()) == 1)
+        starts, ends = text.token_edges(np.array(found, np.int64).reshape(-1, 2))
+        lengths = np.where((starts >= 0) & (ends >= 0), ends - starts, 0)
+        keep = (lengths >= 2) & (lengths <= (self.max_tokens or len(text)))
+        return text.without_special(np.unique(np.stack([starts[keep], ends[keep]], axis=1), axis=0))
+
+
+def _constituents(sentence: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield the label of each constituent and its words [first, end)."""
+    tree = getattr(sentence, "constituency", None)  # which a sentence has once it is parsed
+    if tree is None:
+        raise ValueError(
+            "the pipeline does not parse; make it with stanza.Pipeline('en', processors='tokenize,pos,constituency')"
+        )
+    pending, word = [tree], 0
+    while pending:
+        node = pending.pop()
+        if isinstance(node, tuple):
+            yield *node, word
+        elif not node.children:
+            word += 1
+        else:
+            pending += [(node.label, word), *reversed(node.children)]
+
+
+def _characters(sentence: Any) -> Iterator[tuple[int | None, int | None]]:
+    """Yield the characters [start, end) of each word: of those written as one, the first start and the last end."""
+    for token in sentence.tokens:
+        for place, word in enumerate(token.words, start=1):
+            start = token.start_char if place == 1 else word.start_char
+            yield start, token.end_char if place == len(token.words) else word.end_char
+
+
+def _load(folder: str | os.PathLike[str]) -> Callable[[str], Any]:
+    stanza = require("stanza", extra="phrases")
+    try:
+        return stanza.Pipeline(
+            "en", dir=os.fspath(folder), processors="tokenize,pos,constituency", download_method=None, verbose=False
+        )
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"pipeline must be a stanza.Pipeline or a folder with the models of one, and {folder} has none ({error}); "
+            f"write them there with stanza.download('en', model_dir={os.fspath(folder)!r}, "
+            f"processors='tokenize,pos,constituency')"
+        ) from error

@@ -1,0 +1,161 @@
+"""Phrases that are frequent in a support corpus, and as long as possible (forward maximum matching, FMM)."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+_BREAK = -1  # in place of a token that no phrase holds
+
+
+class ForwardMaximumMatching:
+    """The longest phrase of a table at each place of a text, from left to right, without overlap.
+
+    A match takes time linear in the text, and none in the number of phrases: each place descends a trie for as long as
+    the text and some phrase agree.
+
+    Args:
+        phrases: Token ids of each phrase, 2 or more; a phrase given twice counts once.
+
+    Raises:
+        ValueError: If there is no phrase, or one is shorter than 2 tokens or has a negative id.
+    Source: Liu et al. 2024, section 2.4, after Lan et al. 2023.
+    Departs: phrases are of tokens, not of words, so that the table needs no tokenizer; they may begin inside a word.
+
+    >>> matching = ForwardMaximumMatching([(1, 2), (1, 2, 3), (3, 4)])
+    >>> matching.spans(TokenizedText("a b c d a b", [1, 2, 3, 4, 1, 2], np.zeros((6, 2), int))).tolist()
+    [[0, 3], [4, 6]]
+    """
+
+    def __init__(self, phrases: Iterable[Sequence[int]]) -> None:
+        self.phrases: list[tuple[int, ...]] = list(dict.fromkeys(tuple(map(int, phrase)) for phrase in phrases))
+        wrong = next((phrase for phrase in self.phrases if len(phrase) < 2 or min(phrase) < 0), None)
+        if wrong is not None or not self.phrases:
+            raise ValueError(
+                "a table needs phrases, each of 2 token ids or more, none negative, got "
+                f"{'no phrase' if wrong is None else wrong}; leave out what is shorter"
+            )
+        self._nodes: dict[int, int] = {}  # the child of a node (0 is the root) for a token id, which has 32 bits
+        self._is_end = bytearray(1)
+        for phrase in self.phrases:
+            node = 0
+            for id_ in phrase:
+                node = self._nodes.setdefault(node << 32 | id_, len(self._is_end))
+                if node == len(self._is_end):
+                    self._is_end.append(False)
+            self._is_end[node] = True
+
+    def __len__(self) -> int:
+        return len(self.phrases)
+
+    @classmethod
+    def mine(
+        cls,
+        corpus: Iterable[TokenizedText] | Iterable[Sequence[int]],
+        *,
+        min_count: int = 10,
+        max_tokens: int = 16,
+        max_phrases: int | None = None,
+        excluded_ids: Collection[int] = (),
+    ) -> "ForwardMaximumMatching":
+        """Return the table of all runs of 2 to `max_tokens` tokens that occur `min_count` times in a corpus, or more.
+
+        A run of n tokens is counted where both runs of n - 1 tokens in it are frequent, by sorting integers that stand
+        for them exactly: time is linear in the tokens, but for the sort, and in the lengths that still occur. Memory
+        is about 60 bytes a token.
+
+        Args:
+            corpus: Texts, or their token ids; no phrase crosses from one to the next, or holds a special token.
+            min_count: Occurrences in the whole corpus, overlapping ones included, at least 1.
+            max_phrases: Keep at most that many, those that would save the most steps, count * (tokens - 1); of equals
+                the shorter, then the lower ids. All if None.
+            excluded_ids: Ids that no phrase may hold either, such as those of line ends or punctuation.
+
+        Returns:
+            Phrases in that order, whatever `max_phrases`.
+        Raises:
+            ValueError: If a number is out of range, an id is negative, or no phrase is that frequent.
+        """
+        if min_count < 1 or max_tokens < 2 or (max_phrases is not None and max_phrases < 1):
+            raise ValueError(
+                "min_count and max_phrases must be at least 1, and max_tokens 2, got "
+                f"{min_count}, {max_phrases} and {max_tokens}"
+            )
+        tokens = _joined(corpus, excluded_ids)
+        levels = list(_frequent_runs(tokens, min_count, max_tokens))
+        if not levels:
+            raise ValueError(
+                f"no two tokens follow each other {min_count} times in the {np.sum(tokens != _BREAK)} tokens that may "
+                f"be in a phrase; lower min_count or give more text"
+            )
+        sizes = np.repeat(np.arange(2, 2 + len(levels)), [len(starts) for starts, _ in levels])
+        starts = np.concatenate([starts for starts, _ in levels])
+        saved = np.concatenate([counts for _, counts in levels]) * (sizes - 1)
+        best = np.argsort(-saved, kind="stable")[:max_phrases]
+        return cls(tokens[start : start + size].tolist() for start, size in zip(starts[best], sizes[best], strict=True))
+
+    def spans(self, text: TokenizedText) -> np.ndarray:
+        """Return the matches, (matches, 2) tokens [start, end); a special token is in none."""
+        ids = text.ids
+        if not text.special_ids.isdisjoint(ids):
+            ids = [_BREAK if id_ in text.special_ids else id_ for id_ in ids]
+        spans, start = [], 0
+        while start < len(ids):
+            end = self._longest(ids, start)
+            if end is not None:
+                spans.append((start, end))
+            start = start + 1 if end is None else end
+        return np.array(spans, np.int64).reshape(-1, 2)
+
+    def _longest(self, ids: list[int], start: int) -> int | None:
+        """Return the end of the longest phrase that begins at `start`."""
+        node, longest = 0, None
+        for place in range(start, len(ids)):
+            child = self._nodes.get(node << 32 | ids[place])
+            if child is None:
+                break
+            node = child
+            if self._is_end[node]:
+                longest = place + 1
+        return longest
+
+
+def _joined(corpus: Iterable[TokenizedText] | Iterable[Sequence[int]], excluded_ids: Collection[int]) -> np.ndarray:
+    pieces = [np.zeros(0, np.int32)]
+    for text in corpus:
+        if isinstance(text, str | int):
+            raise ValueError(
+                f"a corpus has texts or lists of token ids, got {text!r}; tokenize it, or put it in a list"
+            )
+        ids, special = (text.ids, text.special_ids) if isinstance(text, TokenizedText) else (text, ())
+        tokens = np.append(np.asarray(ids, np.int32), np.int32(_BREAK))
+        if tokens[:-1].min(initial=0) < 0:
+            raise ValueError(f"token ids cannot be negative, got {tokens[:-1].min()}; drop padding such as -100")
+        if special or excluded_ids:
+            tokens[np.isin(tokens, [*special, *excluded_ids])] = _BREAK
+        pieces.append(tokens)
+    return np.concatenate(pieces)
+
+
+def _frequent_runs(tokens: np.ndarray, min_count: int, max_tokens: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield for 2, 3, ... tokens a place of each frequent run, in the order of its ids, and its count."""
+    width = int(tokens.max(initial=0)) + 1
+    is_frequent = np.bincount(tokens[tokens != _BREAK], minlength=width) >= min_count
+    places = np.flatnonzero((tokens != _BREAK) & is_frequent[tokens])
+    runs = tokens[places].astype(np.int64)  # an integer for the run of tokens at each place, ascending with its ids
+    for size in range(2, max_tokens + 1):
+        extended = np.flatnonzero(places[1:] == places[:-1] + 1)
+        places = places[extended]
+        runs = runs[extended] * width + tokens[places + size - 1]
+        order = np.argsort(runs)
+        ordered = runs[order]
+        firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+        counts = np.diff(np.append(firsts, len(ordered)))
+        keep = counts >= min_count
+        if not keep.any():
+            return
+        yield places[order[firsts[keep]]], counts[keep]
+        number = np.where(keep, np.cumsum(keep) - 1, -1)
+        runs[order] = np.repeat(number, counts)
+        places, runs = places[runs >= 0], runs[runs >= 0]

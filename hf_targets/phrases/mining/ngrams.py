@@ -1,0 +1,130 @@
+"""Where the phrases of a text are: windows of its tokens, or of its words."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from hf_targets.extras import require
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+_QUOTES = ('"', "''", "``")  # the word tokenizer writes any of them as another
+
+
+class PhraseMiner(Protocol):
+    """Whatever finds the phrases of a text."""
+
+    def spans(self, text: TokenizedText) -> np.ndarray:
+        """Return the tokens [start, end) of each candidate: (phrases, 2) integers, sorted, distinct, 2 tokens or more.
+
+        Candidates may overlap, and none holds a special token.
+        """
+        ...
+
+
+class TokenNgrams:
+    """All windows of a number of tokens ("N-ids").
+
+    The defaults are the windows that the paper cuts from retrieved documents when generating.
+
+    Raises:
+        ValueError: If the sizes are not 2 <= min_tokens <= max_tokens.
+    Source: Liu et al. 2024, sections 2.4 and 3.1.
+
+    >>> text = TokenizedText("a b c", [0, 1, 2], np.array([[0, 1], [1, 3], [3, 5]]))
+    >>> TokenNgrams(max_tokens=3).spans(text).tolist()
+    [[0, 2], [0, 3], [1, 3]]
+    """
+
+    def __init__(self, min_tokens: int = 2, max_tokens: int = 8) -> None:
+        if not 2 <= min_tokens <= max_tokens:
+            raise ValueError(
+                f"a phrase has 2 tokens or more: 2 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}"
+            )
+        self.min_tokens, self.max_tokens = min_tokens, max_tokens
+
+    def spans(self, text: TokenizedText) -> np.ndarray:
+        """Return every window of `min_tokens` to `max_tokens` tokens without a special token."""
+        starts = np.arange(len(text))
+        lengths = np.arange(self.min_tokens, self.max_tokens + 1)
+        spans = np.stack(np.broadcast_arrays(starts[:, None], starts[:, None] + lengths), axis=-1).reshape(-1, 2)
+        return text.without_special(spans[spans[:, 1] <= len(text)])
+
+
+class WordNgrams:
+    """All windows of a number of words ("N-words"), cut where tokens and words agree; none crosses a line end.
+
+    A word is what the NLTK word tokenizer makes of a line. A window begins with the first token of a word, with the
+    space that this token may have before it, and ends with the last token of a word: where a token reaches into two
+    words, no window begins or ends between them.
+
+    Raises:
+        ValueError: If the sizes are not 1 <= min_words <= max_words, or `max_tokens` is below 2.
+        ImportError: If nltk is not installed.
+    Source: Liu et al. 2024, section 2.4.
+
+    >>> text = TokenizedText("a bc d", [0, 1, 2, 3], np.array([[0, 1], [1, 3], [3, 4], [4, 6]]))
+    >>> WordNgrams(max_words=2).spans(text).tolist()
+    [[0, 3], [1, 4]]
+    """
+
+    def __init__(self, min_words: int = 2, max_words: int = 5, *, max_tokens: int | None = None) -> None:
+        if not 1 <= min_words <= max_words:
+            raise ValueError(
+                f"a window has a word or more: 1 <= min_words <= max_words, got {min_words} and {max_words}"
+            )
+        if max_tokens is not None and max_tokens < 2:
+            raise ValueError(f"max_tokens must be 2 or more, as a phrase has two tokens, got {max_tokens}")
+        self.min_words, self.max_words, self.max_tokens = min_words, max_words, max_tokens
+        self._tokenizer = require("nltk.tokenize", extra="phrases").NLTKWordTokenizer()
+
+    def spans(self, text: TokenizedText) -> np.ndarray:
+        """Return every window of `min_words` to `max_words` words and 2 tokens or more, without a special token."""
+        words, lines = self._words(text.text)
+        starts, ends = text.token_edges(words)
+        sizes = np.arange(self.min_words, self.max_words + 1)
+        first = np.repeat(np.arange(len(words)), len(sizes))  # in order and distinct: a token starts one word at most
+        last = first + np.tile(sizes - 1, len(words))
+        first, last = first[last < len(words)], last[last < len(words)]
+        whole = (starts[first] >= 0) & (lines[first] == lines[last]) & (ends[last] - starts[first] >= 2)
+        if self.max_tokens is not None:
+            whole &= ends[last] - starts[first] <= self.max_tokens
+        return text.without_special(np.stack([starts[first], ends[last]], axis=1)[whole])
+
+    def _words(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the characters [start, end) of each word, (words, 2), and the number of its line, (words,)."""
+        words, lines, line_start = [], [], 0
+        for number, line in enumerate(text.splitlines(keepends=True)):
+            spans = [] if line.isspace() else _aligned(self._tokenizer.tokenize(line), line)
+            words += [(line_start + start, line_start + end) for start, end in spans]
+            lines += [number] * len(spans)
+            line_start += len(line)
+        return np.array(words, np.int64).reshape(-1, 2), np.array(lines, np.int64)
+
+
+def _aligned(words: list[str], line: str) -> list[tuple[int, int]]:
+    """Return where in `line` its words are, or the runs without white space where that cannot be told.
+
+    The tokenizer's own `span_tokenize` raises on some lines with quotes of several kinds.
+    """
+    spans, place = [], 0
+    for word in words:
+        if line[place : place + 1] == " ":
+            place += 1
+        if not line.startswith(word, place):
+            while line[place : place + 1].isspace():
+                place += 1
+            written = next((way for way in (word, *_QUOTES * (word in _QUOTES)) if line.startswith(way, place)), None)
+            if written is None:
+                return list(_runs(line))
+            word = written
+        spans.append((place, place := place + len(word)))
+    return spans
+
+
+def _runs(line: str) -> Iterator[tuple[int, int]]:
+    place = 0
+    for word in line.split():
+        start = line.index(word, place)
+        place = start + len(word)
+        yield start, place

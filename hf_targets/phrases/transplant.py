@@ -1,0 +1,87 @@
+"""An encoder made to read another model's tokens: each embedded as the mean of those of its own that spell it."""
+
+import copy
+from typing import cast
+
+import torch
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedModel
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+
+from hf_targets.backbones.weight_access import num_rows
+from hf_targets.phrases.vocabulary.tokenization import tokenize_mid_text
+
+_SPACE = "▁"  # SentencePiece's sign for a space, U+2581
+
+
+def transplant_embeddings(
+    model: PreTrainedModel,
+    base: PreTrainedModel,
+    own_tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> PreTrainedModel:
+    """Return the Transformer of `model`, with an input embedding for the tokens of `base`.
+
+    The models' own where both have one vocabulary. Else the embedding of a token is the mean of those of the pieces
+    that `own_tokenizer` makes of its text, with its leading space; one without a text of its own (special,
+    or part of a character) has the mean of all.
+
+    Args:
+        own_tokenizer: Of `model`; None: loaded from its name. Models of one size whose tokenizers are not given and
+            cannot be loaded are taken to have the same.
+        tokenizer: Of `base`; likewise.
+    Raises:
+        ValueError: If the vocabularies are of different sizes, and a tokenizer is not given and cannot be loaded.
+    Source: Gee et al. 2022, "Fast Vocabulary Transfer", for the mean of pieces; the paper leaves open how GPT-2 reads
+        the tokens of TinyLlama.
+    """
+    num_own = num_rows(cast(nn.Embedding, model.get_input_embeddings()))
+    num_tokens = num_rows(cast(nn.Embedding, base.get_input_embeddings()))
+    try:
+        own_tokenizer = own_tokenizer or _load(model, "encoder_tokenizer")
+        tokenizer = tokenizer or _load(base, "tokenizer")
+    except ValueError:
+        if own_tokenizer is None and tokenizer is None and num_own == num_tokens:
+            return cast(PreTrainedModel, model.base_model)
+        raise
+    same = own_tokenizer.get_vocab() == tokenizer.get_vocab()
+    if same and num_own == num_tokens:
+        return cast(PreTrainedModel, model.base_model)
+    transformer = cast(PreTrainedModel, copy.deepcopy(model.base_model))
+    old: torch.Tensor = transformer.get_input_embeddings().weight  # pyright: ignore
+    with torch.no_grad():
+        new = old.mean(dim=0, keepdim=True).repeat(num_tokens, 1)
+        if same:  # one of them is padded
+            new[: min(num_own, num_tokens)] = old[: min(num_own, num_tokens)]
+            texts = []
+        else:
+            texts = [_text(tokenizer, number) for number in range(min(len(tokenizer), num_tokens))]
+        for number, ids in enumerate(tokenize_mid_text(texts, own_tokenizer)):
+            if ids:
+                new[number] = old[torch.tensor(ids, device=old.device)].mean(dim=0)
+    embedding = nn.Embedding(num_tokens, old.shape[1], device=old.device, dtype=old.dtype)
+    embedding.weight = nn.Parameter(new)
+    transformer.set_input_embeddings(embedding)
+    transformer.config.vocab_size = num_tokens
+    return transformer
+
+
+def _load(model: PreTrainedModel, argument: str) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(model.name_or_path)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            "the phrase encoder and the base model have different vocabularies, and a tokenizer for "
+            f"{model.name_or_path or type(model).__name__} was not found; give {argument}="
+        ) from error
+
+
+def _text(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
+    """Return a token's text with its leading space, "" for a special token or a part of a character."""
+    if number in tokenizer.all_special_ids:
+        return ""
+    token = tokenizer.convert_ids_to_tokens(number)
+    if not isinstance(token, str):
+        return ""
+    text = token.replace(_SPACE, " ") if token.startswith(_SPACE) else tokenizer.convert_tokens_to_string([token])
+    return "" if "\ufffd" in text else text

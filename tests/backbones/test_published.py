@@ -1,0 +1,93 @@
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_targets.backbones.published import find_checkpoint, read_tensors
+
+FILES = ("model.safetensors", "pytorch_model.bin")
+TENSORS = {"one": torch.arange(6.0).view(2, 3), "two": torch.tensor([1, 2])}
+
+
+def save(file, tensors=TENSORS):
+    save_file(tensors, file) if file.suffix == ".safetensors" else torch.save(tensors, file)
+    return file
+
+
+def test_the_first_of_the_files_that_is_there_is_found_with_its_config(tmp_path):
+    second = save(tmp_path / FILES[1])
+    assert find_checkpoint(tmp_path, FILES, {}) == (second, {})
+    (tmp_path / "config.json").write_text(json.dumps({"größe": 3}, ensure_ascii=False), encoding="utf-8")
+    first = save(tmp_path / FILES[0])
+    assert find_checkpoint(tmp_path, FILES, {}) == (first, {"größe": 3})
+    assert find_checkpoint(str(tmp_path), FILES[1:], {}) == (second, {"größe": 3})
+
+
+def test_a_file_of_any_name_is_itself_with_the_config_beside_it(tmp_path):
+    file = save(tmp_path / "weights.bin")
+    assert find_checkpoint(file, FILES, {}) == (file, {})
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    assert find_checkpoint(str(file), FILES, {}) == (file, {"a": 1})
+
+
+def test_a_folder_in_a_checkpoint_is_found_by_subfolder(tmp_path):
+    (tmp_path / "last").mkdir()
+    file = save(tmp_path / "last" / FILES[0])
+    (tmp_path / "last" / "config.json").write_text('{"a": 1}')
+    assert find_checkpoint(tmp_path, FILES, {"subfolder": "last"}) == (file, {"a": 1})
+
+
+def test_a_folder_without_weights_and_arguments_of_no_hub_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"holds none of model.safetensors, pytorch_model.bin; give the file"):
+        find_checkpoint(tmp_path, FILES, {})
+    with pytest.raises(ValueError, match=r"no such argument: branch, tag; there are cache_dir, .*revision"):
+        find_checkpoint(tmp_path, FILES, {"tag": "a", "branch": "b"})
+
+
+@pytest.mark.parametrize(("text", "told"), [('{"a": 1', "is not whole JSON"), ("[1]", "must hold settings by name")])
+def test_a_configuration_that_is_none_is_told_by_name(text, told, tmp_path):
+    save(tmp_path / FILES[0])
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"{tmp_path / 'config.json'} {told}"):
+        find_checkpoint(tmp_path, FILES, {})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_tensors_are_read_as_they_were_written(name, tmp_path):
+    tensors = read_tensors(save(tmp_path / name))
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[key], TENSORS[key]) for key in TENSORS)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kept", [0, 5, 100, -10])
+def test_a_file_cut_short_is_refused(name, kept, tmp_path):
+    file = save(tmp_path / name)
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ValueError, match="is not a whole file of tensors"):
+        read_tensors(file)
+
+
+class Code:
+    """What a checkpoint must not do when it is read."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit('the checkpoint ran code')",)
+
+
+def test_no_code_of_a_file_is_run(tmp_path):
+    file = save(tmp_path / "pytorch_model.bin", {"one": Code()})
+    with pytest.raises(ValueError, match="is not a whole file of tensors"):
+        read_tensors(file)
+    file.write_bytes(pickle.dumps({"one": Code()}, 2))
+    with pytest.raises(ValueError, match="is not a whole file of tensors") as error:
+        read_tensors(file)
+    assert "weights_only" not in str(error.value), "nobody is told how to run it"
+
+
+@pytest.mark.parametrize(("content", "kind"), [([torch.ones(1)], "list"), ({"a": {"b": torch.ones(1)}}, "dict")])
+def test_a_file_that_holds_something_else_is_refused(content, kind, tmp_path):
+    with pytest.raises(ValueError, match=f"tensors by name and nothing else, got a {kind}"):
+        read_tensors(save(tmp_path / "pytorch_model.bin", content))

@@ -1,0 +1,121 @@
+import json
+
+import pytest
+import torch
+
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.sentence_curve import SentenceCurve
+from hf_targets.maths.bsplines import basis_matrix
+
+
+def test_the_numbers_follow_the_papers_rule():
+    config = CurveConfig(num_control_points_ratio=2.5, degree_ratio=0.1)
+    for length in range(2, 251):
+        count = int(length * 2.5)
+        assert config.num_control_points_for(length) == count
+        assert config.degree_for(length) == max(int(count * 0.1), 2)
+
+
+def test_fixed_numbers_go_over_ratios():
+    config = CurveConfig(num_control_points=18, degree=6, num_control_points_ratio=3.0, degree_ratio=0.5)
+    assert {(config.num_control_points_for(length), config.degree_for(length)) for length in (1, 3, 18)} == {(18, 6)}
+    assert CurveConfig(degree=5).degree_for(100) == 5
+    assert CurveConfig(num_control_points=40).degree_for(3) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "length", "expected"),
+    [
+        ({}, 1, (2, 1)),
+        ({}, 2, (4, 2)),
+        ({"num_control_points_ratio": 1.0}, 1, (1, 0)),
+        ({"num_control_points_ratio": 3.0, "degree": 5}, 1, (3, 2)),
+        ({"num_control_points_ratio": 0.2, "rank_deficient": "pseudo_inverse"}, 3, (1, 0)),
+        ({"num_control_points": 2}, 2, (2, 1)),
+    ],
+)
+def test_a_short_text_has_the_highest_degree_that_its_control_points_allow(fields, length, expected):
+    config = CurveConfig(**fields)
+    assert (config.num_control_points_for(length), config.degree_for(length)) == expected
+
+
+@pytest.mark.parametrize(("convention", "more"), [("degree", 1), ("order", 0)])
+@pytest.mark.parametrize("fields", [{"degree": 2}, {"degree": 5}, {"degree_ratio": 0.2}, {}])
+def test_eta_counts_the_control_points_that_shape_a_point_or_one_less(convention, more, fields):
+    config = CurveConfig(degree_convention=convention, **fields)
+    for length in (8, 18, 40):  # of an odd one the middle point may be on a knot, where one weight is 0
+        count = config.num_control_points_for(length)
+        eta = config.degree or max(int(count * config.degree_ratio), 2)
+        basis = basis_matrix(length, count, config.degree_for(length), config.margin)
+        assert ((basis > 0).sum(dim=0) == eta + more).all()
+        torch.testing.assert_close(basis.sum(dim=0), torch.ones(length, dtype=torch.float64))
+        words, curve = torch.randn(2, length, 3, dtype=torch.float64), SentenceCurve(config)
+        torch.testing.assert_close(curve.to_embeddings(curve.to_control_points(words), length), words)
+
+
+def test_curves_of_both_conventions_are_different_ones_in_one_process():
+    words = torch.randn(2, 18, 3, dtype=torch.float64)
+    curves = (SentenceCurve(CurveConfig(degree=4, degree_convention=name)) for name in ("degree", "order"))
+    by_degree, by_order = (curve.to_control_points(words) for curve in curves)
+    assert not torch.allclose(by_degree, by_order)
+    torch.testing.assert_close(by_order, SentenceCurve(CurveConfig(degree=3)).to_control_points(words))
+
+
+@pytest.mark.parametrize(("convention", "expected"), [("degree", [1, 2, 4]), ("order", [1, 2, 3])])
+def test_a_short_text_has_the_highest_degree_under_both_conventions(convention, expected):
+    config = CurveConfig(num_control_points_ratio=1.0, degree=4, degree_convention=convention)
+    assert [config.degree_for(length) for length in (2, 3, 9)] == expected
+    assert CurveConfig(num_control_points=5, degree=5, degree_convention="order").degree_for(3) == 4
+
+
+def test_a_configuration_saved_without_a_convention_loads_as_degree():
+    saved = json.loads(CurveConfig(degree=3).to_json_string(use_diff=False))
+    del saved["degree_convention"]
+    assert CurveConfig.from_dict(saved).degree_convention == "degree"
+    assert CurveConfig.from_dict(saved).degree_for(20) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_control_points_ratio": 0.2}, "B.T B is singular.*table 3.*rank_deficient"),
+        ({"num_control_points_ratio": 0.0}, "must be above 0, got 0.0"),
+        ({"num_control_points_ratio": float("nan")}, "must be above 0, got nan"),
+        ({"num_control_points_ratio": float("inf")}, "must be above 0, got inf"),
+        ({"degree_ratio": 1.0}, r"degree_ratio must be in \[0, 1\), got 1.0"),
+        ({"degree_ratio": -0.1}, r"degree_ratio must be in \[0, 1\), got -0.1"),
+        ({"margin": 0.5}, r"margin must be in \[0, 0.5\), got 0.5"),
+        ({"num_control_points": 5, "degree": 5}, "a degree-5 curve needs at least 6 control points, got .*=5"),
+        ({"num_control_points": 0}, "num_control_points must be an integer, 1 or more, got 0"),
+        ({"degree": 2.5}, "degree must be an integer, 1 or more, got 2.5"),
+        ({"degree": 1, "degree_convention": "order"}, "at least 2 with degree_convention=.order., .* got 1"),
+        ({"degree_convention": "orders"}, "one of 'degree', 'order', got 'orders'.*the degree is one less"),
+        (
+            {"num_control_points": 4, "degree": 5, "degree_convention": "order"},
+            "a degree-4 curve needs at least 5 control points, got .*=4",
+        ),
+        ({"num_curves": 0}, "num_curves must be an integer, 1 or more, got 0"),
+        ({"num_curve_layers": 2}, 'num_curve_layers=2 needs place="hidden"'),
+        ({"num_curve_layers": 0, "place": "hidden"}, "num_curve_layers must be an integer, 1 or more, got 0"),
+        ({"place": "output"}, "place must be one of 'input', 'hidden', got 'output'"),
+        ({"rank_deficient": "pinv"}, "rank_deficient must be None or \"pseudo_inverse\", got 'pinv'"),
+    ],
+)
+def test_what_cannot_be_is_told_when_it_is_configured(fields, message):
+    with pytest.raises(ValueError, match=message):
+        CurveConfig(**fields)
+
+
+def test_fewer_control_points_than_tokens_can_be_chosen():
+    config = CurveConfig(num_control_points_ratio=0.2, rank_deficient="pseudo_inverse")
+    assert (config.num_control_points_for(128), config.degree_for(128)) == (25, 2)
+    CurveConfig(num_control_points_ratio=0.2, num_control_points=300)  # which the ratio does not change
+
+
+def test_it_survives_json():
+    config = CurveConfig(
+        num_control_points=20, degree=13, num_curves=4, margin=0.0, place="hidden", num_curve_layers=3, degree_ratio=0.2
+    )
+    config.degree_convention = "order"
+    again = CurveConfig.from_dict(json.loads(config.to_json_string(use_diff=False)))
+    assert again.to_dict() == config.to_dict()

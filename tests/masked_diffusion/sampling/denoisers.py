@@ -1,0 +1,91 @@
+"""Networks that samplers can be checked against: tables in float64, and a record of what they were asked."""
+
+import torch
+
+from hf_targets.masked_diffusion.sampling.canvas import Canvas, blank_canvas, given_canvas
+from hf_targets.masked_diffusion.sampling.loop import fill_canvas
+from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
+from hf_targets.maths.noise import NoiseSchedule
+
+VOCAB, MASK = 7, 6
+CPU = torch.device("cpu")
+SAMPLERS = {
+    "ancestral": {"num_steps": 5},
+    "cached": {"num_steps": 5},
+    "first_hitting": {},
+    "confidence": {"num_steps": 3},
+    "entropy_bound": {"entropy_bound": 2.0},
+}
+
+
+class Recorder:
+    """Keeps what a denoiser is asked: (canvas, where, attention_mask, timesteps) of each call."""
+
+    def __init__(self):
+        self.calls = []
+
+    def log_probabilities(self, canvas, where, *, attention_mask, timesteps):
+        mask = None if attention_mask is None else attention_mask.clone()
+        self.calls.append((canvas.clone(), where.clone(), mask, timesteps.clone()))
+        assert timesteps.shape == canvas.shape[:1]
+        assert len(canvas), "a call has a row"
+        assert (canvas[where] == MASK).all(), "only masked places are asked for"
+        return self.logits(canvas, timesteps)[where].index_fill(1, torch.tensor([MASK]), -1e6).log_softmax(dim=1)
+
+
+class Product(Recorder):
+    """Fixed distributions, one for each place."""
+
+    def __init__(self, length, seed=0, scale=1.0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.table = scale * torch.randn(length, VOCAB, generator=generator, dtype=torch.float64)
+
+    def logits(self, canvas, timesteps):
+        return self.table[: canvas.shape[1]].expand(len(canvas), -1, -1)
+
+    def probabilities(self):
+        return self.table[:, :MASK].softmax(dim=1)
+
+
+class Reader(Recorder):
+    """Each place's distribution depends on the whole canvas of its row, and on the time if so wished."""
+
+    def __init__(self, length, seed=0, *, timed=False):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weights = torch.randn(length, VOCAB, length, VOCAB, generator=generator, dtype=torch.float64)
+        self.timed = timed
+
+    def logits(self, canvas, timesteps):
+        length = canvas.shape[1]
+        read = torch.nn.functional.one_hot(canvas, VOCAB).double()
+        logits = torch.einsum("bms,msnv->bnv", read, self.weights[:length, :, :length])
+        return logits * (0.2 + timesteps.double())[:, None, None] if self.timed else logits
+
+
+def sample(denoiser, canvas, sampler="ancestral", *, seed=0, window=64, stride=None, streamer=None, **options):
+    """Fill a canvas, or a blank one of a shape (batch, length), with a seed."""
+    if not isinstance(canvas, Canvas):
+        canvas = blank_canvas(*canvas, MASK, CPU)
+    generator = torch.Generator().manual_seed(seed)
+    drawing = {key: options.pop(key) for key in ("temperature", "top_p", "float64") if key in options}
+    schedule = NoiseSchedule(options.pop("schedule", "log_linear"))
+    draw = TokenDraw(Uniforms(generator, CPU), MASK, **drawing)
+    settings = SamplerSettings(sampler, **options)
+    return fill_canvas(denoiser, canvas, settings, draw, schedule, window=window, stride=stride, streamer=streamer)
+
+
+def canvas_of(ids, attention_mask=None, max_length=None):
+    """The canvas of a list of rows."""
+    mask = None if attention_mask is None else torch.tensor(attention_mask)
+    return given_canvas(
+        torch.tensor(ids), mask, max_length=max_length, mask_token_id=MASK, vocab_size=VOCAB, device=CPU
+    )
+
+
+def chi_square(counts, probabilities):
+    """The statistic of counts against probabilities, over its number of degrees of freedom: about 1 if they agree."""
+    expected = counts.sum() * probabilities
+    return float(((counts - expected) ** 2 / expected).sum() / (counts.numel() - 1))

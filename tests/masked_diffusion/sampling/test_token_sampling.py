@@ -1,0 +1,158 @@
+"""How tokens are drawn: frequencies, temperature, nuclei, and random numbers that come from where they should."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets.masked_diffusion.sampling import drawing
+from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms, keep_nucleus
+from tests.masked_diffusion.sampling.denoisers import CPU, MASK, VOCAB, chi_square
+
+
+def random_log_p(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(*shape, generator=generator, dtype=dtype)
+    logits[..., MASK] = -1e6
+    return logits.log_softmax(dim=-1)
+
+
+def make_draw(seed=0, **options):
+    return TokenDraw(Uniforms(torch.Generator().manual_seed(seed), CPU), MASK, **options)
+
+
+@pytest.mark.parametrize("float64", [True, False])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_are_the_softmax_of_log_p_over_temperature(temperature, float64):
+    log_p = random_log_p(VOCAB)
+    drawn = make_draw(temperature=temperature, float64=float64)(log_p.expand(50_000, -1))
+    counts = torch.bincount(drawn, minlength=VOCAB)
+    assert chi_square(counts[:MASK], (log_p[:MASK].double() / temperature).softmax(dim=0)) < 3
+    assert counts[MASK] == 0
+
+
+@pytest.mark.parametrize("float64", [True, False])
+def test_tokens_rarer_than_float32_noise_reaches_come_in_float64_alone(float64):
+    def largest_at_token_1(*shape, dtype):
+        return torch.where(torch.arange(VOCAB) == 1, 1 - torch.finfo(dtype).eps / 2, 0.5).to(dtype).expand(shape)
+
+    log_p = torch.full((1, VOCAB), -1e6).index_fill(1, torch.tensor([0]), 0.0)
+    log_p[:, 1] = -20.0  # the largest g is 36.7 in float64, 16.6 in float32
+    draw = TokenDraw(largest_at_token_1, MASK, float64=float64)
+    assert draw(log_p).tolist() == [1 if float64 else 0]
+
+
+def test_the_only_token_that_can_be_is_drawn_also_with_the_worst_noise():
+    def zeros(*shape, dtype):
+        return torch.zeros(shape, dtype=dtype)
+
+    log_p = random_log_p(5, VOCAB)
+    assert torch.equal(TokenDraw(zeros, MASK, top_p=0.01)(log_p), log_p.argmax(dim=1))
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(top_p=st.floats(0.01, 1.0), seed=st.integers(0, 99), temperature=st.sampled_from([0.0, 1.0, 5.0]))
+def test_tokens_outside_the_nucleus_are_never_drawn(top_p, seed, temperature):
+    log_p = random_log_p(VOCAB, seed=seed, dtype=torch.float64)
+    order = log_p.argsort(descending=True)
+    p = log_p.exp()[order]
+    size = next((n for n in range(1, VOCAB) if float(p[:n].sum()) >= top_p), MASK)
+    drawn = make_draw(seed, top_p=top_p, temperature=temperature)(log_p.expand(300, -1))
+    assert set(drawn.tolist()) <= set(order[:size].tolist())
+
+
+def test_a_nucleus_is_the_fewest_tokens_that_reach_its_probability_and_one_at_least():
+    log_p = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.25] * 4, [0.97, 0.01, 0.01, 0.01]]).log()
+
+    def kept(top_p):
+        return [row.nonzero().flatten().tolist() for row in keep_nucleus(log_p, top_p).isfinite()]
+
+    assert kept(0.7) == [[1, 3], [0, 1, 2], [0]]
+    assert kept(1e-9) == [[1], [0], [0]]
+    assert kept(0.8) == [[1, 2, 3], [0, 1, 2, 3], [0]]
+
+
+def test_inside_a_nucleus_tokens_keep_their_proportions():
+    p = torch.tensor([0.5, 0.3, 0.15, 0.03, 0.01, 0.01, 0.0])
+    drawn = make_draw(top_p=0.9)(p.log().clamp(min=-1e6).expand(20_000, -1))
+    assert chi_square(torch.bincount(drawn)[:3], p[:3] / p[:3].sum()) < 4
+
+
+def test_a_nucleus_is_of_the_network_not_of_its_temperature():
+    p = torch.tensor([0.6, 0.1, 0.1, 0.1, 0.05, 0.05, 0.0])
+    drawn = make_draw(top_p=0.55, temperature=100.0)(p.log().clamp(min=-1e6).expand(1000, -1))
+    assert set(drawn.tolist()) == {0}
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-3, 1e30])
+def test_extreme_temperatures_draw_tokens(temperature):
+    drawn = make_draw(temperature=temperature)(random_log_p(200, VOCAB))
+    assert ((drawn >= 0) & (drawn < MASK)).all()
+    if temperature < 1e-100:
+        assert torch.equal(drawn, random_log_p(200, VOCAB).argmax(dim=1))
+
+
+def test_temperature_0_needs_no_random_numbers():
+    draw = make_draw(temperature=0)
+    assert torch.equal(draw(random_log_p(9, VOCAB)), random_log_p(9, VOCAB).argmax(dim=1))
+    assert torch.equal(draw.uniforms(3), make_draw().uniforms(3))
+
+
+@pytest.mark.parametrize("entries", [1, 3 * VOCAB, 10**9])
+def test_tokens_do_not_depend_on_how_many_are_drawn_at_once(entries, monkeypatch):
+    expected = make_draw()(random_log_p(50, VOCAB))
+    monkeypatch.setattr(drawing, "ENTRIES_AT_ONCE", entries)
+    assert torch.equal(make_draw()(random_log_p(50, VOCAB)), expected)
+
+
+def test_no_places_draw_no_tokens_and_take_no_random_numbers():
+    draw = make_draw()
+    assert draw(random_log_p(0, VOCAB)).tolist() == []
+    assert torch.equal(draw.uniforms(3), make_draw().uniforms(3))
+
+
+def test_the_log_probabilities_of_the_network_stay_as_they_are():
+    log_p = random_log_p(5, VOCAB, dtype=torch.float64)
+    make_draw(top_p=0.5)(log_p)
+    assert torch.equal(log_p, random_log_p(5, VOCAB, dtype=torch.float64))
+
+
+def test_without_a_generator_the_global_numbers_are_used():
+    torch.manual_seed(5)
+    first = Uniforms(None, CPU)(4)
+    torch.manual_seed(5)
+    assert torch.equal(first, torch.rand(4, dtype=torch.float64))
+
+
+def test_a_generator_must_be_where_its_numbers_can_come_from():
+    with pytest.raises(
+        ValueError, match="generator must be on the CPU or on the model's device, meta, got one on cuda"
+    ):
+        Uniforms(type("Fake", (), {"device": torch.device("cuda")})(), torch.device("meta"))
+
+
+def test_what_is_not_a_number_is_refused():
+    log_p = random_log_p(3, VOCAB)
+    log_p[1, 2] = math.nan
+    for temperature in (0, 1.0):
+        with pytest.raises(ValueError, match="not numbers"):
+            make_draw(temperature=temperature)(log_p)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.1}, "temperature must be a number, 0 or more, got -0.1; 0 takes the most probable"),
+        ({"temperature": math.inf}, "temperature must be a number"),
+        ({"temperature": math.nan}, "temperature must be a number"),
+        ({"temperature": None}, "temperature must be a number, 0 or more, got None"),
+        ({"top_p": 0.0}, r"top_p is a probability and must be in \(0, 1\], got 0.0"),
+        ({"top_p": 1.01}, "top_p is a probability"),
+        ({"top_p": math.nan}, "top_p is a probability"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_draw(**options)

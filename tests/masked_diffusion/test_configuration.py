@@ -1,0 +1,98 @@
+import copy
+import json
+
+import pytest
+from transformers import AutoConfig
+
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.masked_diffusion.configuration import MdlmConfig
+
+PUBLISHED = {  # config.json of kuleshov-group/mdlm-owt, but for what Transformers adds
+    "model_type": "mdlm",
+    "vocab_size": 50258,
+    "model_length": 1024,
+    "hidden_dim": 768,
+    "cond_dim": 128,
+    "n_blocks": 12,
+    "n_heads": 12,
+    "dropout": 0.1,
+    "time_conditioning": False,
+}
+
+
+def test_the_defaults_are_the_published_sizes():
+    config = MdlmConfig()
+    assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (50258, 768, 12)
+    assert (config.num_attention_heads, config.max_position_embeddings, config.cond_dim) == (12, 1024, 128)
+    assert (config.dropout, config.time_conditioning, config.noise_schedule) == (0.1, False, "log_linear")
+    assert (config.num_diffusion_steps, config.folded, config.curve) == (None, False, None)
+
+
+def test_the_mask_is_the_last_id_unless_it_is_given():
+    assert MdlmConfig().mask_token_id == 50257
+    assert MdlmConfig(vocab_size=30522, mask_token_id=103).mask_token_id == 103
+    assert MdlmConfig(vocab_size=30522, mask_token_id=0).mask_token_id == 0
+
+
+@pytest.mark.parametrize("curve", [None, {"num_curves": 3, "place": "hidden", "num_curve_layers": 2, "margin": 0.0}])
+def test_a_configuration_survives_json_and_copies(curve, tmp_path):
+    config = MdlmConfig(vocab_size=99, mask_token_id=4, dropout=0.0, curve=curve, pad_token_id=1)
+    config.save_pretrained(tmp_path)
+    copies = [
+        AutoConfig.from_pretrained(tmp_path),
+        MdlmConfig.from_dict(json.loads(config.to_json_string(use_diff=False))),
+        MdlmConfig.from_dict(config.to_diff_dict()),
+        copy.deepcopy(config),
+    ]
+    for again in copies:
+        assert isinstance(again, MdlmConfig)
+        assert (again.vocab_size, again.mask_token_id, again.dropout, again.pad_token_id) == (99, 4, 0.0, 1)
+        if curve is None:
+            assert again.curve is None
+        else:
+            assert isinstance(again.curve, CurveConfig)
+            assert again.curve.to_dict() == CurveConfig(**curve).to_dict()
+    copies[-1].vocab_size = 5
+    assert config.vocab_size == 99
+
+
+def test_a_curve_is_a_configuration_of_its_own_or_its_fields():
+    given = CurveConfig(degree=3)
+    assert MdlmConfig(curve=given).curve is given
+    assert MdlmConfig(curve={"degree": 3}).curve.to_dict() == given.to_dict()
+    with pytest.raises(ValueError, match="num_curves must be an integer, 1 or more, got 0"):
+        MdlmConfig(curve={"num_curves": 0})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mask_token_id": 50258}, r"mask_token_id must be in \[0, 50257\] with vocab_size=50258, got 50258"),
+        ({"mask_token_id": -1}, "got -1; a tokenizer's mask token counts in vocab_size"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1, got 0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be at least 1"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings must be at least 1"),
+        ({"cond_dim": 0}, "cond_dim must be at least 1"),
+        ({"hidden_size": 36, "num_attention_heads": 4}, "multiple of 2 x num_attention_heads, .* got 36 and 4"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
+        (
+            {"noise_schedule": "loglinear"},
+            "one of log_linear, cosine, cosine_squared, linear, geometric, got 'loglinear'",
+        ),
+        ({"num_diffusion_steps": 0}, "at least 1, got 0; None is continuous time"),
+        ({"folded": True, "time_conditioning": True}, "folded needs time_conditioning=False"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings must be False"),
+        (PUBLISHED, r"published layout \(hidden_dim, n_blocks\); load it with MdlmForMaskedDiffusion.from_original"),
+    ],
+)
+def test_fields_out_of_range_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        MdlmConfig(**fields)
+
+
+def test_the_published_config_file_is_told_from_ours(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
+    with pytest.raises(ValueError, match=r"load it with MdlmForMaskedDiffusion.from_original"):
+        AutoConfig.from_pretrained(tmp_path)

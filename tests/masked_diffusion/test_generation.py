@@ -1,0 +1,212 @@
+"""`generate` of a real model: every sampler, infilling, prompts, long texts, and what is refused."""
+
+import io
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from hf_targets.masked_diffusion.sampling.streaming import CanvasStreamer, CanvasTrace
+from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+from tests.tiny_models import VOCAB
+
+LENGTH = 16  # the model's max_position_embeddings
+SAMPLERS = {
+    "ancestral": {"num_steps": 6},
+    "cached": {"num_steps": 6},
+    "first_hitting": {},
+    "confidence": {"num_steps": 4},
+    "entropy_bound": {"entropy_bound": 4.0},
+}
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
+
+
+def generate(model, *args, seed=0, sampler="ancestral", **options):
+    generator = torch.Generator().manual_seed(seed)
+    options = {"return_dict_in_generate": True, **SAMPLERS[sampler], **options}
+    return model.generate(*args, sampler=sampler, generator=generator, **options)
+
+
+@every_sampler
+@pytest.mark.parametrize("kind", CURVES)
+def test_masked_tokens_are_filled_and_all_others_stay(kind, sampler):
+    ids = masked_ids(4, 10)
+    mask = torch.ones_like(ids)
+    mask[1, :3], mask[2, -2:] = 0, 0
+    output = generate(make_mdlm(kind), ids, attention_mask=mask, sampler=sampler)
+    free = (ids == MASK) & (mask == 1)
+    assert torch.equal(output.sequences[~free], ids[~free])
+    assert (output.sequences[free] != MASK).all()
+    assert output.num_generated_tokens == int(free.sum())
+
+
+@pytest.mark.parametrize("time_conditioning", [False, True])
+def test_cached_gives_the_tokens_of_ancestral_with_fewer_rows_at_batch_16(time_conditioning):
+    model = make_mdlm(time_conditioning=time_conditioning).double()
+    ancestral, cached = (generate(model, batch_size=16, sampler=name, num_steps=64) for name in ("ancestral", "cached"))
+    assert torch.equal(ancestral.sequences, cached.sequences)
+    assert cached.num_row_evaluations < ancestral.num_row_evaluations / 2
+
+
+@every_sampler
+@pytest.mark.parametrize("kind", ["plain", "curve"])
+def test_padding_on_the_left_changes_nothing_of_a_text(sampler, kind):
+    model, prompt = make_mdlm(kind).double(), clean_ids(1, 4)
+    padded = torch.cat([torch.full((1, 3), 7), prompt], dim=1)
+    mask = torch.tensor([[0] * 3 + [1] * 4])
+    alone = generate(model, prompt, max_length=9, sampler=sampler)
+    with_padding = generate(model, padded, attention_mask=mask, max_length=12, sampler=sampler)
+    assert torch.equal(with_padding.sequences[:, 3:], alone.sequences)
+    assert torch.equal(with_padding.sequences[:, :7], padded)
+
+
+def test_each_token_of_first_hitting_is_the_best_one_given_those_before():
+    model, trace = make_mdlm(time_conditioning=False).double(), CanvasTrace()
+    output = generate(model, batch_size=2, sampler="first_hitting", temperature=0, streamer=trace)
+    assert output.num_row_evaluations == 2 * LENGTH
+    before = torch.full((2, LENGTH), MASK)
+    for after in trace.canvases:
+        changed = before != after
+        assert changed.sum(dim=1).tolist() == [1, 1]
+        assert torch.equal(after[changed], model(before).logits.argmax(dim=-1)[changed])
+        before = after
+
+
+@every_sampler
+def test_long_texts_are_generated_window_by_window(sampler):
+    model, prompt = make_mdlm(max_position_embeddings=6), clean_ids(2, 3)
+    output = generate(model, prompt, max_length=17, stride=4, sampler=sampler)
+    assert output.sequences.shape == (2, 17)
+    assert torch.equal(output.sequences[:, :3], prompt)
+    assert (output.sequences != MASK).all()
+
+
+def test_without_ids_there_is_one_text_as_long_as_in_training():
+    ids = make_mdlm().generate(num_steps=2)
+    assert ids.shape == (1, LENGTH)
+    assert ((ids >= 0) & (ids < MASK)).all()
+    assert make_mdlm().generate(batch_size=3, max_length=5, num_steps=2).shape == (3, 5)
+
+
+@every_sampler
+def test_a_seed_gives_the_same_text_whatever_the_global_numbers(sampler):
+    model = make_mdlm()
+    torch.manual_seed(1)
+    first = generate(model, batch_size=2, sampler=sampler).sequences
+    state = torch.get_rng_state()
+    assert torch.equal(generate(model, batch_size=2, sampler=sampler).sequences, first)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(generate(model, batch_size=2, sampler=sampler, seed=1).sequences, first)
+
+
+def test_dropout_is_never_applied_and_the_mode_stays():
+    model = make_mdlm(dropout=0.5)
+    expected = generate(model, batch_size=2).sequences
+    model.train()
+    model.backbone.eval()
+    modes = [module.training for module in model.modules()]
+    assert torch.equal(generate(model, batch_size=2).sequences, expected)
+    assert [module.training for module in model.modules()] == modes
+    model.train()
+    assert torch.equal(generate(model, batch_size=2).sequences, expected)
+    assert all(module.training for module in model.modules())
+    model.eval()
+    model.backbone.blocks.train()
+    assert torch.equal(generate(model, batch_size=2).sequences, expected)
+    assert model.backbone.blocks.training
+
+
+def test_a_model_in_evaluation_mode_is_not_touched(monkeypatch):
+    model = make_mdlm()
+    monkeypatch.setattr(model, "eval", lambda: pytest.fail("a thread beside this one may be generating"))
+    assert generate(model, batch_size=2).sequences.shape == (2, LENGTH)
+
+
+def test_no_gradients_are_kept(monkeypatch):
+    model, grad = make_mdlm(), []
+    ask = model.log_probabilities
+    monkeypatch.setattr(
+        model, "log_probabilities", lambda *a, **k: grad.append(torch.is_grad_enabled()) or ask(*a, **k)
+    )
+    generate(model, batch_size=2)
+    assert grad
+    assert not any(grad)
+
+
+def test_float32_draws_other_tokens_than_float64():
+    model = make_mdlm()
+    float64, float32 = (generate(model, batch_size=2, float64_sampling=value).sequences for value in (True, False))
+    assert not torch.equal(float64, float32)
+
+
+def test_threads_generate_what_each_would_alone():
+    model = make_mdlm("curve")
+    jobs = [(sampler, seed) for sampler in SAMPLERS for seed in (0, 1)]
+    alone = [generate(model, batch_size=2, sampler=sampler, seed=seed).sequences for sampler, seed in jobs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(
+            pool.map(lambda job: generate(model, batch_size=2, sampler=job[0], seed=job[1]).sequences, jobs)
+        )
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_models_of_any_precision_generate(dtype):
+    model = make_mdlm().to(dtype)
+    for sampler in SAMPLERS:
+        assert (generate(model, batch_size=2, sampler=sampler).sequences < MASK).all()
+
+
+def test_a_canvas_is_printed_as_it_fills():
+    class Numbers:
+        mask_token_id = None
+
+        def decode(self, ids, skip_special_tokens):
+            return " ".join(map(str, ids))
+
+    file = io.StringIO()
+    streamer = CanvasStreamer(Numbers(), mask_token_id=MASK, file=file)
+    output = generate(make_mdlm(), max_length=4, sampler="first_hitting", streamer=streamer)
+    lines = file.getvalue().splitlines()
+    assert [line.count("_") for line in lines] == [3, 2, 1, 0]
+    assert lines[-1] == " ".join(map(str, output.sequences[0].tolist()))
+
+
+IDS = torch.tensor([[1, MASK, 2]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2, "input_ids": IDS}, "batch_size is for texts without given tokens, got 2 with input_ids"),
+        ({"attention_mask": torch.ones(1, 3)}, "give input_ids, or leave it out"),
+        ({"input_ids": torch.tensor([[1, 2]])}, rf"nothing to generate: input_ids have no mask token \(id {MASK}\)"),
+        ({"input_ids": torch.tensor([[1, VOCAB]])}, rf"input_ids must be in \[0, {MASK}\], got ids from 1 to {VOCAB}"),
+        ({"input_ids": IDS, "max_length": 2}, "max_length counts the given tokens too and must be at least their 3"),
+        ({"input_ids": IDS.float()}, "input_ids must be token ids, integers"),
+        ({"input_ids": IDS[:0]}, "at least one row"),
+        ({"batch_size": 0}, "batch_size must be an integer, 1 or more, got 0"),
+        ({"max_length": 17}, r"a canvas of 17 tokens is longer than the 16 .*give stride, in \[1, 15\]"),
+        ({"max_length": 20, "stride": 16}, r"stride must be an integer in \[1, 15\].*got 16"),
+        ({"sampler": "ddpm"}, "sampler must be one of ancestral, cached, .*got 'ddpm'"),
+        ({"num_steps": 0}, "num_steps must be an integer, 1 or more, got 0"),
+        ({"sampler": "first_hitting", "num_steps": 3}, "num_steps is an option of ancestral"),
+        ({"entropy_bound": 0.1}, "entropy_bound is an option of entropy_bound"),
+        ({"temperature": -1.0}, "temperature must be a number, 0 or more, got -1.0"),
+        ({"top_p": 0}, r"top_p is a probability and must be in \(0, 1\], got 0"),
+    ],
+)
+def test_misuse_is_refused_before_the_network_is_asked(options, message):
+    model = make_mdlm()
+    model.log_probabilities = lambda *args, **kwargs: pytest.fail("asked")
+    with pytest.raises(ValueError, match=message):
+        model.generate(**options)
+
+
+def test_a_network_that_gives_no_numbers_is_refused():
+    model = make_mdlm()
+    with torch.no_grad():
+        model.get_output_embeddings().bias.fill_(math.nan)
+    with pytest.raises(ValueError, match="not numbers"):
+        generate(model, batch_size=1)

@@ -1,0 +1,206 @@
+"""What the padding of a sentence costs under each protocol: on rows a^k, k uniform on 1 to 16, of entropy log 16."""
+
+import math
+from typing import get_args
+
+import pytest
+import torch
+from datasets import Dataset
+
+from hf_targets import MdlmConfig, MdlmForMaskedDiffusion
+from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.masked_diffusion.backbone import BackboneOutput
+from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
+from hf_targets.masked_diffusion.rows import DiffusionCollator, LengthProtocol, sentence_rows
+from hf_targets.maths.losses import IGNORED
+from tests.diffusion_training import make_trainer
+from tests.mdlm_models import make_mdlm
+
+LONGEST = 16
+TEXTS = Dataset.from_dict({"text": ["a " * k + "\n" for k in range(1, LONGEST + 1)]})
+TOKENIZER = word_level_tokenizer(TEXTS["text"])
+TOKENIZER.add_special_tokens({"mask_token": "<mask>"})
+MASK, PAD = TOKENIZER.mask_token_id, TOKENIZER.pad_token_id
+protocols = pytest.mark.parametrize("protocol", get_args(LengthProtocol))
+
+
+def rows_of(protocol: str, times: int = 1) -> Dataset:
+    rows = sentence_rows(TEXTS, TOKENIZER, LONGEST + 1, protocol)
+    return rows.select(list(range(LONGEST)) * times)
+
+
+def random_model() -> MdlmForMaskedDiffusion:
+    return make_mdlm(vocab_size=len(TOKENIZER), mask_token_id=MASK, max_position_embeddings=LONGEST + 1)
+
+
+def optimal_model(protocol: str) -> MdlmForMaskedDiffusion:
+    """Return a model that gives each token its exact chance, given the canvas and what padding is hidden."""
+    size = 8
+    config = MdlmConfig(
+        vocab_size=size, hidden_size=size, num_hidden_layers=1, num_attention_heads=2, mask_token_id=MASK
+    )
+    model = MdlmForMaskedDiffusion(config).eval().double()
+    texts = torch.tensor(rows_of("predicted")["input_ids"][:])
+    lengths = torch.arange(2, LONGEST + 2)
+
+    def denoise(canvas, attention_mask, sigma, **wanted):
+        width = canvas.shape[1]
+        unknown = (canvas == MASK) | (attention_mask == 0)
+        fits = ((canvas[:, None] == texts[None, :, :width]) | unknown[:, None]).all(dim=2)
+        if protocol == "conditional":
+            fits &= attention_mask.sum(dim=1)[:, None] == lengths
+        chances = torch.nn.functional.one_hot(texts[:, :width], size).double()
+        chances = torch.einsum("bk,klv->blv", fits.double(), chances) / fits.sum(dim=1)[:, None, None]
+        return BackboneOutput(hidden=chances.clamp(min=1e-300).log())
+
+    model.backbone.forward = denoise
+    with torch.no_grad():
+        output = model.get_output_embeddings()
+        output.weight.copy_(torch.eye(size))
+        output.bias.zero_()
+    return model
+
+
+def nats_a_row(protocol: str) -> tuple[float, float]:
+    """Return the bound of the optimal model for each row, and its standard error."""
+    rows = rows_of(protocol, times=40)
+    found = perplexity_bound(optimal_model(protocol), rows, num_draws=16, batch_size=64)
+    scale = found.num_tokens / len(rows)
+    assert scale == pytest.approx((LONGEST + 1) / 2 + 1)
+    return found.nelbo * scale, found.standard_error * scale
+
+
+def test_the_bound_of_predicted_padding_is_the_entropy_of_the_rows_and_the_others_are_below_it():
+    found, error = nats_a_row("predicted")
+    assert error < 0.06
+    assert math.log(LONGEST) == pytest.approx(found, abs=4 * error + 2e-3 * found)
+    published, error = nats_a_row("published")
+    assert 0.2 < published < 0.9 * math.log(LONGEST) - 4 * error
+    assert nats_a_row("conditional")[0] == pytest.approx(0, abs=1e-9), "the length says all there is to say"
+
+
+@protocols
+def test_a_trained_model_pays_for_the_length_only_where_padding_is_predicted(protocol, tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "cond_dim": 8, "dropout": 0.0}
+    torch.manual_seed(0)
+    model = MdlmForMaskedDiffusion(
+        MdlmConfig(vocab_size=len(TOKENIZER), mask_token_id=MASK, max_position_embeddings=LONGEST + 1, **sizes)
+    )
+    rows = rows_of(protocol, times=8)
+    options = {"max_steps": 120, "learning_rate": 1e-2, "per_device_train_batch_size": 64, "ema_decay": 0.9}
+    trainer = make_trainer(tmp_path, model, rows, rows, tokenizer=TOKENIZER, **options)
+    trainer.train()
+    found = perplexity_bound(model, rows, num_draws=8, batch_size=64)
+    nats = found.nelbo * found.num_tokens / len(rows)
+    if protocol == "predicted":
+        assert math.log(LONGEST) - 0.1 < nats < math.log(LONGEST) + 0.8
+        canvas = model.eval().generate(batch_size=20, generator=torch.Generator().manual_seed(0))
+        starts = (canvas == PAD).int().argmax(dim=1)
+        assert len(starts.unique()) > 5, "generation chooses a length"
+    else:
+        assert nats < 0.9 * math.log(LONGEST)
+
+
+def test_a_length_protocol_says_what_is_masked_what_is_counted_and_what_the_model_sees():
+    texts = Dataset.from_dict({"text": ["a a\n"]})
+    rows = {name: sentence_rows(texts, TOKENIZER, 5, name)[0] for name in get_args(LengthProtocol)}
+    text, end = TOKENIZER("a a\n")["input_ids"], [PAD, PAD]
+    ones = {"attention_mask": [1] * 5, "input_ids": text + end, "num_words": 3}
+    assert rows["predicted"] == {**ones, "labels": text + end, "num_tokens": 3}
+    assert rows["published"] == {**ones, "labels": [*text, IGNORED, IGNORED], "may_mask": [1] * 5}
+    assert rows["conditional"] == {"input_ids": text, "labels": text, "attention_mask": [1] * 3, "num_words": 3}
+    assert sentence_rows(texts, TOKENIZER, 5)[0] == rows["predicted"]
+
+
+@protocols
+def test_an_evaluation_in_training_is_the_bound_in_batches_of_any_size(protocol, tmp_path):
+    model, rows = random_model(), rows_of(protocol)
+    expected = perplexity_bound(model, rows, num_draws=3, batch_size=1)
+    for size in (3, 16):
+        options = {"evaluation_draws": 3, "per_device_eval_batch_size": size, "ema_decay": None}
+        found = make_trainer(tmp_path, model, rows, rows, tokenizer=TOKENIZER, **options).evaluate()
+        again = perplexity_bound(model, rows, num_draws=3, batch_size=size)
+        assert found["eval_nelbo"] == pytest.approx(expected.nelbo, rel=1e-5)
+        assert again.nelbo == pytest.approx(expected.nelbo, rel=1e-5)
+        assert found["eval_word_perplexity"] == pytest.approx(expected.per_word, rel=1e-4)
+    assert expected.num_tokens == expected.num_words == sum(range(2, LONGEST + 2))
+
+
+@protocols
+def test_an_evaluation_masks_padding_as_text_unless_it_is_hidden(protocol):
+    model, seen = random_model(), []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output.canvas))
+    perplexity_bound(model, rows_of(protocol), num_draws=8, batch_size=16)
+    texts = torch.tensor(rows_of("predicted")["input_ids"][:]).flip(0)  # the longest first, or all of one length
+    pads = (texts if protocol == "conditional" else texts.flip(0)) == PAD
+    share = (torch.stack(seen)[:, pads] == MASK).double().mean()
+    assert share == 0 if protocol == "conditional" else 0.3 < share < 0.7
+
+
+@protocols
+def test_padding_of_a_batch_changes_no_bound(protocol):
+    model, rows = random_model(), rows_of(protocol).to_list()
+    expected = perplexity_bound(model, rows, batch_size=4)
+    padded = []
+    for number, row in enumerate(rows):
+        more = number % 3
+        lists = {name: [*([0] * more), *values, 0] for name, values in row.items() if isinstance(values, list)}
+        padded.append({**row, **lists})
+    assert perplexity_bound(model, padded, batch_size=5).nelbo == pytest.approx(expected.nelbo, rel=1e-5)
+
+
+def published_loss(model, text, attention_mask, canvas, times) -> torch.Tensor:
+    """The published program's `_loss` with its log-linear noise, in float64, for a canvas that it has drawn."""
+    sigma = -torch.log1p(-(1 - 1e-3) * times)
+    rate = (1 - 1e-3) / (1 - (1 - 1e-3) * times)
+    logp = model(canvas).logits.gather(-1, text[:, :, None])[:, :, 0]
+    nlls = -logp * (rate / torch.expm1(sigma))[:, None] * attention_mask
+    return nlls.sum() / attention_mask.sum()
+
+
+def test_published_rows_have_the_loss_of_the_published_program_in_training_and_in_evaluation():
+    model = random_model().double()
+    batch = DiffusionCollator(TOKENIZER)(rows_of("published").to_list())
+    counted = (batch["labels"] != IGNORED).double()
+    with torch.no_grad():
+        output = model(
+            **{name: batch[name] for name in ("input_ids", "labels", "attention_mask", "may_mask")},
+            generator=torch.Generator().manual_seed(0),
+        )
+        times = output.timesteps.double()
+        expected = published_loss(model, batch["input_ids"], counted, output.canvas, times)
+        torch.testing.assert_close(output.loss, expected, rtol=1e-6, atol=0)
+        given = model(output.canvas, labels=batch["labels"], timesteps=output.timesteps)
+    torch.testing.assert_close(given.loss, expected, rtol=1e-6, atol=0)
+    pads = batch["input_ids"] == PAD
+    assert 0.3 < (output.canvas[pads] == MASK).double().mean() < 0.7, "padding is masked as text is"
+
+
+@pytest.mark.parametrize("protocol", ["predicted", "published"])
+def test_rows_of_these_protocols_need_a_padding_token_of_their_own(protocol):
+    for change, says in (({"pad_token": None}, "has none"), ({"pad_token": "<eos>"}, "pads with its end token")):
+        tokenizer = word_level_tokenizer(TEXTS["text"])
+        for name, value in change.items():
+            setattr(tokenizer, name, value)
+        with pytest.raises(ValueError, match=rf'{says}.*add_special_tokens\(.*pad_token.*or choose "conditional"'):
+            sentence_rows(TEXTS, tokenizer, 5, protocol)
+        assert sentence_rows(TEXTS, tokenizer, 5, "conditional")
+
+
+def test_an_unknown_protocol_is_refused():
+    with pytest.raises(ValueError, match="one of predicted, published, conditional, got 'padded'"):
+        sentence_rows(TEXTS, TOKENIZER, 5, "padded")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"may_mask": torch.ones(1, 3)}, r"shape of labels, \(1, 2\), got \(1, 3\)"),
+        ({"may_mask": torch.tensor([[1, 0]])}, "true at each target, as one that is never masked costs nothing"),
+        ({"may_mask": torch.ones(1, 2), "timesteps": torch.ones(1)}, "no timesteps yet"),
+        ({"may_mask": torch.ones(1, 2), "labels": None}, "a text is masked, which has labels"),
+    ],
+)
+def test_a_mask_of_what_may_be_masked_that_is_of_no_use_is_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        random_model()(**{"input_ids": torch.tensor([[1, 0]]), "labels": torch.tensor([[1, 0]]), **options})

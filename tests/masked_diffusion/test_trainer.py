@@ -1,0 +1,238 @@
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+
+from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.masked_diffusion.rows import DiffusionCollator
+from hf_targets.maths.losses import IGNORED
+from hf_targets.training.arguments import DiffusionTrainingArguments
+from hf_targets.training.averaging import AVERAGING_NAME
+from tests.diffusion_training import InOrder, blocks, bound, make_trainer, masked_blocks
+from tests.mdlm_models import MASK, clean_ids, make_mdlm
+from tests.tiny_models import VOCAB, make_backbone
+from tests.trainer_runs import assert_same, losses, run_processes, weights
+
+
+@pytest.mark.parametrize("kind", ["plain", "curves"])
+def test_eight_small_batches_take_the_step_of_one_large_one(kind, tmp_path):
+    states, logs = [], []
+    for batch, accumulated in ((8, 1), (1, 8)):
+        trainer = make_trainer(
+            tmp_path,
+            make_mdlm(kind),
+            train=masked_blocks(16),
+            kind=InOrder,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulated,
+            optim="sgd",
+            max_steps=2,
+        )
+        trainer.train()
+        states.append(weights(trainer.model))
+        logs.append(losses(trainer))
+    assert_same(*states, rtol=1e-4, atol=1e-6)
+    for one, other in zip(*logs, strict=True):
+        for name in ("loss", "loss_nelbo", "grad_norm"):
+            assert one[name] == pytest.approx(other[name], rel=1e-4)
+
+
+class DenoiserForCausalLM(MdlmForMaskedDiffusion):
+    """Has a name from which Transformers concludes that its loss leaves out the first label."""
+
+
+@pytest.mark.parametrize("kind", [MdlmForMaskedDiffusion, DenoiserForCausalLM])
+def test_the_logged_loss_is_the_bound_of_the_batch_for_each_of_its_labels_the_first_with_them(kind, tmp_path):
+    rows, model = masked_blocks(8), kind(make_mdlm().config)
+    model.load_state_dict(make_mdlm().state_dict())
+    trainer = make_trainer(tmp_path, model, rows, kind=InOrder, per_device_train_batch_size=8, max_steps=1)
+    trainer.train()
+    names = ("input_ids", "attention_mask", "labels", "timesteps")
+    output = make_mdlm()(**{name: torch.tensor(rows[name][:]) for name in names})
+    kept = (torch.tensor(rows["labels"][:]) != IGNORED) & (torch.tensor(rows["attention_mask"][:]) == 1)
+    entry = losses(trainer)[0]
+    assert entry["loss"] == entry["loss_nelbo"] == pytest.approx(output.row_nelbos.sum().item() / int(kept.sum()))
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_an_evaluation_reports_the_bound_of_the_averaged_weights_over_all_labels(draws, tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        max_steps=2,
+        ema_decay=0.5,
+        evaluation_draws=draws,
+        evaluation_seed=5,
+        per_device_eval_batch_size=2,
+        eval_strategy="steps",
+        eval_steps=2,
+    )
+    trainer.train()
+    found = bound(trainer.model, trainer.eval_dataset, draws, seed=5)
+    logged = next(entry for entry in trainer.state.log_history if "eval_nelbo" in entry)
+    trainer.args.per_device_eval_batch_size = 7
+    for metrics in (logged, trainer.evaluate()):
+        assert metrics["eval_nelbo"] == metrics["eval_loss"] == pytest.approx(found.nelbo, rel=1e-5)
+        assert metrics["eval_perplexity"] == pytest.approx(math.exp(metrics["eval_nelbo"]))
+        assert metrics["eval_word_perplexity"] == pytest.approx(found.per_word, rel=1e-4)
+        if draws > 1:
+            assert math.exp(metrics["eval_nelbo"] + metrics["eval_nelbo_margin"]) == pytest.approx(found.interval[1])
+        error = metrics.get("eval_nelbo_standard_error")
+        assert error == (None if draws == 1 else pytest.approx(found.standard_error, rel=1e-3))
+
+
+def test_a_test_figure_has_draws_of_its_own_number(tmp_path):
+    trainer = make_trainer(tmp_path, ema_decay=None, evaluation_draws=1, test_draws=3)
+    for prefix in ("test", "test_more"):
+        metrics = trainer.evaluate(trainer.eval_dataset, metric_key_prefix=prefix)
+        found = bound(trainer.model, trainer.eval_dataset, draws=3)
+        assert metrics[f"{prefix}_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
+        assert metrics[f"{prefix}_nelbo_standard_error"] == pytest.approx(found.standard_error, rel=1e-3)
+    assert "eval_nelbo_standard_error" not in trainer.evaluate()
+
+
+def test_evaluating_and_saving_change_nothing_in_training(tmp_path):
+    ends = []
+    for options in ({}, {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}):
+        trainer = make_trainer(tmp_path, make_mdlm(dropout=0.2), ema_decay=0.5, **options)
+        trainer.train()
+        ends.append((weights(trainer.model), [entry["loss"] for entry in losses(trainer)]))
+    assert_same(ends[0][0], ends[1][0], rtol=0, atol=0)
+    assert ends[0][1] == ends[1][1]
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
+    def run(folder, resume=None):
+        trainer = make_trainer(
+            folder,
+            make_mdlm("curves", dropout=0.2),
+            ema_decay=0.75,
+            save_strategy="steps",
+            save_steps=stop,
+            eval_strategy="steps",
+            eval_steps=2,
+            lr_scheduler_type="linear",
+            max_steps=-1,
+            num_train_epochs=1,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        log = [{k: entry.get(k) for k in ("loss", "eval_nelbo", "grad_norm")} for entry in trainer.state.log_history]
+        return weights(trainer.model), load_file(folder / "checkpoint-8" / AVERAGING_NAME), log
+
+    whole, file, log = run(tmp_path / "run")
+    resumed, resumed_file, resumed_log = run(tmp_path / "run2", resume=str(tmp_path / "run" / f"checkpoint-{stop}"))
+    assert_same(whole, resumed, rtol=0, atol=0)
+    assert_same(file, resumed_file, rtol=0, atol=0)
+    assert log == resumed_log
+
+
+def test_rows_of_different_lengths_are_padded_on_the_right_with_a_tokenizer_alone(tmp_path):
+    rows = [{"input_ids": clean_ids(length, seed=length).tolist()} for length in (5, 9, 2, 7)]
+    ragged = Dataset.from_list([{**row, "labels": row["input_ids"]} for row in rows])
+    tokenizer = word_level_tokenizer(["the cat\n"])
+    trainer = make_trainer(tmp_path, train=ragged, evaluation=ragged, tokenizer=tokenizer)
+    trainer.train()
+    found = bound(trainer.model, ragged)
+    assert found.num_tokens == 23
+    assert trainer.evaluate()["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
+    with pytest.raises(ValueError, match="2 to 9 tokens, and nothing pads them; give the trainer processing_class"):
+        make_trainer(tmp_path, train=ragged).train()
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])
+def test_training_lowers_the_loss(options, tmp_path):
+    trainer = make_trainer(tmp_path, train=masked_blocks(4), max_steps=15, **options)
+    trainer.train()
+    assert losses(trainer)[-1]["loss"] < 0.6 * losses(trainer)[0]["loss"]
+
+
+def test_adapters_are_trained_averaged_and_resumed(tmp_path):
+    def run(folder, resume=None):
+        model = get_peft_model(make_mdlm(), LoraConfig(r=2, target_modules=["attn_qkv", "attn_out"]))
+        trainer = make_trainer(folder, model, ema_decay=0.5, save_strategy="steps", save_steps=2)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole, resumed = run(tmp_path / "run"), run(tmp_path / "run2", resume=str(tmp_path / "run" / "checkpoint-2"))
+    assert_same(weights(whole.model), weights(resumed.model), rtol=0, atol=0)
+    changed = load_file(tmp_path / "run" / "checkpoint-4" / AVERAGING_NAME)
+    assert all("lora_" in name for name in changed if name != "num_updates")
+    assert whole.evaluate()["eval_nelbo"] == resumed.evaluate()["eval_nelbo"]
+
+
+def run_in_order(folder, batch: int, **options):
+    """Train on rows without chance, then on rows that the model masks itself; tell what was seen."""
+    options = {"per_device_train_batch_size": batch, "optim": "sgd", "ema_decay": 0.5, "max_steps": 3, **options}
+    trainer = make_trainer(folder, train=masked_blocks(24), kind=InOrder, evaluation_draws=2, **options)
+    trainer.train()
+    results = weights(trainer.model), losses(trainer), trainer.evaluate()
+    drawn = make_trainer(folder, train=blocks(24), **options)
+    canvases = []
+    drawn.model.register_forward_hook(lambda module, inputs, output: canvases.append(output.timesteps))
+    drawn.train()
+    return trainer, (*results, torch.stack(canvases))
+
+
+_TWO = """
+import sys, torch
+from tests.masked_diffusion.test_trainer import run_in_order
+
+trainer, results = run_in_order(sys.argv[1], 4, ddp_backend="gloo", report_to="none")
+torch.save(results, f"{sys.argv[1]}/result{trainer.args.process_index}.pt")
+"""
+
+
+def test_two_processes_take_the_step_of_one_and_draw_noise_of_their_own(tmp_path):
+    run_processes(_TWO, tmp_path)
+    (two, two_log, two_metrics, times), other = (
+        torch.load(tmp_path / f"result{rank}.pt", weights_only=False) for rank in (0, 1)
+    )
+    one, one_log, one_metrics, _ = run_in_order(tmp_path / "one", 8)[1]
+    assert_same(one, two, rtol=1e-4, atol=1e-6)
+    assert_same(other[0], two, rtol=0, atol=0)
+    for name in ("loss", "loss_nelbo", "grad_norm"):
+        assert [entry[name] for entry in one_log] == pytest.approx([entry[name] for entry in two_log], rel=1e-4)
+    for name in ("eval_loss", "eval_perplexity", "eval_nelbo_standard_error"):
+        assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-4)
+    assert not torch.isclose(times, other[3]).any()
+
+
+def test_bad_input_is_told_before_training_starts(tmp_path):
+    with pytest.raises(ValueError, match="trains MdlmForMaskedDiffusion, got GPT2LMHeadModel"):
+        make_trainer(tmp_path, make_backbone("gpt2"))
+    with pytest.raises(ValueError, match=r"lacks labels among.*wrapped_blocks and sentence_rows"):
+        make_trainer(tmp_path, train=blocks(2).remove_columns("labels"))
+    with pytest.raises(ValueError, match=f"got {VOCAB}"):
+        make_trainer(tmp_path, train=Dataset.from_dict({"input_ids": [[VOCAB]], "labels": [[1]]}))
+    with pytest.raises(ValueError, match=f"the train data has the mask among them, id {MASK}"):
+        make_trainer(tmp_path, train=Dataset.from_dict({"input_ids": [[MASK]], "labels": [[MASK]]}))
+    tokenizer = word_level_tokenizer(["a\n"])
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    with pytest.raises(ValueError, match=f"the same mask, got the ids {tokenizer.mask_token_id} and {MASK}"):
+        make_trainer(tmp_path, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="the eval data has timesteps; give clean text"):
+        make_trainer(tmp_path, evaluation=masked_blocks(2))
+    with pytest.raises(ValueError, match="drops the column timesteps"):
+        make_trainer(tmp_path, train=masked_blocks(2), data_collator=DiffusionCollator(word_level_tokenizer(["a\n"])))
+    with pytest.raises(ValueError, match=r"must have a length.*got IterableDataset"):
+        make_trainer(tmp_path, evaluation=blocks(2).to_iterable_dataset()).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("ema_decay", 1.0, r"in \[0, 1\), got 1.0; None switches the average off"),
+        ("ema_decay", -0.1, r"in \[0, 1\), got -0.1"),
+        ("evaluation_draws", 0, "evaluation_draws must be at least 1, got 0"),
+        ("test_draws", 0, "test_draws must be at least 1, got 0"),
+        ("evaluation_seed", -1, "0 or more, got -1"),
+        ("label_smoothing_factor", 0.1, "got 0.1: the loss of smoothed labels is no bound"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(field, value, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        DiffusionTrainingArguments(output_dir=str(tmp_path), **{field: value})

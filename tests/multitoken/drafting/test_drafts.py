@@ -1,0 +1,218 @@
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hf_targets.multitoken.drafting.drafts import Draft, draft_chain, draft_tree
+
+VOCAB, DIM, HEADS, ROWS = 4, 5, 3, 3
+seeds = st.integers(0, 10_000)
+
+
+class Tables:
+    """Heads that look the words up which they are given: fixed random logits for every path, in float64."""
+
+    def __init__(self, seed: int, *, sequential: bool, reads_words: bool = True):
+        generator = torch.Generator().manual_seed(seed)
+        self.sequential = sequential
+        self._maps = torch.randn(HEADS, DIM, DIM, generator=generator).double()
+        self._output = torch.randn(DIM, VOCAB, generator=generator).double()
+        self._by_path = [torch.randn(VOCAB**n, VOCAB, generator=generator).double() for n in range(1, HEADS + 1)]
+        if not reads_words:
+            self._by_path = [torch.zeros_like(table) for table in self._by_path]
+
+    def future_states(self, hidden, count):
+        return torch.stack([hidden @ self._maps[n] for n in range(count)], dim=1)
+
+    def future_logits(self, states, words):
+        assert self.sequential, "guesses that need no other are made at once"
+        n = words.shape[1]
+        path = (words * VOCAB ** torch.arange(n)).sum(dim=1)
+        return states @ self._output + self._by_path[n - 1][path]
+
+    def parallel_logits(self, states):
+        assert not self.sequential, "guesses that depend on each other are made one after another"
+        return states @ self._output
+
+    def log_probabilities(self, hidden, words):
+        """The distribution after words (n,) of one row with hidden state (dim,), by the definition."""
+        logits = self.future_states(hidden[None], len(words))[:, -1] @ self._output
+        if self.sequential:
+            logits = self.future_logits(self.future_states(hidden[None], len(words))[:, -1], torch.tensor([words]))
+        return logits[0].log_softmax(dim=0).tolist()
+
+
+def start(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(ROWS, DIM, generator=generator).double(), torch.randint(0, VOCAB, (ROWS,), generator=generator)
+
+
+def most_probable(logits, drafted):
+    return logits.argmax(dim=-1), logits
+
+
+def paths_of(draft, row):
+    """The words of every node's path, by walking from child to parent."""
+    found = []
+    for node in range(draft.tokens.shape[1]):
+        words, place = [], node + 1
+        while place:
+            words.append(int(draft.tokens[row, place - 1]))
+            assert draft.parents[row, place - 1] < place
+            place = int(draft.parents[row, place - 1])
+        found.append(tuple(reversed(words)))
+    return found
+
+
+def assume_order(scores):
+    """Leave out draws whose scores are so near each other that float32 may order them otherwise."""
+    assume(all(before - after > 1e-5 for before, after in pairwise(scores)))
+
+
+def grow(model, hidden, word, count, branches):
+    """The best paths of every length with their log probabilities, each level grown from the one before."""
+    levels, level = [], [((), 0.0)]
+    for _ in range(count):
+        longer = []
+        for path, score in level:
+            following = model.log_probabilities(hidden, (word, *path))
+            longer += [((*path, w), score + following[w]) for w in range(VOCAB)]
+        longer.sort(key=lambda one: -one[1])
+        assume_order([score for _, score in longer[: branches + 1]])
+        level = longer[:branches]
+        levels.append(level)
+    return levels
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@given(seed=seeds, count=st.integers(1, HEADS))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_a_chain_takes_the_most_probable_word_after_those_before_it(sequential, seed, count):
+    model, (hidden, next_words) = Tables(seed, sequential=sequential), start(seed)
+    draft = draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True)
+    assert draft.depths == list(range(1, count + 1))
+    assert draft.exists.all()
+    for row in range(ROWS):
+        words = [int(next_words[row])]
+        for n in range(count):
+            expected = model.log_probabilities(hidden[row], tuple(words))
+            assume_order(sorted(expected, reverse=True)[:2])
+            torch.testing.assert_close(draft.logits[row, n].log_softmax(dim=0), torch.tensor(expected))
+            words.append(max(range(VOCAB), key=lambda word: expected[word]))
+        assert draft.tokens[row].tolist() == words[1:]
+        assert paths_of(draft, row)[-1] == tuple(words[1:])
+
+
+@given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 6))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_guesses_that_do_not_depend_on_words_are_the_same_at_once_and_one_after_another(seed, count, branches):
+    hidden, next_words = start(seed)
+    both = [Tables(seed, sequential=sequential, reads_words=False) for sequential in (True, False)]
+    chains = [draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True) for model in both]
+    trees = [draft_tree(model, hidden, next_words, count, branches) for model in both]
+    for one, other in (chains, trees):
+        assert torch.equal(one.tokens, other.tokens)
+        assert torch.equal(one.parents, other.parents)
+        assert one.depths == other.depths
+    torch.testing.assert_close(chains[0].logits, chains[1].logits)
+
+
+def test_what_chooses_sees_the_words_drafted_before_and_its_logits_are_kept():
+    model, (hidden, next_words) = Tables(0, sequential=True), start(0)
+    seen = []
+
+    def choose(logits, drafted):
+        seen.append(drafted)
+        return torch.full((ROWS,), len(seen) % VOCAB), logits.new_full(logits.shape, len(seen))
+
+    draft = draft_chain(model, hidden, next_words, 3, choose, keep_logits=True)
+    assert draft.tokens.tolist() == [[1, 2, 3]] * ROWS
+    assert [words.tolist() for words in seen] == [[[]] * ROWS, [[1]] * ROWS, [[1, 2]] * ROWS]
+    assert draft.logits[0, :, 0].tolist() == [1, 2, 3]
+    assert draft_chain(model, hidden, next_words, 3, choose, keep_logits=False).logits is None
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequential, seed, count, branches):
+    model, (hidden, next_words) = Tables(seed, sequential=sequential), start(seed)
+    draft = draft_tree(model, hidden, next_words, count, branches)
+    assert draft.exists.all()
+    assert draft.logits is None
+    for row in range(ROWS):
+        levels = grow(model, hidden[row], int(next_words[row]), count, branches)
+        assert paths_of(draft, row) == [path for level in levels for path, _ in level]
+        assert draft.depths == [n for n, level in enumerate(levels, start=1) for _ in level]
+
+
+@given(seed=seeds, count=st.integers(1, HEADS), wanted=st.integers(1, 10))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_best_of_all(seed, count, wanted):
+    model, (hidden, next_words) = Tables(seed, sequential=True), start(seed)
+    branches = VOCAB ** (count - 1) + wanted
+    draft = draft_tree(model, hidden, next_words, count, branches)
+    for row in range(ROWS):
+        word, scores = int(next_words[row]), {}
+        for path in product(range(VOCAB), repeat=count):
+            steps = (model.log_probabilities(hidden[row], (word, *path[:n]))[path[n]] for n in range(count))
+            scores[path] = sum(steps)
+        ordered = sorted(scores, key=lambda path: -scores[path])
+        assume_order([scores[path] for path in ordered[: branches + 1]])
+        best = ordered[:branches]
+        assert [path for path in paths_of(draft, row) if len(path) == count] == best
+
+
+def test_a_tree_of_one_branch_is_the_chain():
+    model, (hidden, next_words) = Tables(1, sequential=True), start(1)
+    tree = draft_tree(model, hidden, next_words, HEADS, 1)
+    chain = draft_chain(model, hidden, next_words, HEADS, most_probable, keep_logits=False)
+    assert torch.equal(tree.tokens, chain.tokens)
+    assert torch.equal(tree.parents, chain.parents)
+    assert tree.depths == chain.depths
+
+
+@pytest.mark.parametrize("branches", [VOCAB, VOCAB + 3, VOCAB**2, VOCAB**4])
+def test_a_tree_never_has_more_branches_than_there_are_paths(branches):
+    draft = draft_tree(Tables(2, sequential=True), *start(2), HEADS, branches)
+    sizes = [draft.depths.count(n) for n in (1, 2, 3)]
+    assert sizes == [min(branches, VOCAB**n) for n in (1, 2, 3)]
+    assert all(len(set(paths_of(draft, row))) == sum(sizes) for row in range(ROWS))  # no path twice
+
+
+@given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_parents_stand_one_level_above_and_before_their_children(seed, count, branches):
+    draft = draft_tree(Tables(seed, sequential=True), *start(seed), count, branches)
+    places, depths = torch.arange(1, len(draft.depths) + 1), torch.tensor([0, *draft.depths])
+    assert (draft.parents < places).all()
+    assert (depths[draft.parents] == depths[1:] - 1).all()
+
+
+@given(data=st.data(), nodes=st.integers(0, 7), rows=st.integers(1, 3))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_ancestors_are_those_met_on_the_way_to_the_last_known_word(data, nodes, rows):
+    parents = [[data.draw(st.integers(0, node)) for node in range(nodes)] for _ in range(rows)]
+    parents = torch.tensor(parents, dtype=torch.long).view(rows, nodes)
+    visible = Draft(parents, parents, [0] * nodes, torch.ones_like(parents, dtype=torch.bool)).ancestors()
+    for row in range(rows):
+        for place in range(nodes + 1):
+            path, at = {place}, place
+            while at:
+                at = int(parents[row, at - 1])
+                path.add(at)
+            assert visible[row, place].nonzero()[:, 0].tolist() == sorted(path)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_draft_of_no_words_is_empty(sequential, count):
+    model, (hidden, next_words) = Tables(0, sequential=sequential), start(0)
+    chain = draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True)
+    for draft in (chain, draft_tree(model, hidden, next_words, count, 3)):
+        assert draft.tokens.shape == draft.parents.shape == draft.exists.shape == (ROWS, 0)
+        assert draft.depths == []
+        assert draft.logits is None
+        assert draft.ancestors().tolist() == [[[True]]] * ROWS

@@ -1,0 +1,178 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from transformers import GenerationConfig
+
+from hf_targets.multitoken.drafting.chains import ChainDrafter
+from hf_targets.multitoken.drafting.drafts import Draft
+from hf_targets.multitoken.drafting.lookup import PromptLookup
+from hf_targets.multitoken.drafting.verification import verify
+
+VOCAB = 12
+TEXT = [5, 6, 7, 8, 9, 5]
+SURE, UNSURE = 0.9, 0.1
+
+
+def make_config(num_tokens=3, end_tokens=None, **settings):
+    config = GenerationConfig(prompt_lookup_num_tokens=num_tokens, max_length=100, **settings)
+    config._eos_token_tensor = None if end_tokens is None else torch.tensor(end_tokens)
+    return config
+
+
+def chain(words, logits=None):
+    words = torch.tensor(words)
+    places = torch.arange(words.shape[1]).expand_as(words)
+    return Draft(words, places, list(range(1, words.shape[1] + 1)), torch.ones_like(words, dtype=torch.bool), logits)
+
+
+def extend(words, confidence, texts, logits=None, **config):
+    texts = [torch.tensor([text]) for text in texts]
+    return PromptLookup(make_config(**config)).extend(chain(words, logits), torch.tensor(confidence), texts)
+
+
+def extended(words, confidence, text=TEXT, **config):
+    """The words of one row."""
+    draft = extend([words], [confidence], [text], **config)
+    assert draft.exists.all()
+    assert draft.parents.tolist() == [list(range(draft.tokens.shape[1]))]
+    assert draft.depths == list(range(1, draft.tokens.shape[1] + 1))
+    return draft.tokens[0].tolist()
+
+
+def test_unsure_words_are_replaced_by_what_followed_the_sure_ones_before():
+    assert extended([6, 1, 1], [SURE, UNSURE, UNSURE]) == [6, 7, 8, 9]
+    assert extended([6, 7, 1], [SURE, SURE, UNSURE]) == [6, 7, 8, 9, 5]
+    assert extended([1, 1, 1], [UNSURE] * 3) == [6, 7, 8]
+
+
+def test_words_behind_an_unsure_one_are_replaced_with_it():
+    assert extended([6, 1, 1], [SURE, UNSURE, SURE]) == [6, 7, 8, 9]
+
+
+def test_sure_words_are_kept_and_a_match_comes_behind_them():
+    assert extended([6, 7, 8], [SURE] * 3) == [6, 7, 8, 9, 5, 6]
+    assert extended([6, 7, 8], [SURE] * 3, num_tokens=1) == [6, 7, 8, 9]
+
+
+def test_without_a_match_the_draft_stays_as_it_is():
+    for confidence in ([UNSURE] * 3, [SURE, UNSURE, UNSURE], [SURE] * 3):
+        assert extended([9, 8, 7], confidence, text=[1, 2, 3, 4]) == [9, 8, 7]
+
+
+def test_a_longer_match_is_preferred():
+    text = [2, 3, 1, 3, 4, 2, 3]  # 3 came first before 1; 2 3 as well
+    assert extended([0], [UNSURE], text=[1, 3, 9, *text], num_tokens=1) == [1]
+    assert extended([0], [UNSURE], text=[1, 3, 9, *text], num_tokens=1, max_matching_ngram_size=1) == [9]
+
+
+def test_a_match_ends_before_an_end_token():
+    assert extended([1], [UNSURE], end_tokens=[8]) == [6, 7]
+    assert extended([1], [UNSURE], end_tokens=[6]) == [1]
+
+
+def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
+    just_below = float(torch.nextafter(torch.tensor(0.4), torch.tensor(0.0)))
+    assert extended([9], [0.4]) == [9, 5, 9]
+    assert extended([9], [just_below]) == [6, 7, 8]
+    assert extended([9], [SURE], assistant_confidence_threshold=0.95) == [6, 7, 8]
+    assert extended([9], [UNSURE], assistant_confidence_threshold=0.0) == [9, 5, 9]
+
+
+def test_rows_without_a_word_at_a_place_say_so():
+    draft = extend([[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2], [TEXT, [1, 2, 3], TEXT])
+    words = [row[there].tolist() for row, there in zip(draft.tokens, draft.exists, strict=True)]
+    assert words == [[6, 7, 8, 9], [9, 8], [6, 7, 8, 9, 5]]
+    assert draft.exists.int().diff(dim=1).max() <= 0  # none is missing in between
+    assert draft.depths == [1, 2, 3, 4, 5]
+    assert draft.parents.tolist() == [[0, 1, 2, 3, 4]] * 3
+    assert draft.logits is None
+
+
+def test_a_row_may_become_shorter_than_its_draft():
+    assert extended([1, 1, 1], [UNSURE] * 3, num_tokens=1) == [6]
+    logits = torch.randn(1, 3, VOCAB)
+    draft = extend([[1, 1, 1]], [[UNSURE] * 3], [TEXT], logits, num_tokens=1)
+    assert draft.logits.shape == (1, 1, VOCAB)
+
+
+def test_words_found_are_certain_and_drafted_ones_keep_what_they_were_drawn_from():
+    logits = torch.randn(3, 2, VOCAB)
+    words, confidence = [[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2]
+    draft = extend(words, confidence, [TEXT, [1, 2, 3], TEXT], logits)
+    assert draft.logits.shape == (3, 5, VOCAB)
+    for row, kept in enumerate((1, 2, 2)):
+        assert torch.equal(draft.logits[row, :kept], logits[row, :kept])
+        for place in range(kept, int(draft.exists[row].sum())):
+            certain = torch.nn.functional.one_hot(draft.tokens[row, place], VOCAB)
+            assert torch.equal(draft.logits[row, place].softmax(dim=0), certain.float())
+
+
+def follow(known, num_tokens):
+    """The words after the first earlier occurrence of the last two words, or else of the last one."""
+    for size in (2, 1):
+        for start in range(len(known) - size):
+            if known[start : start + size] == known[-size:]:
+                return known[start + size :][:num_tokens]
+    return []
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=9), min_size=1, max_size=4),
+    data=st.data(),
+    num_tokens=st.integers(1, 4),
+    count=st.integers(1, 3),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_each_row_is_extended_as_if_it_were_alone(texts, data, num_tokens, count):
+    words = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=count, max_size=count), min_size=4, max_size=4))
+    sure = data.draw(st.lists(st.integers(0, count), min_size=4, max_size=4))
+    rows = len(texts)
+    confidence = [[SURE] * n + [UNSURE] * (count - n) for n in sure[:rows]]
+    draft = extend(words[:rows], confidence, texts, num_tokens=num_tokens)
+    for row, text in enumerate(texts):
+        kept = words[row][: sure[row]]
+        match = follow(text + kept, num_tokens)
+        assert draft.tokens[row][draft.exists[row]].tolist() == (kept + match if match else words[row])
+
+
+class Certain:
+    """Heads whose guesses have fixed distributions."""
+
+    sequential = False
+
+    def __init__(self, probabilities):
+        self._logits = torch.tensor(probabilities).log()
+
+    def future_states(self, hidden, count):
+        return hidden[:, None].expand(-1, count, -1)
+
+    def parallel_logits(self, states):
+        return self._logits[: states.shape[1]].expand(len(states), -1, -1)
+
+
+def drafts_of(heads, texts, count, **config):
+    texts = [torch.tensor([text]) for text in texts]
+    next_words = torch.cat([text[0, -1:] for text in texts])
+    drafter = ChainDrafter(heads, make_config(**config))
+    assert drafter.reads_text
+    return drafter.draft(torch.zeros(len(texts), 1), next_words, count, lambda words, logits: logits, texts)
+
+
+def test_a_drafter_is_as_sure_of_a_word_as_its_head_is():
+    sure, unsure = [0.02] * 6 + [0.9] + [0.02] * 5, [0.08] * 6 + [0.1] + [0.08] * 5
+    assert drafts_of(Certain([sure, unsure]), [TEXT], 2).tokens.tolist() == [[6, 7, 8, 9]]
+    assert drafts_of(Certain([unsure, sure]), [TEXT], 2).tokens.tolist() == [[6, 7, 8]]
+    assert drafts_of(Certain([sure, sure]), [TEXT], 0).tokens.shape == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "probabilities", [[0.55, 0.45], [0.3, 0.35, 0.35], [0.7, 0.3], [0.2, 0.8], [0.5, 0.3, 0.2]], ids=str
+)
+def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabilities):
+    num_rows, vocab = 4000, len(probabilities)
+    draft = drafts_of(Certain([probabilities]), [[0, 1, 0]] * num_rows, 1, num_tokens=1, do_sample=True)
+    logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all words alike
+    first = verify(draft, logits, lambda words, logits: logits, sample=True).words[:, 0]
+    assert stats.chisquare(torch.bincount(first, minlength=vocab).numpy()).pvalue > 1e-3

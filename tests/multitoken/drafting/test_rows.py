@@ -1,0 +1,268 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+)
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.streamers import BaseStreamer
+
+from hf_targets.multitoken.drafting.rows import Rows
+from hf_targets.multitoken.drafting.verification import Verified
+
+VOCAB, BATCH, PROMPT, MAX_LENGTH, PAD = 8, 3, 4, 14, 7
+MAX_STEPS = 5
+END_TOKENS = [[1], [2, 3]]
+END_PAIR = (4, 5)
+
+
+class EndsOnPair(StoppingCriteria):
+    """Stops a row after two given words; blind to any word that it is not shown as the last."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (input_ids[:, -2:] == torch.tensor(END_PAIR)).all(dim=1)
+
+
+class EndsOnOwnWord(StoppingCriteria):
+    """Stops each row of the batch on a word of its own."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] == torch.tensor([4, 5, 6])
+
+
+class Record(BaseStreamer):
+    def __init__(self):
+        self.columns, self.ended = [], 0
+
+    def put(self, value):
+        assert not self.ended
+        self.columns.append(value.tolist())
+
+    def end(self):
+        self.ended += 1
+
+
+def prompts(seed=0):
+    return torch.randint(4, VOCAB, (BATCH, PROMPT), generator=torch.Generator().manual_seed(seed))
+
+
+def make_rows(processors=(), criteria=(), streamer=None, **config):
+    config = GenerationConfig(max_length=MAX_LENGTH, **config)
+    config._pad_token_tensor = torch.tensor(PAD)
+    return Rows(
+        prompts(),
+        LogitsProcessorList(processors),
+        StoppingCriteriaList([*criteria, MaxLengthCriteria(MAX_LENGTH)]),
+        config,
+        streamer=streamer,
+        scratch=MAX_STEPS,
+    )
+
+
+def found(words, counts, vocab=VOCAB):
+    steps = [torch.zeros(len(words), vocab)] * words.shape[1]
+    return Verified(words, counts, torch.zeros_like(words), steps, steps)
+
+
+def append_one_by_one(texts, row, words, criteria):
+    """Extend a text until a rule stops it; return how many words were appended, and whether it is finished."""
+    for count, word in enumerate(words, start=1):
+        texts[row].append(word)
+        done = criteria(torch.tensor([texts[row]] * BATCH), None)[row]
+        if done or len(texts[row]) >= MAX_LENGTH:
+            return count, True
+    return len(words), False
+
+
+def grow(rows, *, lengths):
+    """Append random words, so that rows have these lengths."""
+    more = torch.tensor(lengths) - PROMPT
+    rows.append(torch.arange(BATCH), found(torch.randint(4, VOCAB, (BATCH, int(more.max()))), more))
+
+
+@st.composite
+def rounds(draw):
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+    low = draw(st.sampled_from([1, 4]))  # with end tokens, and without
+    several = []
+    for steps in draw(st.lists(st.integers(1, MAX_STEPS), min_size=1, max_size=6)):
+        words = torch.randint(low, VOCAB, (BATCH, steps), generator=generator)
+        several.append((words, torch.randint(1, steps + 1, (BATCH,), generator=generator)))
+    return several
+
+
+@given(
+    several=rounds(),
+    kinds=st.sets(st.sampled_from(["first end", "second end", "pair", "own word"])),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
+    known = {
+        "first end": EosTokenCriteria(END_TOKENS[0]),
+        "second end": EosTokenCriteria(END_TOKENS[1]),
+        "pair": EndsOnPair(),
+        "own word": EndsOnOwnWord(),
+    }
+    criteria = StoppingCriteriaList([known[kind] for kind in sorted(kinds)])
+    streamer = Record()
+    rows, texts, active = make_rows(criteria=criteria, streamer=streamer), prompts().tolist(), torch.arange(BATCH)
+    for words, counts in several:
+        here = found(words[active], counts[active])
+        taken, finished = rows.append(active, here)
+        expected = [
+            append_one_by_one(texts, row, words[row, : counts[row]].tolist(), criteria) for row in active.tolist()
+        ]
+        assert list(zip(taken.tolist(), finished.tolist(), strict=True)) == expected
+        assert [text[0].tolist() for text in rows.texts(torch.arange(BATCH))] == texts
+        longest = max(map(len, texts))
+        assert rows.sequences().tolist() == [text + [PAD] * (longest - len(text)) for text in texts]
+
+        active = active[~finished]
+        rows.stream(active)
+        reached = min((len(texts[row]) for row in active.tolist()), default=longest)
+        assert streamer.columns == rows.sequences()[:, PROMPT:reached].T.tolist()
+        assert streamer.ended == (len(active) == 0)
+        if not len(active):
+            break
+
+
+def test_padding_is_zero_where_there_is_no_pad_token():
+    config = GenerationConfig(max_length=MAX_LENGTH)
+    config._pad_token_tensor = None
+    rows = Rows(prompts(), LogitsProcessorList(), StoppingCriteriaList(), config, streamer=None, scratch=MAX_STEPS)
+    grow(rows, lengths=[5, 7, 6])
+    assert rows.sequences()[0, 5:].tolist() == [0, 0]
+
+
+READERS = {
+    "no repeated pair": lambda: NoRepeatNGramLogitsProcessor(2),
+    "least length": lambda: MinLengthLogitsProcessor(8, [1, 2]),
+    "least new words": lambda: MinNewTokensLengthLogitsProcessor(PROMPT, 3, [1]),
+    "repetition": lambda: RepetitionPenaltyLogitsProcessor(1.7),
+    "bad words": lambda: NoBadWordsLogitsProcessor([[6], [4, 5], [5, 5]]),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(
+    seed=st.integers(0, 10_000),
+    lengths=st.lists(st.integers(PROMPT + 1, PROMPT + MAX_STEPS), min_size=BATCH, max_size=BATCH),
+    chosen=st.sets(st.integers(0, BATCH - 1), min_size=1),
+    num_words=st.integers(0, MAX_STEPS),
+)
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_processors_that_read_the_text_see_each_row_as_if_it_were_alone(name, seed, lengths, chosen, num_words):
+    torch.manual_seed(seed)
+    rows = make_rows([READERS[name](), TemperatureLogitsWarper(0.7)])
+    grow(rows, lengths=lengths)
+    chosen = torch.tensor(sorted(chosen))
+    logits, words = torch.randn(len(chosen), VOCAB), torch.randint(1, VOCAB, (len(chosen), num_words))
+    texts = rows.texts(chosen)
+    processed = rows.process(chosen, words, logits.clone())
+    for at, text in enumerate(texts):
+        alone = LogitsProcessorList([READERS[name](), TemperatureLogitsWarper(0.7)])
+        expected = alone(torch.cat([text, words[at : at + 1]], dim=1), logits[at : at + 1].clone())
+        assert torch.equal(processed[at : at + 1], expected)
+    assert rows.lengths.tolist() == lengths  # words tried out do not count
+
+
+class Reader(TopKLogitsWarper):
+    """Reads the text, as a subclass of what does not may: only words of the text remain."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.seen = []
+
+    def __call__(self, input_ids, scores):
+        self.seen.append(input_ids.clone())
+        return scores.masked_fill(torch.nn.functional.one_hot(input_ids, VOCAB).sum(dim=1) == 0, -torch.inf)
+
+
+def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monkeypatch):
+    shapes, top = [], TopKLogitsWarper.__call__
+    recorded = lambda self, ids, scores: shapes.append(scores.shape) or top(self, ids, scores)  # noqa: E731
+    monkeypatch.setattr(TopKLogitsWarper, "__call__", recorded)
+    rows = make_rows([TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)])
+    grow(rows, lengths=[5, 9, 6])
+    logits = torch.randn(2, VOCAB)
+    processed = rows.process(torch.tensor([0, 2]), torch.zeros(2, 1, dtype=torch.long), logits)
+    assert shapes == [(2, VOCAB)]
+    assert torch.equal(processed, top(TopKLogitsWarper(3), None, logits / 0.5))
+
+
+def test_processors_that_read_the_text_are_called_once_for_each_length_with_all_rows():
+    reader = Reader()
+    rows = make_rows([reader])
+    grow(rows, lengths=[6, 9, 6])
+    logits, words = torch.randn(BATCH, VOCAB), torch.full((BATCH, 2), 1)
+    processed = rows.process(torch.arange(BATCH), words, logits)
+    assert sorted(tuple(seen.shape) for seen in reader.seen) == [(BATCH, 8), (BATCH, 11)]
+    for row, text in enumerate(rows.texts(torch.arange(BATCH))):
+        alone = Reader()(torch.cat([text, words[row : row + 1]], dim=1), logits[row : row + 1])
+        assert torch.equal(processed[row : row + 1], alone)
+
+
+def test_processors_see_nothing_but_texts():
+    reader = Reader()
+    rows = make_rows([reader])
+    grow(rows, lengths=[5, 9, 7])
+    before = [text[0].tolist() for text in rows.texts(torch.arange(BATCH))]
+    rows.process(torch.tensor([2]), torch.full((1, 1), 1), torch.zeros(1, VOCAB))
+    (seen,) = reader.seen
+    asked = [*before[2], 1]
+    assert seen.tolist() == [asked, before[1][:8], asked]
+
+
+def test_without_processors_logits_are_returned_as_they_are():
+    logits = torch.randn(2, VOCAB)
+    assert make_rows().process(torch.tensor([0, 2]), torch.zeros(2, 1, dtype=torch.long), logits) is logits
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 2], [0, 2], [2]], ids=str)
+def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
+    ignored = torch.tensor([0, 3, 6])
+    rows = make_rows([RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=ignored)])
+    grow(rows, lengths=[6, 8, 7])
+    chosen = torch.tensor(chosen)
+    logits, words = torch.randn(len(chosen), VOCAB), torch.randint(4, VOCAB, (len(chosen), 2))
+    texts = [torch.cat([text, words[at : at + 1]], dim=1) for at, text in enumerate(rows.texts(chosen))]
+    processed = rows.process(chosen, words, logits)
+    for at, (row, text) in enumerate(zip(chosen.tolist(), texts, strict=True)):
+        alone = RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=int(ignored[row]))
+        assert torch.equal(processed[at : at + 1], alone(text, logits[at : at + 1]))
+
+
+def test_scores_and_logits_are_kept_of_the_words_that_stay_and_are_zero_beyond():
+    asked = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    rows = make_rows(criteria=[EosTokenCriteria([1])], **asked)
+    scores, logits = torch.rand(2, 2, 3, BATCH, VOCAB) + 1  # of what, round, step
+    words = torch.tensor([[4, 4, 4], [4, 1, 4], [4, 4, 4]])
+    rows.append(torch.arange(BATCH), Verified(words, torch.tensor([3, 3, 1]), words, [*scores[0]], [*logits[0]]))
+    active, words = torch.tensor([0, 2]), torch.full((2, 3), 4)
+    second = [[*steps[1][:, active]] for steps in (scores, logits)]
+    rows.append(active, Verified(words, torch.tensor([1, 2]), words, *second))
+    for got, given_steps in ((rows.scores(), scores), (rows.logits(), logits)):
+        kept = [[*given_steps[0, :3, 0], given_steps[1, 0, 0]], [*given_steps[0, :2, 1]]]
+        kept.append([given_steps[0, 0, 2], *given_steps[1, :2, 2]])
+        assert len(got) == 4
+        for step in range(4):
+            for row in range(BATCH):
+                expected = kept[row][step] if step < len(kept[row]) else torch.zeros(VOCAB)
+                assert torch.equal(got[step][row], expected)
+
+
+@pytest.mark.parametrize("asked", [{}, {"output_scores": True, "output_logits": True}], ids=str)
+def test_scores_and_logits_are_not_kept_unasked(asked):
+    rows = make_rows(**asked)
+    grow(rows, lengths=[5, 6, 7])
+    assert rows.scores() is None
+    assert rows.logits() is None

@@ -1,0 +1,378 @@
+"""Drafting leaves the text as it is: the same words, fewer passes."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+)
+from transformers.generation.streamers import BaseStreamer
+
+from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
+from tests.tiny_models import (
+    CACHED_FAMILIES,
+    TARGETS,
+    VOCAB,
+    left_padded,
+    make_backbone,
+    make_drafting_model,
+    make_model,
+    teach_heads,
+    token_ids,
+)
+
+families = pytest.mark.parametrize("family", [*CACHED_FAMILIES, "mistral"])
+targets = pytest.mark.parametrize("target", TARGETS)
+branches = pytest.mark.parametrize("num_branches", [1, 3])
+GREEDY = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
+
+
+def rows_or_one(alone: bool):
+    ids, mask = left_padded()
+    return (ids[:1], mask[:1]) if alone else (ids, mask)
+
+
+def num_generated(sequences: torch.Tensor, prompts: torch.Tensor) -> int:
+    """Count generated words, the end token 0 included and padding behind it not."""
+    new = sequences[:, prompts.shape[1] :] == 0
+    return int((new.cumsum(dim=1) - new.int() == 0).sum())
+
+
+@families
+@targets
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.usefixtures("clear_choices")
+def test_greedy_words_are_those_without_drafts_and_the_counts_add_up(family, target, num_branches, alone):
+    model = make_drafting_model(family, target)
+    ids, mask = rows_or_one(alone)
+    plain = model.generate(ids, attention_mask=mask, **GREEDY)
+    output = model.generate(
+        ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, return_dict_in_generate=True, **GREEDY
+    )
+    assert torch.equal(output.sequences, plain)
+    assert isinstance(output, DraftedGenerationOutput)
+    assert output.num_accepted_tokens > 0
+    assert output.num_forward_passes <= 20
+    assert not alone or output.num_forward_passes == 1 + output.num_verifications
+    assert len(ids) + output.num_verifications + output.num_accepted_tokens == num_generated(plain, ids)
+    assert output.num_drafted_tokens <= output.num_verifications * 3 * num_branches
+    assert output.tokens_per_pass == output.accepted_per_pass + 1 > 1
+
+
+@branches
+def test_a_row_of_a_batch_is_generated_as_if_alone(num_branches):
+    model = make_drafting_model("llama")
+    ids, mask = left_padded()
+    together = model.generate(ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, **GREEDY)
+    for row, (prompt, seen) in enumerate(zip(ids, mask, strict=True)):
+        alone = model.generate(prompt[seen == 1][None], draft_tokens=3, draft_branches=num_branches, **GREEDY)[0]
+        new = alone[int(seen.sum()) :]
+        assert torch.equal(together[row, ids.shape[1] :][: len(new)], new)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"repetition_penalty": 1.5},
+        {"min_new_tokens": 12},
+        {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[3], [7]]},
+        {"max_new_tokens": 1},
+        {"max_new_tokens": 2},
+        {"prompt_lookup_num_tokens": 5},
+        {"prompt_lookup_num_tokens": 3, "repetition_penalty": 1.1},
+    ],
+    ids=str,
+)
+def test_processors_and_lengths_act_as_without_drafts(target, alone, wanted):
+    model = make_drafting_model("gpt2", target)
+    ids, mask = rows_or_one(alone)
+    wanted = {**GREEDY, **wanted}
+    plain = {name: value for name, value in wanted.items() if name != "prompt_lookup_num_tokens"}
+    expected = model.generate(ids, attention_mask=mask, **plain)
+    for num_branches in (1, 3):
+        if num_branches > 1 and "prompt_lookup_num_tokens" in wanted:
+            continue
+        got = model.generate(ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, **wanted)
+        assert torch.equal(got, expected)
+
+
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_end_token_inside_a_draft_ends_the_row(num_branches, alone):
+    model = make_drafting_model("llama")
+    ids, mask = rows_or_one(alone)
+    plain = model.generate(ids, attention_mask=mask, **GREEDY)
+    for end in plain[0, ids.shape[1] + 1 : ids.shape[1] + 8].tolist():
+        wanted = {**GREEDY, "eos_token_id": [end, int(plain[-1, ids.shape[1] + 4])]}
+        expected = model.generate(ids, attention_mask=mask, **wanted)
+        got = model.generate(ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, **wanted)
+        assert torch.equal(got, expected)
+
+
+class EndsOnPair(StoppingCriteria):
+    """Stops a row after two given words in a row; blind to any word that it is not shown as the last."""
+
+    def __init__(self, pair):
+        self.pair = torch.tensor(pair)
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (input_ids[:, -2:] == self.pair).all(dim=1)
+
+
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_stopping_criterion_sees_every_word(num_branches, alone):
+    model = make_drafting_model("gpt2")
+    ids, mask = rows_or_one(alone)
+    plain = model.generate(ids, attention_mask=mask, **GREEDY)
+    for start in range(ids.shape[1], ids.shape[1] + 6):
+        criteria = StoppingCriteriaList([EndsOnPair(plain[0, start : start + 2].tolist())])
+        expected = model.generate(ids, attention_mask=mask, stopping_criteria=criteria, **GREEDY)
+        got = model.generate(
+            ids, attention_mask=mask, stopping_criteria=criteria, draft_tokens=3, draft_branches=num_branches, **GREEDY
+        )
+        assert torch.equal(got, expected)
+
+
+class Record(BaseStreamer):
+    """Keeps what it is given, column by column."""
+
+    def __init__(self):
+        self.columns, self.ended = [], 0
+
+    def put(self, value):
+        value = value.reshape(1, -1) if value.dim() == 1 else value
+        self.columns += [value] if len(self.columns) == 0 else list(value)
+
+    def end(self):
+        self.ended += 1
+
+
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_streamer_is_given_all_words_in_order_and_ended_once(num_branches, alone):
+    model = make_drafting_model("gpt2")
+    ids, mask = rows_or_one(alone)
+    expected, got = Record(), Record()
+    text = model.generate(ids, attention_mask=mask, streamer=expected, **GREEDY)
+    model.generate(ids, attention_mask=mask, streamer=got, draft_tokens=3, draft_branches=num_branches, **GREEDY)
+    words = [torch.cat([column.flatten() for column in record.columns[1:]]) for record in (expected, got)]
+    assert torch.equal(*words)
+    assert len(words[0]) == text[:, ids.shape[1] :].numel()
+    assert (expected.ended, got.ended) == (1, 1)
+
+
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+def test_scores_and_logits_are_those_without_drafts(num_branches, alone):
+    model = make_drafting_model("llama")
+    ids, mask = rows_or_one(alone)
+    wanted = {
+        **GREEDY, "repetition_penalty": 1.3, "eos_token_id": None,
+        "return_dict_in_generate": True, "output_scores": True, "output_logits": True,
+    }  # fmt: skip
+    plain = model.generate(ids, attention_mask=mask, **wanted)
+    output = model.generate(ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, **wanted)
+    for expected, got in ((plain.scores, output.scores), (plain.logits, output.logits)):
+        assert len(expected) == len(got) == 20
+        torch.testing.assert_close(torch.stack(got), torch.stack(expected), atol=1e-4, rtol=1e-4)
+
+
+@branches
+def test_the_cache_returned_for_a_row_goes_on_as_the_plain_one(num_branches):
+    model = make_drafting_model("llama")
+    ids, _ = rows_or_one(True)
+    output = model.generate(
+        ids[:, 3:], draft_tokens=3, draft_branches=num_branches, return_dict_in_generate=True, **GREEDY
+    )
+    text = output.sequences
+    assert output.past_key_values.get_seq_length() == text.shape[1] - 1
+    following = model(text[:, -1:], past_key_values=output.past_key_values).logits[:, -1]
+    torch.testing.assert_close(following, model(text).logits[:, -1], atol=1e-4, rtol=1e-4)
+
+
+@families
+def test_drafts_work_in_bfloat16_and_every_word_is_a_most_probable_one(family):
+    model = copy.deepcopy(make_drafting_model(family)).to(torch.bfloat16)
+    ids, mask = left_padded()
+    for rows, num_branches in ((1, 1), (1, 3), (4, 1), (4, 3)):
+        text = model.generate(
+            ids[-rows:], attention_mask=mask[-rows:], draft_tokens=3, draft_branches=num_branches, **GREEDY
+        )
+        seen = torch.cat([mask[-rows:], mask.new_ones(rows, text.shape[1] - ids.shape[1])], dim=1)
+        positions = (seen.cumsum(dim=1) - 1).clamp(min=0)
+        logits = model(text, attention_mask=seen, position_ids=positions).logits.float()[:, ids.shape[1] - 1 : -1]
+        chosen = logits.gather(2, text[:, ids.shape[1] :, None])[..., 0]
+        going = (text[:, ids.shape[1] :] == 0).cumsum(dim=1) - (text[:, ids.shape[1] :] == 0).int() == 0
+        behind = (logits.amax(dim=-1) - chosen)[going]
+        assert behind.max() <= 0.05 * logits.std() * 4  # rounding, to 8 bits of a sum of many terms
+
+
+def test_drafts_for_several_samples_of_a_prompt_make_a_batch():
+    model = make_drafting_model("gpt2")
+    ids = token_ids(1, 5)
+    text = model.generate(ids, draft_tokens=2, do_sample=True, num_return_sequences=3, max_new_tokens=6, top_k=4)
+    assert text.shape[0] == 3
+    assert torch.equal(text[:, :5], ids.expand(3, 5))
+
+
+@pytest.mark.usefixtures("clear_choices")
+def test_a_text_may_fill_all_positions():
+    for family in ("gpt_neo", "gpt2"):
+        model = make_drafting_model(family)
+        ids, mask = left_padded()
+        wanted = {"do_sample": False, "max_length": 64, "eos_token_id": None}
+        expected = model.generate(ids, attention_mask=mask, **wanted)
+        for num_branches in (1, 3):
+            got = model.generate(ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, **wanted)
+            assert torch.equal(got, expected)
+
+
+def test_a_backbone_with_a_window_drafts_chains_and_says_so(caplog):
+    model, ids = make_drafting_model("gpt_neo"), token_ids(1, 5)
+    wanted = {"draft_tokens": 3, "return_dict_in_generate": True, **GREEDY}
+    with caplog.at_level(logging.INFO, logger="hf_targets"):
+        fallen = model.generate(ids, draft_branches=3, **wanted)
+    assert "Drafting a chain instead of 3 branches: GPTNeoForCausalLM takes no tree mask" in caplog.text
+    chain = model.generate(ids, **wanted)
+    assert fallen.num_drafted_tokens == chain.num_drafted_tokens
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="hf_targets"):
+        make_drafting_model("gpt2").generate(ids, draft_branches=3, **wanted)
+    assert not caplog.text
+
+
+def test_stop_strings_end_a_drafted_text_where_they_end_a_plain_one():
+    from hf_targets import train_bpe_tokenizer
+
+    tokenizer = train_bpe_tokenizer(["the cat sat on the mat and the dog sat on the log"] * 4, VOCAB + 250, 64)
+    model = make_model("gpt2").double()
+    model.resize_token_embeddings(len(tokenizer))
+    ids = tokenizer("the cat", return_tensors="pt")["input_ids"]
+    plain = model.generate(ids, **GREEDY)
+    teach_heads(model, plain, torch.ones_like(plain))
+    assert model.generate(ids, draft_tokens=3, return_dict_in_generate=True, **GREEDY).num_accepted_tokens > 0
+    for place in range(1, 6):
+        stop = tokenizer.decode(plain[0, ids.shape[1] + place])
+        wanted = {**GREEDY, "stop_strings": [stop], "tokenizer": tokenizer}
+        expected = model.generate(ids, **wanted)
+        assert expected.shape[1] < plain.shape[1]
+        assert torch.equal(model.generate(ids, draft_tokens=3, **wanted), expected)
+
+
+@branches
+@pytest.mark.parametrize("weight", [0.0, 0.4])
+def test_a_filled_cache_is_gone_on_from(num_branches, weight):
+    model, ids = make_drafting_model("llama"), token_ids(1, 9)
+    texts = []
+    for drafts in ({}, {"draft_tokens": 3, "draft_branches": num_branches}):
+        cache = DynamicCache(config=model.backbone.config)
+        model(ids[:, :4], past_key_values=cache, ensemble_weight=weight)
+        texts.append(model.generate(ids, past_key_values=cache, ensemble_weight=weight, **drafts, **GREEDY))
+    assert torch.equal(*texts)
+
+
+def test_a_tree_goes_on_from_a_cache_that_an_ensemble_has_filled():
+    model, ids = make_drafting_model("llama"), token_ids(1, 9)
+    caches = [DynamicCache(config=model.backbone.config) for _ in range(2)]
+    for cache in caches:
+        model(ids[:, :4], past_key_values=cache, ensemble_weight=0.4)
+    drafted = model.generate(ids, past_key_values=caches[0], draft_tokens=3, draft_branches=3, **GREEDY)
+    assert torch.equal(drafted, model.generate(ids, past_key_values=caches[1], **GREEDY))
+
+
+def test_a_cache_that_would_be_lost_or_read_wrongly_is_refused():
+    model, ids = make_drafting_model("llama"), token_ids(3, 9)
+    filled = model(ids[:, :4], use_cache=True).past_key_values
+    bad(model, "leaves nothing to go on from", inputs=ids, past_key_values=filled, draft_tokens=2)
+    for num_branches in (1, 3):
+        filled = model(ids[:1, :4], use_cache=True).past_key_values
+        wanted = {"draft_tokens": 2, "draft_branches": num_branches, "attention_mask": torch.ones(1, 9)}
+        bad(model, r"4 positions.*give the whole text.*got 5", inputs=ids[:1, 4:], past_key_values=filled, **wanted)
+
+
+class EndsByRow(StoppingCriteria):
+    """Stops each row at a length of its own."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids.shape[1] >= torch.tensor([10, 14, 12, 22])
+
+
+@branches
+def test_a_criterion_may_hold_a_value_for_each_row(num_branches):
+    model = make_drafting_model("gpt2")
+    ids, mask = left_padded()
+    wanted = {"attention_mask": mask, "stopping_criteria": StoppingCriteriaList([EndsByRow()]), **GREEDY}
+    expected = model.generate(ids, **wanted)
+    assert torch.equal(model.generate(ids, draft_tokens=3, draft_branches=num_branches, **wanted), expected)
+
+
+class SeesText(TemperatureLogitsWarper):
+    """Forbids the last word, which its base class does not look at."""
+
+    def __call__(self, input_ids, scores):
+        return scores.scatter(1, input_ids[:, -1:], -torch.inf)
+
+
+@branches
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_processor_of_ones_own_sees_the_text_whatever_it_inherits(num_branches, alone):
+    model = make_drafting_model("gpt2")
+    ids, mask = rows_or_one(alone)
+    wanted = {"attention_mask": mask, "logits_processor": LogitsProcessorList([SeesText(1.0)]), **GREEDY}
+    expected = model.generate(ids, **wanted)
+    assert torch.equal(model.generate(ids, draft_tokens=3, draft_branches=num_branches, **wanted), expected)
+
+
+def test_rows_may_be_restricted_by_their_texts_alone():
+    model = make_drafting_model("gpt2")
+    ids, mask = left_padded()
+
+    def allowed(row, text):
+        return [word for word in range(1, VOCAB) if word % 3 != int(text[-1]) % 3]
+
+    wanted = {"attention_mask": mask, "prefix_allowed_tokens_fn": allowed, **GREEDY}
+    expected = model.generate(ids, **wanted)
+    assert torch.equal(model.generate(ids, draft_tokens=3, **wanted), expected)
+
+
+def test_an_ensemble_takes_an_ordinary_assistant():
+    model, ids = make_model("gpt2"), token_ids(1, 6)
+    wanted = {"ensemble_weight": 0.4, **GREEDY}
+    assisted = model.generate(ids, assistant_model=make_backbone("gpt2"), **wanted)
+    assert torch.equal(assisted, model.generate(ids, **wanted))
+
+
+def bad(model, match, **wanted):
+    with pytest.raises(ValueError, match=match):
+        model.generate(**{"inputs": token_ids(1, 5), "max_new_tokens": 4, **wanted})
+
+
+def test_what_cannot_be_drafted_is_refused_with_a_way_out():
+    model = make_drafting_model("gpt2")
+    bad(model, r"draft_tokens must be in \[1, 3\].* got 4", draft_tokens=4)
+    bad(model, r"draft_tokens must be in \[1, 3\].* got 0", draft_tokens=0)
+    bad(model, r"got 1\.5", draft_tokens=1.5)
+    bad(model, "got True", draft_tokens=True)
+    bad(model, "assistant_early_exit cannot be combined", draft_tokens=2, assistant_early_exit=1)
+    bad(model, "draft_branches must be an integer, 1 or more, got 0", draft_tokens=1, draft_branches=0)
+    bad(model, "give draft_tokens", draft_branches=2)
+    bad(model, "takes a DynamicCache in memory, got StaticCache", draft_tokens=2, cache_implementation="static")
+    bad(model, "takes a DynamicCache in memory, got none", draft_tokens=2, use_cache=False)
+    bad(model, "leave out num_beams", draft_tokens=2, num_beams=2)
+    bad(model, "guidance_scale cannot be combined", draft_tokens=2, guidance_scale=1.5)
+    bad(model, "assistant_model both decide", draft_tokens=2, assistant_model=AutoModelForCausalLM)
+    bad(model, "prompt lookup extends a chain", draft_tokens=2, draft_branches=2, prompt_lookup_num_tokens=3)
+    bad(model, r"must be in \[0, 1\], got -0.1", draft_tokens=2, ensemble_weight=-0.1)
+    bad(make_model("reformer"), "ReformerModelWithLMHead has none that allows it", draft_tokens=2)

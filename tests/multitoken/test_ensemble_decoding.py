@@ -1,0 +1,150 @@
+"""The ensemble of equation (13) inside `generate`: with the key-value cache as without, and as the formula says."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from hf_targets.maths.differences import conjugate_coefficients
+from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from tests.tiny_models import (
+    CACHED_FAMILIES,
+    TARGETS,
+    left_padded,
+    make_drafting_model,
+    make_model,
+    make_sliding_model,
+    token_ids,
+)
+
+families = pytest.mark.parametrize("family", [*CACHED_FAMILIES, "mistral"])
+targets = pytest.mark.parametrize("target", TARGETS)
+
+
+def make(family, target):
+    return (make_sliding_model() if family == "mistral" else make_model(family, target=target)).double()
+
+
+def ensemble_by_hand(model, ids, weight):
+    """Equation (13) in float64, term by term, for the last position of one row without padding."""
+    model = model.double()
+    hidden = model.backbone.base_model(ids)[0][0]
+    rows = model.get_output_embeddings().weight
+    last, terms = len(hidden) - 1, []
+    for n in range(1, model.config.ngram_size):
+        if last - n < 0:
+            continue
+        difference = model.config.target == "difference"
+        conjugate = sum(c * rows[ids[0, last - n + 1 + j]] for j, c in enumerate(conjugate_coefficients(n)))
+        head = model.heads[n - 1]
+        said = head(hidden[last - n], conjugate) if model.config.head == "conditional" else head(hidden[last - n])
+        terms.append(said + conjugate if difference else said)
+    mixed = hidden[last]
+    if terms:
+        mixed = (1 - weight) * hidden[last] + weight * sum(terms) / len(terms)
+    return model.get_output_embeddings()(mixed)
+
+
+@targets
+def test_cached_steps_give_equation_13_at_every_position(target):
+    model = make_model("llama", target=target).double()  # GPT-Neo's attention stays in float32
+    ids, cache = token_ids(1, 9), DynamicCache(config=model.backbone.config)
+    for start, end in ((0, 1), (1, 2), (2, 5), (5, 6), (6, 9)):
+        step = model(ids[:, start:end], past_key_values=cache, ensemble_weight=0.3).logits
+        for place in range(end - start):
+            expected = ensemble_by_hand(model, ids[:, : start + place + 1], 0.3)
+            torch.testing.assert_close(step[0, place], expected, rtol=1e-9, atol=1e-9)
+
+
+@families
+@targets
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"do_sample": False},
+        {"do_sample": False, "num_beams": 5, "num_return_sequences": 2},
+        {"do_sample": True, "top_k": 8, "num_return_sequences": 2},
+        {"do_sample": False, "prefill_chunk_size": 2},
+        {"do_sample": False, "draft_tokens": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("clear_choices")
+def test_cached_is_uncached(family, target, how):
+    model = make(family, target)
+    ids, mask = left_padded()
+    texts = []
+    for use_cache in (False, True):
+        kept = how if use_cache else {k: v for k, v in how.items() if k not in ("prefill_chunk_size", "draft_tokens")}
+        torch.manual_seed(0)
+        texts.append(
+            model.generate(
+                ids, attention_mask=mask, max_new_tokens=12, ensemble_weight=0.4, use_cache=use_cache, **kept
+            )
+        )
+    assert torch.equal(*texts)
+
+
+@targets
+@pytest.mark.parametrize("alone", [True, False])
+def test_drafts_are_verified_against_the_ensemble(target, alone):
+    model = make_drafting_model("llama", target)
+    _, mask = left_padded()
+    ids = token_ids(4, 7, seed=1) * mask
+    ids, mask = (ids[:1], mask[:1]) if alone else (ids, mask)
+    wanted = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, "ensemble_weight": 0.5}
+    expected = model.generate(ids, use_cache=False, **wanted)
+    assert not torch.equal(expected, model.generate(ids, **{**wanted, "ensemble_weight": 0.0}))
+    output = model.generate(ids, draft_tokens=3, return_dict_in_generate=True, **wanted)
+    assert torch.equal(output.sequences, expected)
+    assert output.num_accepted_tokens > 0
+
+
+def test_reordering_and_cropping_the_cache_moves_what_was_predicted():
+    model, ids = make_model("gpt2"), token_ids(3, 8)
+    cache = model(ids, ensemble_weight=0.3, use_cache=True).past_key_values
+    order = torch.tensor([2, 0, 0])
+    cache.reorder_cache(order)
+    cache.crop(-3)
+    following = model(ids[order, 5:6], past_key_values=cache, ensemble_weight=0.3).logits
+    torch.testing.assert_close(following[:, 0], model(ids[order, :6], ensemble_weight=0.3).logits[:, -1])
+    assert PastPredictions.find(cache).get_seq_length() == 6
+
+
+def test_a_configured_weight_decodes_with_the_cache_too():
+    model = make_model("gpt2", ensemble_weight=0.4)
+    ids = token_ids(2, 6)
+    expected = make_model("gpt2").generate(ids, max_new_tokens=8, do_sample=False, ensemble_weight=0.4)
+    assert torch.equal(model.generate(ids, max_new_tokens=8, do_sample=False), expected)
+
+
+def test_the_words_of_a_bfloat16_model_are_remembered_exactly():
+    model, ids = make_model("llama").bfloat16(), token_ids(1, 6)
+    cache = model(ids, ensemble_weight=0.3, use_cache=True).past_key_values
+    layer = PastPredictions.find(cache)
+    assert layer.keys.dtype == torch.bfloat16
+    assert layer.values[0, 0, :, 0].tolist() == ids[0].tolist()
+
+
+def test_a_cache_that_cannot_tell_is_refused_before_it_is_touched():
+    model, ids = make_model("gpt2"), token_ids(1, 6)
+    cache = model(ids, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="holds 6 positions, and what 0 of them predicted"):
+        model(ids[:, :1], past_key_values=cache, ensemble_weight=0.3)
+    assert cache.get_seq_length() == 6
+    with pytest.raises(ValueError, match="in a DynamicCache, got a StaticCache; leave out cache_implementation"):
+        model.generate(ids, ensemble_weight=0.3, cache_implementation="static", max_new_tokens=3)
+    filled = model(ids, ensemble_weight=0.3, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="leave out past_key_values or labels"):
+        model(ids, labels=ids, past_key_values=filled, ensemble_weight=0.3)
+
+
+def test_without_a_weight_the_cache_is_the_backbones_own():
+    model, ids = make_model("gpt2"), token_ids(1, 6)
+    assert len(model(ids, use_cache=True).past_key_values) == len(model.backbone(ids, use_cache=True).past_key_values)
+
+
+def test_the_auto_class_decodes_with_an_ensemble(tmp_path):
+    make_model("gpt2").save_pretrained(tmp_path)
+    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64), token_ids(1, 6)
+    options = {"max_new_tokens": 6, "do_sample": False, "ensemble_weight": 0.4}
+    assert torch.equal(model.generate(ids, **options), model.generate(ids, use_cache=False, **options))

@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from hf_targets import MultiTokenConfig
+from hf_targets.multitoken.heads import FutureHeads
+from tests.tiny_models import TARGETS, make_model, token_ids
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_a_head_at_width_2048_has_the_papers_number_of_parameters():
+    with torch.device("meta"):
+        heads = FutureHeads(MultiTokenConfig(ngram_size=4), width=2048)
+    assert len(heads) == 3
+    assert f"{count(heads[0]) / 1e6:.2f}" == "8.39"
+
+
+def test_indexing_gives_the_head_that_the_model_uses():
+    model, ids = make_model("gpt2", target="embedding"), token_ids(1, 7)
+    hidden = model.backbone.base_model(ids)[0]
+    for n, vectors in enumerate(model.heads(hidden, None), start=1):
+        torch.testing.assert_close(vectors, model.heads[n - 1](hidden)[:, : 7 - n])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_heads_say_of_the_last_positions_what_they_say_of_all_and_of_each_alone(target):
+    model = make_model("gpt2", target=target)
+    torch.manual_seed(0)
+    hidden, words = torch.randn(2, 7, 32), torch.randn(2, 6, 32)
+    whole = model.heads(hidden, words)
+    for past in range(8):
+        for n, (last, full) in enumerate(zip(model.heads(hidden, words, past), whole, strict=True), start=1):
+            assert last.shape[1] == max(7 - max(past, n), 0)
+            torch.testing.assert_close(last, full[:, full.shape[1] - last.shape[1] :])
+    states = model.heads.states(hidden[:, 1], 3)
+    for n in (1, 2, 3):
+        alone = model.heads.complete(n, states[:, n - 1], words[:, 1 : 1 + n])
+        torch.testing.assert_close(alone, whole[n - 1][:, 1])
+
+
+def test_a_conditional_head_reads_both_inputs_at_one_length():
+    head = make_model("gpt2", target="conditional").heads[0].double()
+    torch.manual_seed(0)
+    hidden, conjugate = torch.randn(2, 32, dtype=torch.float64), torch.randn(2, 32, dtype=torch.float64)
+    scaled = [part / part.pow(2).mean(dim=-1, keepdim=True).sqrt() for part in (hidden, conjugate)]
+    expected = head.outer((torch.cat(scaled, dim=-1) @ head.inner.weight.T + head.inner.bias).clamp(min=0))
+    torch.testing.assert_close(head(hidden, conjugate), expected)
+    torch.testing.assert_close(head(3 * hidden, 0.5 * conjugate), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_new_medusa_head_is_the_identity():
+    model = make_model("gpt2", head="medusa")
+    hidden = torch.randn(2, 3, 32)
+    assert torch.equal(model.heads[0](hidden), hidden)
+
+
+def test_bias_is_optional():
+    with_bias, without = make_model("gpt2"), make_model("gpt2", head_bias=False)
+    assert count(with_bias.heads) - count(without.heads) == 3 * 2 * 32
+
+
+def test_conditional_heads_need_a_conjugate():
+    with pytest.raises(ValueError, match="reads the conjugate of a word difference, and target is 'embedding'"):
+        make_model("gpt2", target="embedding", head="conditional")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("ngram_size", 1, "2 or more, got 1"),
+        ("ngram_size", 2.5, "2 or more, got 2.5"),
+        ("target", "word", "target must be one of 'difference', 'embedding', got 'word'"),
+        ("head", "tree", "head must be one of 'mlp', 'medusa', 'conditional', got 'tree'"),
+        ("loss_weight", -1.0, "loss_weight"),
+        ("loss_weight", float("nan"), "loss_weight"),
+        ("ensemble_weight", 1.2, "got 1.2"),
+    ],
+)
+def test_a_field_out_of_range_is_an_error(field, value, told):
+    with pytest.raises(ValueError, match=told):
+        MultiTokenConfig(**{field: value})

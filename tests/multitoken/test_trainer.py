@@ -1,0 +1,360 @@
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+
+from hf_targets import MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets.multitoken.trainer import perplexities
+from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
+from tests.trainer_runs import SHORT, assert_same, run_processes, weights
+
+
+def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
+    ids = token_ids(rows, length, seed=seed).tolist()
+    labels = [row.copy() for row in ids]
+    for number, row in enumerate(labels):  # rows of different numbers of targets, as padding makes them
+        row[length - number % 5 :] = [-100] * (number % 5)
+    mask = [[int(label != -100) for label in row] for row in labels]
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": [4] * rows})
+
+
+def make_trainer(folder, model=None, train=None, evaluation=None, **arguments):
+    options = {**SHORT, "ensemble_weights": [0.0, 0.3], **arguments}
+    return MultiTokenTrainer(
+        model=make_model("gpt2") if model is None else model,
+        args=MultiTokenTrainingArguments(output_dir=str(folder), **options),
+        train_dataset=blocks(32) if train is None else train,
+        eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
+    )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_eight_small_batches_take_the_step_of_one_large_one(family, tmp_path):
+    states, losses = [], []
+    for batch, accumulated in ((8, 1), (1, 8)):
+        trainer = make_trainer(
+            tmp_path,
+            make_model(family),
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulated,
+            optim="sgd",
+            max_steps=2,
+        )
+        trainer.train()
+        states.append(weights(trainer.model))
+        losses.append([entry for entry in trainer.state.log_history if "loss" in entry])
+    assert_same(*states, rtol=1e-4, atol=1e-6)
+    for one, other in zip(*losses, strict=True):
+        for name in ("loss", "loss_next_word", "loss_head_1", "loss_head_2", "loss_head_3"):
+            assert one[name] == pytest.approx(other[name], rel=1e-5)
+
+
+def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(tmp_path):
+    trainer = make_trainer(tmp_path, make_model("gpt2", loss_weight=0.6), logging_steps=2)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(entries) == 2
+    for entry in entries:
+        heads = sum(entry[f"loss_head_{n}"] for n in (1, 2, 3))
+        assert entry["loss"] == pytest.approx(entry["loss_next_word"] / 2 + 0.6 / 6 * heads, rel=1e-4)
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
+    def run(folder, resume=None, **arguments):
+        model = make_model("gpt2")
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.2  # random numbers must go on where they stopped
+        trainer = make_trainer(
+            folder,
+            model,
+            save_strategy="steps",
+            save_steps=stop,
+            lr_scheduler_type="linear",
+            num_train_epochs=1,
+            max_steps=-1,
+            **arguments,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return weights(trainer.model), trainer.state.log_history
+
+    whole, log = run(tmp_path / "run")
+    resumed, resumed_log = run(tmp_path / "run2", resume=str(tmp_path / "run" / f"checkpoint-{stop}"))
+    assert_same(whole, resumed, rtol=0, atol=0)
+    losses = [[e["loss_head_2"] for e in entries if "loss_head_2" in e] for entries in (log, resumed_log)]
+    assert losses[0] == losses[1]
+
+
+def _recorded_training(monkeypatch, folder, model, **arguments):
+    """Train, and return the trainer and, for each step, its batch and whether the backbone was still as at first."""
+    before, steps = weights(model), []
+    training_step = MultiTokenTrainer.training_step
+
+    def recorded(trainer, model, inputs, *args, **kwargs):
+        now = weights(model)
+        same = all(torch.equal(now[name], before[name]) for name in before if "heads." not in name)
+        steps.append((inputs["input_ids"].tolist(), same))
+        return training_step(trainer, model, inputs, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MultiTokenTrainer, "training_step", recorded)
+        trainer = make_trainer(folder, model, logging_steps=1, **arguments)
+        trainer.train()
+    return trainer, steps
+
+
+def test_heads_learn_alone_before_a_training_that_is_the_plain_models(tmp_path, monkeypatch):
+    schedule = {"max_steps": 4, "lr_scheduler_type": "linear", "warmup_steps": 2, "weight_decay": 0.1}
+    plain, plain_steps = _recorded_training(monkeypatch, tmp_path, make_backbone("gpt2"), **schedule)
+    model = make_model("gpt2")
+    first_heads = weights(model.heads)
+    heads, steps = _recorded_training(monkeypatch, tmp_path, model, head_warmup_steps=3, **schedule)
+    assert [same for _, same in steps[:4]] == [True] * 4, "the backbone moved while the heads learnt alone"
+    assert not steps[-1][1]
+    assert [batch for batch, _ in steps[3:]] == [batch for batch, _ in plain_steps]
+    assert heads.state.global_step == plain.state.global_step == 4
+    rates = [
+        [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry] for trainer in (heads, plain)
+    ]
+    assert rates[0] == rates[1]
+    assert all(not torch.equal(tensor, first_heads[name]) for name, tensor in weights(model.heads).items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"gradient_checkpointing": True}])
+def test_only_the_heads_move_in_their_own_phase(options, tmp_path):
+    model = make_model("gpt2")
+    forward, before = model.forward, weights(model)
+    trainer = make_trainer(tmp_path, model, weight_decay=0.1, head_learning_rate=0.05, **options)
+    trainer._train_heads_alone(3)
+    for name, tensor in weights(model).items():
+        assert torch.equal(tensor, before[name]) == ("heads." not in name), name
+    assert model.forward == forward  # nothing of the phase is left around it
+
+
+def test_deepspeed_with_a_phase_of_the_heads_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    create = MultiTokenTrainer.create_accelerator_and_postprocess
+
+    def under_deepspeed(trainer):
+        create(trainer)
+        trainer.is_deepspeed_enabled = True
+
+    monkeypatch.setattr(MultiTokenTrainer, "create_accelerator_and_postprocess", under_deepspeed)
+    with pytest.raises(ValueError, match="DeepSpeed allows one; train the heads first"):
+        make_trainer(tmp_path, head_warmup_steps=2)
+    make_trainer(tmp_path)
+
+
+def test_a_resumed_run_has_had_the_phase_of_its_heads(tmp_path, monkeypatch):
+    def run(folder, resume=None):
+        options = {"head_warmup_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        trainer = make_trainer(folder, make_model("gpt2"), lr_scheduler_type="linear", **options)
+        trainer.train(resume_from_checkpoint=resume)
+        return weights(trainer.model)
+
+    whole = run(tmp_path / "one")
+    monkeypatch.setattr(MultiTokenTrainer, "_train_heads_alone", None)
+    assert_same(whole, run(tmp_path / "two", str(tmp_path / "one" / "checkpoint-2")), rtol=0, atol=0)
+
+
+def test_heads_have_their_own_learning_rate_under_the_same_schedule(tmp_path):
+    trainer = make_trainer(
+        tmp_path, learning_rate=1e-3, head_learning_rate=1e-1, lr_scheduler_type="linear", weight_decay=0.1, max_steps=4
+    )
+    trainer.create_optimizer_and_scheduler(4)
+    heads = {id(p) for p in trainer.model.heads.parameters()}
+    seen = set()
+    for group in trainer.optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["lr"] == (1e-1 if id(parameter) in heads else 1e-3)
+            assert group["weight_decay"] == (0.1 if parameter.dim() > 1 else 0.0)
+            seen.add(id(parameter))
+    assert seen == {id(p) for p in trainer.model.parameters()}
+    trainer.optimizer.step()
+    trainer.lr_scheduler.step()
+    assert {round(group["lr"], 6) for group in trainer.optimizer.param_groups} == {0.75e-1, 0.75e-3}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi"])
+def test_perplexities_are_those_of_the_logits_of_all_rows(family, tmp_path):
+    model = make_model(family)
+    dataset = blocks(7, seed=1)
+    metrics = make_trainer(tmp_path, model, evaluation=dataset, per_device_eval_batch_size=3).evaluate()
+    batch = {name: torch.tensor(dataset[name]) for name in ("input_ids", "attention_mask", "labels")}
+    targets = batch.pop("labels")[:, 1:]
+    for weight in (0.0, 0.3):
+        logp = model(**batch, ensemble_weight=weight).logits[:, :-1].double().log_softmax(-1)
+        nll = -logp.gather(2, targets.clamp(min=0)[..., None])[..., 0][targets >= 0].sum().item()
+        assert metrics[f"eval_perplexity_{weight:g}"] == pytest.approx(math.exp(nll / (targets >= 0).sum()), rel=1e-4)
+        assert metrics[f"eval_word_perplexity_{weight:g}"] == pytest.approx(math.exp(nll / 28), rel=1e-4)
+    assert metrics["eval_perplexity"] == metrics["eval_perplexity_0"]
+    assert metrics["eval_ensemble_weight"] == 0.3
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path):
+    documents = [token_ids(1, 3, seed=number)[0].tolist() for number in range(8)]
+    alone = {"input_ids": documents, "labels": documents, "attention_mask": [[1] * 3] * 8}
+    padded = {
+        "input_ids": [[0, 0, *ids] for ids in documents],
+        "labels": [[-100, -100, *ids] for ids in documents],
+        "attention_mask": [[0, 0, 1, 1, 1]] * 8,
+        "position_ids": [[0, 0, 0, 1, 2]] * 8,
+    }
+    packed = {
+        "input_ids": [documents[i] + documents[i + 1] for i in range(0, 8, 2)],
+        "labels": [documents[i] + documents[i + 1] for i in range(0, 8, 2)],
+        "position_ids": [[0, 1, 2] * 2] * 4,
+    }
+    figures = []
+    for columns in (alone, padded, packed):
+        model = make_model("llama")
+        dataset = Dataset.from_dict(columns)
+        trainer = make_trainer(
+            tmp_path,
+            model.backbone if plain else model,
+            train=dataset,
+            evaluation=dataset,
+            max_steps=1,
+            per_device_train_batch_size=len(dataset),
+        )
+        evaluated = trainer.evaluate()["eval_perplexity" if plain else "eval_perplexity_0.3"]
+        trainer.train()
+        figures.append((evaluated, next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)))
+    for other in figures[1:]:
+        assert other == pytest.approx(figures[0], rel=1e-4)
+
+
+def test_a_plain_model_is_scored_as_one_with_heads_that_are_not_asked(tmp_path):
+    model = make_model("gpt2")
+    ours = make_trainer(tmp_path, model).evaluate()
+    plain = make_trainer(tmp_path, model.backbone).evaluate()
+    assert plain["eval_perplexity"] == pytest.approx(ours["eval_perplexity"], rel=1e-6)
+    assert plain["eval_word_perplexity"] == pytest.approx(ours["eval_word_perplexity"], rel=1e-6)
+    assert "eval_perplexity_ensemble" not in plain
+
+
+def test_best_weight_is_the_one_of_the_lowest_perplexity():
+    metrics = perplexities(torch.tensor([30.0, 20.0, 25.0]), 10, 5, [0.0, 0.1, 0.4])
+    assert metrics["perplexity"] == pytest.approx(math.exp(3))
+    assert metrics["word_perplexity"] == pytest.approx(math.exp(6))
+    assert metrics["ensemble_weight"] == 0.1
+    assert metrics["perplexity_ensemble"] == pytest.approx(math.exp(2))
+    assert "word_perplexity" not in perplexities(torch.tensor([30.0]), 10, 0, [0.0])
+    assert perplexities(torch.tensor([8000.0]), 10, 1, [0.0])["word_perplexity"] == math.inf
+    with pytest.raises(ValueError, match="at least one target"):
+        perplexities(torch.tensor([0.0]), 0, 0, [0.0])
+
+
+def test_labels_are_smoothed_in_training_and_not_in_evaluation(tmp_path):
+    model, ids = make_model("gpt2"), blocks(4)
+    trainer = make_trainer(tmp_path, model, train=ids, evaluation=ids, label_smoothing_factor=0.1, max_steps=1)
+    expected = model.eval()(
+        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, label_smoothing=0.1
+    ).loss.item()
+    evaluated = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    assert logged == pytest.approx(expected, rel=1e-5)
+    assert abs(evaluated - expected) > 1e-3
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])
+def test_training_lowers_the_loss(options, tmp_path):
+    trainer = make_trainer(tmp_path, train=blocks(4), max_steps=15, **options)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_lora_trains_through_the_trainer_and_merges(tmp_path):
+    base = make_model("llama")
+    before = weights(base.backbone)
+    model = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["heads"]))
+    trainer = make_trainer(tmp_path, model, head_warmup_steps=1, head_learning_rate=0.05)
+    assert trainer.has_heads
+    trainer.train()
+    metrics = trainer.evaluate()
+    merged = model.merge_and_unload()
+    again = make_trainer(tmp_path, merged).evaluate()
+    assert again["eval_perplexity_0.3"] == pytest.approx(metrics["eval_perplexity_0.3"], rel=1e-4)
+    changed = {name for name, tensor in weights(merged.backbone).items() if not torch.equal(tensor, before[name])}
+    assert changed
+    assert all("q_proj" in name or "v_proj" in name for name in changed)
+
+
+_TWO = """
+import sys, torch
+from tests.tiny_models import make_model
+from tests.trainer_runs import weights
+from tests.multitoken.test_trainer import make_trainer
+
+folder, batch = sys.argv[1], int(sys.argv[2])
+trainer = make_trainer(
+    folder, make_model("gpt2"), per_device_train_batch_size=batch, optim="sgd", max_steps=3, ddp_backend="gloo"
+)
+trainer.train()
+metrics = trainer.evaluate()
+if trainer.is_world_process_zero():
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
+    torch.save((weights(trainer.model), log, metrics), folder + "/result.pt")
+"""
+
+
+def test_two_processes_take_the_step_of_one(tmp_path):
+    results = []
+    for number, batch in ((1, 8), (2, 4)):
+        folder = tmp_path / str(number)
+        run_processes(_TWO, folder, batch, processes=number)
+        results.append(torch.load(folder / "result.pt", weights_only=False))
+    (one, one_log, one_metrics), (two, two_log, two_metrics) = results
+    assert_same(one, two, rtol=1e-4, atol=1e-6)
+    for name in ("loss", "loss_next_word", "loss_head_3", "grad_norm"):
+        assert [e[name] for e in one_log] == pytest.approx([e[name] for e in two_log], rel=1e-4)
+    for name in ("eval_perplexity_0", "eval_perplexity_0.3", "eval_word_perplexity_0.3"):
+        assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)
+
+
+def test_bad_input_is_told_before_training_starts(tmp_path):
+    wrong = Dataset.from_dict({"input_ids": [[1, VOCAB + 3]], "labels": [[1, 2]], "attention_mask": [[1, 1]]})
+    with pytest.raises(ValueError, match=f"got {VOCAB + 3}"):
+        make_trainer(tmp_path, train=wrong)
+    rows = blocks(2).to_dict()
+    for change, told in (
+        ({"labels": [[VOCAB] * 12] * 2}, f"labels must be token ids in .* got {VOCAB}"),
+        ({"labels": None}, "lacks labels among"),
+    ):
+        columns = {name: column for name, column in {**rows, **change}.items() if column is not None}
+        with pytest.raises(ValueError, match=told):
+            make_trainer(tmp_path, train=Dataset.from_dict(columns))
+        with pytest.raises(ValueError, match=told):
+            make_trainer(tmp_path).evaluate(Dataset.from_dict(columns))
+    with pytest.raises(ValueError, match="must have rows, got none"):
+        make_trainer(tmp_path, train=blocks(2).select([]))
+    with pytest.raises(ValueError, match="has no heads"):
+        make_trainer(tmp_path, make_backbone("gpt2"), head_warmup_steps=3)
+    for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", 0)):
+        with pytest.raises(ValueError, match="must"):
+            make_trainer(tmp_path, **{field: value})
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("how", ["lora", "modules_to_save", "trainable_token_indices"])
+def test_embeddings_that_peft_wraps_are_trained(how, family, tmp_path):
+    name = "wte" if family == "gpt2" else "embed_tokens"
+    options = {
+        "lora": {"target_modules": [name]},
+        "modules_to_save": {"target_modules": ["c_attn" if family == "gpt2" else "q_proj"], "modules_to_save": [name]},
+        "trainable_token_indices": {"target_modules": "all-linear", "trainable_token_indices": {name: [1, 2]}},
+    }
+    config = LoraConfig(r=2, exclude_modules=".*(heads|lm_head).*", **options[how])
+    model = get_peft_model(make_model(family), config)
+    before = weights(model)
+    trainer = make_trainer(tmp_path, model, max_steps=1)
+    trainer.train()
+    assert any(not torch.equal(tensor, before[key]) for key, tensor in weights(model).items())
+    with pytest.raises(ValueError, match=f"got {VOCAB}"):
+        make_trainer(tmp_path, model, train=Dataset.from_dict({"input_ids": [[VOCAB]], "labels": [[1]]}))

@@ -1,0 +1,333 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.maths.losses import IGNORED
+from hf_targets.phrases.batches.collator import PhraseCollator
+from hf_targets.phrases.batches.negatives import InBatch, PreBatch, Prefixes, SelfRetrieval
+from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
+
+WORDS = word_level_tokenizer(["a b c d\n"])  # few words, so that phrases come again
+V = len(WORDS)
+END = WORDS.eos_token_id
+LINES = ["the cat sat on the mat and the dog saw the cat on the mat\n", "a dog saw it, and the cat sat on it\n"] * 3
+BPE = train_bpe_tokenizer(LINES, vocab_size=290)
+BPE_IDS = BPE("".join(LINES))["input_ids"]
+PLAIN = [id_ for id_ in range(V) if id_ not in WORDS.all_special_ids]
+TOKENS = st.sampled_from([*PLAIN * 3, END])
+ROWS = st.lists(
+    st.lists(TOKENS, min_size=1, max_size=24) | st.lists(TOKENS, min_size=16, max_size=32), min_size=1, max_size=4
+)
+law = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def collator(seed=0, miner=None, **settings):
+    generator = torch.Generator().manual_seed(seed)
+    dense = {"min_gap": 2, "phrase_rate": 1.0}  # many phrases in short rows
+    return PhraseCollator(WORDS, miner or TokenNgrams(2, 4), generator=generator, **dense | settings)
+
+
+def batch_of(rows, **settings):
+    return collator(**settings)([{"input_ids": ids} for ids in rows])
+
+
+def table(batch):
+    """The entries of the batch's table, read as an encoder reads them."""
+    return [tuple(batch["windows"][window, :length].tolist()) for window, length in batch["phrase_windows"].tolist()]
+
+
+def seen(batch, row, name):
+    mask = batch["phrase_attention_mask" if name in ("phrase_input_ids", "token_positions") else "attention_mask"]
+    return batch[name][row][mask[row].bool()].tolist()
+
+
+def pieces(batch, row, width=V):
+    """The static ids at each place of the interleaved sequence."""
+    entries = table(batch)
+    return [(id_,) if id_ < width else entries[id_ - width] for id_ in seen(batch, row, "phrase_input_ids")]
+
+
+@law
+@given(rows=ROWS, seed=st.integers(0, 9), min_gap=st.integers(0, 4), rate=st.sampled_from([0.0, 0.5, 1.0]))
+def test_phrases_expanded_are_the_text_and_positions_point_at_their_last_tokens(rows, seed, min_gap, rate):
+    batch = batch_of(rows, seed=seed, min_gap=min_gap, phrase_rate=rate)
+    for row, ids in enumerate(rows):
+        assert seen(batch, row, "input_ids") == ids
+        parts = pieces(batch, row)
+        assert [id_ for part in parts for id_ in part] == ids
+        assert seen(batch, row, "token_positions") == (np.cumsum([len(part) for part in parts]) - 1).tolist()
+
+
+@law
+@given(rows=ROWS, seed=st.integers(0, 9), min_gap=st.integers(0, 4))
+def test_between_two_phrases_are_plain_tokens_enough_and_the_first_token_is_plain(rows, seed, min_gap):
+    batch = batch_of(rows, seed=seed, min_gap=min_gap)
+    for row in range(len(rows)):
+        is_phrase = [len(part) > 1 for part in pieces(batch, row)]
+        places = np.flatnonzero(is_phrase)
+        assert (np.diff(places) > min_gap).all()
+        assert not is_phrase[0]
+
+
+@law
+@given(rows=ROWS, seed=st.integers(0, 9))
+def test_entries_are_distinct_phrases_and_no_window_begins_another(rows, seed):
+    batch = batch_of(rows, seed=seed)
+    entries = table(batch)
+    assert len(set(entries)) == len(entries)
+    assert all(len(entry) >= 2 and not set(entry) & set(WORDS.all_special_ids) for entry in entries)
+    used = np.zeros(len(batch["windows"]), int)
+    for window, length in batch["phrase_windows"].tolist():
+        used[window] = max(used[window], length)
+    windows = [tuple(ids[:length]) for ids, length in zip(batch["windows"].tolist(), used, strict=True)]
+    assert all(used > 0)
+    assert not [
+        (one, other)
+        for place, one in enumerate(windows)
+        for other in windows[:place] + windows[place + 1 :]
+        if other[: len(one)] == one
+    ]
+    assert [ids[length:] for ids, length in zip(batch["windows"].tolist(), used, strict=True)] == [
+        [0] * (batch["windows"].shape[1] - length) for length in used
+    ]
+
+
+@law
+@given(
+    rows=ROWS, seed=st.integers(0, 9), mode=st.sampled_from(["at_tokens", "everywhere", "keep"]), share=st.booleans()
+)
+def test_entries_that_the_text_goes_on_with_are_masked_and_no_others(rows, seed, mode, share):
+    negatives = [Prefixes(), SelfRetrieval(), *[InBatch()] * share]
+    batch = batch_of(rows, seed=seed, false_negatives=mode, negatives=negatives)
+    expected = []
+    for row, ids in enumerate(rows):
+        parts = pieces(batch, row)
+        for place, target in enumerate(parts[1:]):
+            start = sum(len(part) for part in parts[: place + 1])
+            if mode == "keep" or (mode == "at_tokens" and len(target) > 1):
+                continue
+            for number, entry in enumerate(table(batch)):
+                goes_on = tuple(ids[start : start + len(entry)]) == entry
+                if goes_on and entry != target and batch["phrase_mask"][row, number]:
+                    expected.append([row, place, number])
+    assert sorted(batch["masked_phrases"].tolist()) == expected
+
+
+@law
+@given(rows=ROWS, seed=st.integers(0, 9))
+def test_the_phrase_to_predict_is_in_the_row_s_table_and_never_masked(rows, seed):
+    batch = batch_of(rows, seed=seed, negatives=[Prefixes(), SelfRetrieval()], false_negatives="everywhere")
+    masked = {tuple(triple) for triple in batch["masked_phrases"].tolist()}
+    for row, labels in enumerate(batch["phrase_targets"].tolist()):
+        for place, label in enumerate(labels[1:]):
+            if label >= V:
+                assert batch["phrase_mask"][row, label - V]
+                assert (row, place, label - V) not in masked
+
+
+@law
+@given(rows=ROWS, seed=st.integers(0, 9))
+def test_the_same_seed_gives_the_same_batch(rows, seed):
+    one, other = (batch_of(rows, seed=seed, phrase_rate=0.6) for _ in range(2))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@law
+@given(rows=ROWS, seed=st.integers(0, 9), left=st.booleans())
+def test_padding_changes_nothing_on_either_side(rows, seed, left):
+    features = []
+    for number, ids in enumerate(rows):
+        fill = [0] * (number + 1)
+        one = {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": ids}
+        filled = {"input_ids": fill, "attention_mask": fill, "labels": [IGNORED] * len(fill)}
+        features.append({name: filled[name] + one[name] if left else one[name] + filled[name] for name in one})
+    features[0]["num_words"] = 3
+    batch = collator(seed)(features)
+    plain = batch_of(rows, seed=seed)
+    assert all(torch.equal(batch[name], plain[name]) for name in plain)
+    for mask, labels in (("attention_mask", "labels"), ("phrase_attention_mask", "phrase_targets")):
+        assert ((batch[labels] == IGNORED) == (batch[mask] == 0)).all()
+
+
+def test_every_length_and_start_is_drawn_as_often():
+    row = [PLAIN[place % 4] for place in range(3)]
+    drawn = collator(miner=TokenNgrams(2, 3))
+    counts = {}
+    for _ in range(400):
+        length = max(map(len, pieces(drawn([{"input_ids": [END, *row]}]), 0)))
+        counts[length] = counts.get(length, 0) + 1
+    assert counts.keys() == {2, 3}
+    assert abs(counts[2] - 200) < 50
+    half = collator(phrase_rate=0.5, miner=TokenNgrams(2, 2))
+    taken = sum(len(pieces(half([{"input_ids": [END, *row[:2]]}]), 0)) == 2 for _ in range(400))
+    assert abs(taken - 200) < 50
+
+
+def gaps_between_phrases(seed):
+    """How many tokens stand between the phrases of a long text, as a collator places them by default."""
+    ids = BPE_IDS * 40
+    collate = PhraseCollator(BPE, WordNgrams(2, 5), generator=torch.Generator().manual_seed(seed))
+    sizes = [len(part) for part in pieces(collate([{"input_ids": ids}]), 0, len(BPE))]
+    return np.diff(np.flatnonzero(np.array(sizes) > 1)) - 1
+
+
+def test_by_default_phrases_stand_at_random_and_never_nearer_than_five_tokens():
+    gaps = gaps_between_phrases(seed=0)
+    assert len(gaps) > 200
+    assert gaps.min() == 5
+    assert np.mean(gaps == 5) < 0.25
+    assert len(np.unique(gaps)) > 12
+    assert np.array_equal(gaps, gaps_between_phrases(seed=0))
+    assert not np.array_equal(gaps, gaps_between_phrases(seed=1))
+
+
+def test_by_default_every_negative_is_one_wherever_it_stands():
+    assert not len(PhraseCollator(BPE, WordNgrams(2, 5))([{"input_ids": BPE_IDS}])["masked_phrases"])
+
+
+def test_a_rate_of_one_leaves_no_more_than_the_gap():
+    ids = [random.Random(0).choice(PLAIN) for _ in range(60)]
+    batch = batch_of([ids], min_gap=5, miner=TokenNgrams(3, 3))
+    is_phrase = [len(part) > 1 for part in pieces(batch, 0)]
+    assert is_phrase[:8] == [False, True, False, False, False, False, False, True]
+    assert set(np.diff(np.flatnonzero(is_phrase))) == {6}
+
+
+def test_unlabelled_tokens_and_special_tokens_stay_plain():
+    ids = [PLAIN[place % 4] for place in range(12)] + [END, *PLAIN, *PLAIN]
+    labels = [IGNORED] * 8 + ids[8:]
+    for seed in range(20):
+        batch = collator(seed, min_gap=0)([{"input_ids": ids, "labels": labels}])
+        parts = pieces(batch, 0)
+        assert all(len(part) == 1 for part in parts[:8])
+        assert batch["phrase_targets"][0, :8].tolist() == [IGNORED] * 8
+        assert (END,) in parts
+        assert batch["phrase_targets"][0, 8:].tolist() == batch["phrase_input_ids"][0, 8:].tolist()
+
+
+def test_without_phrases_the_two_sequences_are_one_and_the_table_is_empty():
+    batch = batch_of([PLAIN * 4, PLAIN], phrase_rate=0.0)
+    pairs = {"input_ids": "phrase_input_ids", "attention_mask": "phrase_attention_mask", "labels": "phrase_targets"}
+    assert all(torch.equal(batch[name], batch[other]) for name, other in pairs.items())
+    assert batch["phrase_windows"].shape == (0, 2)
+    assert batch["phrase_mask"].shape == (2, 0)
+    assert batch["masked_phrases"].shape == (0, 3)
+    assert len(batch["windows"]) == 0
+
+
+def test_tensors_are_integers_but_for_the_mask():
+    batch = batch_of([PLAIN * 4])
+    assert batch.pop("phrase_mask").dtype == torch.bool
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+    assert next(iter(batch)) == "input_ids"  # the Trainer counts the rows of the first
+
+
+def test_phrases_are_longer_than_max_tokens_never_and_ids_start_at_vocab_size():
+    batch = batch_of([PLAIN * 10], miner=TokenNgrams(2, 8), max_tokens=3, vocab_size=V + 5)
+    assert max(map(len, pieces(batch, 0, V + 5))) == 3
+    ids = seen(batch, 0, "phrase_input_ids")
+    assert all(id_ < V or id_ >= V + 5 for id_ in ids)
+    assert max(ids) < V + 5 + len(table(batch))
+
+
+def test_words_of_running_text_are_cut_where_words_are():
+    collate = PhraseCollator(BPE, WordNgrams(), generator=torch.Generator().manual_seed(0))
+    batch = collate([{"input_ids": BPE_IDS[:90]}, {"input_ids": torch.tensor(BPE_IDS[60:])}])
+    for row, ids in enumerate([BPE_IDS[:90], BPE_IDS[60:]]):
+        parts = pieces(batch, row, len(BPE))
+        phrases = [BPE.decode(part) for part in parts if len(part) > 1]
+        assert [id_ for part in parts for id_ in part] == ids
+        assert phrases
+        words = [word for line in LINES for word in line.replace(",", " , ").split()]
+        assert all(set(phrase.replace(",", " , ").split()) <= set(words) for phrase in phrases)
+
+
+def test_global_randomness_is_used_without_a_generator_and_untouched_with_one():
+    rows = [{"input_ids": PLAIN * 8}]
+    torch.manual_seed(3)
+    first = PhraseCollator(WORDS, TokenNgrams())(rows)
+    torch.manual_seed(3)
+    assert torch.equal(PhraseCollator(WORDS, TokenNgrams())(rows)["phrase_input_ids"], first["phrase_input_ids"])
+    before = torch.get_rng_state()
+    collator()(rows)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataloader_makes_its_batches(num_workers):
+    rows = [{"input_ids": PLAIN * 6} for _ in range(8)]
+    collate = collator(negatives=[InBatch(), PreBatch()])
+    for batch in torch.utils.data.DataLoader(rows, batch_size=2, collate_fn=collate, num_workers=num_workers):
+        assert [[id_ for part in pieces(batch, row) for id_ in part] for row in (0, 1)] == [PLAIN * 6] * 2
+
+
+class Stub:
+    def __init__(self, spans):
+        self.found = np.array(spans)
+
+    def spans(self, text):
+        return self.found
+
+
+@pytest.mark.parametrize(
+    "spans", [[[0, 1]], [[0, 9]], [[-1, 2]], [[2, 4], [1, 3]], [[1, 3], [1, 3]], [[1, 4], [1, 3]], [1, 3]]
+)
+def test_a_miner_s_spans_that_are_none_are_refused(spans):
+    with pytest.raises(ValueError, match="miner's spans"):
+        batch_of([PLAIN], miner=Stub(spans))
+
+
+@pytest.mark.parametrize(
+    ("feature", "says"),
+    [
+        ({"input_ids": []}, "at least one token"),
+        ({"input_ids": [1, 2], "attention_mask": [0, 0]}, "at least one token"),
+        ({"input_ids": [1, 2], "attention_mask": [1]}, "as long as"),
+        ({"input_ids": [1, 2], "labels": [1]}, "as long as"),
+        ({"input_ids": [[1, 2]]}, "got the shapes"),
+        ({"input_ids": [1, V]}, rf"\[0, {V - 1}\], got {V}"),
+        ({"input_ids": [-100, 1]}, "got -100"),
+        ({"input_ids": [1, 2], "labels": [1, 3]}, "labels must be the input_ids"),
+    ],
+)
+def test_rows_that_make_no_sequence_are_refused(feature, says):
+    with pytest.raises(ValueError, match=says):
+        collator()([feature])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"min_gap": -1}, "min_gap must be 0 or more"),
+        ({"phrase_rate": 1.5}, r"phrase_rate in \[0, 1\]"),
+        ({"max_tokens": 1}, "at least 2"),
+        ({"false_negatives": "mask"}, "false_negatives must be one of"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, says):
+    with pytest.raises(ValueError, match=says):
+        collator(**settings)
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ValueError, match="at least one row"):
+        collator()([])
+
+
+def test_a_seeded_twin_repeats_itself_and_leaves_the_batches_before_to_its_original():
+    negatives = (InBatch(), PreBatch())
+    original = PhraseCollator(BPE, TokenNgrams(2, 4), negatives=negatives, phrase_rate=0.5)
+    rows = [{"input_ids": BPE_IDS[:50]}, {"input_ids": BPE_IDS[50:100]}]
+    original(rows)
+    kept = [list(batch) for batch in negatives[1]._batches]
+    first, again = ([twin(rows), twin(rows)] for twin in (original.seeded(3), original.seeded(3)))
+    for one, other in zip(first, again, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [list(batch) for batch in negatives[1]._batches] == kept
+    assert any(strategy is not negatives[1] for strategy in original.seeded(3).negatives)

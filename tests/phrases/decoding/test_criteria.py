@@ -1,0 +1,91 @@
+"""Stopping criteria on texts with phrases: as on the same text token by token."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import StoppingCriteria
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
+
+from hf_targets.phrases.decoding.criteria import MaxNewStaticTokens, phrase_criteria
+from hf_targets.phrases.decoding.expansion import Expansion
+from tests.phrase_models import WORDS, vocabulary_of
+from tests.tiny_models import VOCAB
+
+reproducible = settings(derandomize=True, deadline=None, max_examples=40)
+PHRASES = vocabulary_of([1, 2], [2, 3, 4], [5, 6, 7, 8])
+OTHERS = vocabulary_of([3, 1], [1, 2, 3, 4, 5])
+IDS = st.lists(st.one_of(st.integers(1, 8), st.integers(VOCAB, VOCAB + 1)), min_size=3, max_size=3)
+STRINGS = st.sampled_from(["w02", "w02 w03", "2 w0", "w08", "abcdef w02 w03", "w04 w0", "f w02 w"])
+
+
+def done(criterion, rows, vocabularies=(PHRASES,)):
+    [wrapped] = phrase_criteria([criterion], Expansion(vocabularies), static_limit=None, prompt_length=0, pads=True)
+    return wrapped(torch.tensor(rows), None).tolist()
+
+
+@reproducible
+@given(st.lists(IDS, min_size=2, max_size=2), STRINGS)
+def test_a_stop_string_ends_a_row_whose_last_step_completes_it(rows, string):
+    criterion = StopStringCriteria(WORDS, string)
+    expected = []
+    for vocabulary, row in zip((PHRASES, OTHERS), rows, strict=True):
+        tokens, before = vocabulary.expand(row), len(vocabulary.expand(row[:-1]))
+        ends = range(before + 1, len(tokens) + 1)
+        expected.append(any(criterion(torch.tensor([tokens[:end]]), None).item() for end in ends))
+    assert done(criterion, rows, (PHRASES, OTHERS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "ends"),
+    [
+        ([9, VOCAB + 2], True),  # inside a phrase
+        ([9, 5, 6], True),  # in tokens
+        ([VOCAB + 2, 9], False),  # before the last step
+        ([5, 7], False),
+    ],
+)
+def test_stop_strings_in_phrases(ids, ends):
+    assert done(StopStringCriteria(WORDS, "w05 w06"), [ids]) == [ends]
+
+
+@pytest.mark.parametrize(("ids", "ends"), [([VOCAB, 3], True), ([1, VOCAB + 1], True), ([VOCAB, VOCAB + 1], False)])
+def test_stop_strings_across_phrases_and_tokens(ids, ends):
+    assert done(StopStringCriteria(WORDS, "abcdef w02 w03"), [ids]) == [ends]
+
+
+def test_a_stop_string_across_two_phrases():
+    assert done(StopStringCriteria(WORDS, "w04 w05"), [[VOCAB + 1, VOCAB + 2], [VOCAB + 1, VOCAB]]) == [True, False]
+
+
+class Recorder(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        self.input_ids = input_ids
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+def test_own_criteria_see_expanded_ids_once():
+    recorder = Recorder()
+    assert done(recorder, [[9, VOCAB + 1], [VOCAB, VOCAB + 1]]) == [False, False]
+    assert recorder.input_ids.tolist() == [[0, 9, 2, 3, 4], [1, 2, 2, 3, 4]]
+
+
+def test_criteria_that_count_steps_are_left_as_they_are():
+    criteria = [MaxLengthCriteria(5), EosTokenCriteria(0)]
+    assert phrase_criteria(criteria, Expansion([PHRASES]), static_limit=None, prompt_length=0, pads=True) == criteria
+
+
+@reproducible
+@given(st.lists(IDS, min_size=4, max_size=4), st.integers(0, 3), st.integers(1, 9))
+def test_a_limit_on_tokens_counts_the_new_ones(rows, prompt_length, limit):
+    criterion = MaxNewStaticTokens(limit, prompt_length, Expansion([PHRASES, OTHERS]))
+    owners = (PHRASES, PHRASES, OTHERS, OTHERS)
+    new = [len(owner.expand(row[prompt_length:])) for owner, row in zip(owners, rows, strict=True)]
+    assert criterion(torch.tensor(rows), None).tolist() == [number >= limit for number in new]
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_rows_at_their_limit_are_padded_where_padding_is_known(pads):
+    criteria = phrase_criteria([], Expansion([PHRASES]), static_limit=3, prompt_length=1, pads=pads)
+    assert any(hasattr(criterion, "eos_token_id") for criterion in criteria) == pads
+    assert criteria(torch.tensor([[1, 2, VOCAB], [1, 2, 3]]), None).tolist() == [True, False]

@@ -1,0 +1,120 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+IDS = st.lists(st.integers(0, 3), max_size=30)
+PHRASES = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=5).map(tuple), min_size=1, max_size=8)
+
+
+def of_ids(ids, special_ids=()):
+    return TokenizedText("", list(ids), np.zeros((len(ids), 2), int), frozenset(special_ids))
+
+
+def naive_matches(ids, phrases):
+    spans, start = [], 0
+    while start < len(ids):
+        lengths = [len(phrase) for phrase in phrases if tuple(ids[start : start + len(phrase)]) == phrase]
+        if lengths:
+            spans.append([start, start + max(lengths)])
+        start += max(lengths, default=1)
+    return spans
+
+
+def naive_counts(corpus, max_tokens):
+    return Counter(
+        tuple(ids[start : start + size])
+        for ids in corpus
+        for size in range(2, max_tokens + 1)
+        for start in range(len(ids) - size + 1)
+    )
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(ids=IDS, phrases=PHRASES)
+def test_matches_are_the_longest_from_left_to_right(ids, phrases):
+    assert ForwardMaximumMatching(phrases).spans(of_ids(ids)).tolist() == naive_matches(ids, phrases)
+
+
+def test_a_phrase_that_begins_inside_a_failed_longer_one_is_found():
+    phrases = [(1, 0, 1, 1), (2, 1, 0), (2, 0), (2, 2, 0, 1, 0), (2, 1, 2)]
+    ids = (0, 2, 2, 0, 2, 2, 0, 1, 1, 0, 0, 2, 2, 2, 0)
+    assert ForwardMaximumMatching(phrases).spans(of_ids(ids)).tolist() == [[2, 4], [5, 7], [13, 15]]
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(corpus=st.lists(IDS, min_size=1, max_size=4), min_count=st.integers(1, 4), max_tokens=st.integers(2, 6))
+def test_the_mined_table_has_exactly_the_frequent_runs(corpus, min_count, max_tokens):
+    counts = naive_counts(corpus, max_tokens)
+    frequent = {phrase: count for phrase, count in counts.items() if count >= min_count}
+    if not frequent:
+        with pytest.raises(ValueError, match=f"{min_count} times.*lower min_count"):
+            ForwardMaximumMatching.mine(corpus, min_count=min_count, max_tokens=max_tokens)
+        return
+    table = ForwardMaximumMatching.mine(corpus, min_count=min_count, max_tokens=max_tokens)
+    assert table.phrases == sorted(
+        frequent, key=lambda phrase: (-counts[phrase] * (len(phrase) - 1), len(phrase), phrase)
+    )
+    best = ForwardMaximumMatching.mine(corpus, min_count=min_count, max_tokens=max_tokens, max_phrases=3)
+    assert best.phrases == table.phrases[:3]
+
+
+def test_long_runs_of_large_ids_are_counted():
+    ids = np.random.default_rng(0).integers(0, 250_000, 40).tolist()
+    table = ForwardMaximumMatching.mine([ids, ids], min_count=2, max_tokens=50)
+    assert len(table) == 40 * 39 // 2
+    assert table.spans(of_ids(ids)).tolist() == [[0, 40]]
+
+
+def test_no_phrase_crosses_texts_or_holds_a_special_or_an_excluded_token():
+    texts = [of_ids([1, 2, 9, 3, 4], special_ids=[9]), of_ids([5, 6])] * 2
+    assert ForwardMaximumMatching.mine(texts, min_count=2).phrases == [(1, 2), (3, 4), (5, 6)]
+    assert ForwardMaximumMatching.mine(texts, min_count=2, excluded_ids=[1, 6]).phrases == [(3, 4)]
+    matching = ForwardMaximumMatching([(1, 9), (2, 3), (2, 3, 9)])
+    assert matching.spans(of_ids([1, 9, 2, 3, 9], special_ids=[9])).tolist() == [[2, 4]]
+
+
+def test_texts_and_their_ids_give_one_table():
+    corpus = [[1, 2, 3, 1, 2], [1, 2, 3]]
+    from_ids = ForwardMaximumMatching.mine(iter(corpus), min_count=2)
+    assert from_ids.phrases == ForwardMaximumMatching.mine(map(of_ids, corpus), min_count=2).phrases
+    assert from_ids.phrases == ForwardMaximumMatching.mine(map(np.array, corpus), min_count=2).phrases
+    assert from_ids.phrases == [(1, 2, 3), (1, 2), (2, 3)]
+
+
+def test_a_phrase_given_twice_counts_once():
+    assert ForwardMaximumMatching([(1, 2), [1, 2], np.array([1, 2])]).phrases == [(1, 2)]
+
+
+def test_a_text_without_tokens_or_with_unknown_ones_has_no_match():
+    matching = ForwardMaximumMatching([(1, 2)])
+    assert matching.spans(of_ids([])).shape == (0, 2)
+    assert matching.spans(of_ids([7, 2, 2, 1])).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("phrases", "says"), [([], "got no phrase"), ([(1, 2), (3,)], r"got \(3,\)"), ([(1, -100)], r"got \(1, -100\)")]
+)
+def test_a_table_without_phrases_or_with_other_ids_is_refused(phrases, says):
+    with pytest.raises(ValueError, match=says):
+        ForwardMaximumMatching(phrases)
+
+
+@pytest.mark.parametrize("wrong", [{"min_count": 0}, {"max_tokens": 1}, {"max_phrases": 0}])
+def test_numbers_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match="at least 1, and max_tokens 2"):
+        ForwardMaximumMatching.mine([[1, 2]], **wrong)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "says"),
+    [(["the cat"], "got 'the cat'"), ([1, 2], "got 1;"), ([[1, -100]], "got -100"), ([], "in the 0 tokens")],
+)
+def test_a_corpus_that_is_not_token_ids_is_refused(corpus, says):
+    with pytest.raises(ValueError, match=says):
+        ForwardMaximumMatching.mine(corpus)

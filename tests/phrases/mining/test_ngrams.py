@@ -1,0 +1,158 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from nltk.tokenize import NLTKWordTokenizer
+
+from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "\n", "the mat is flat and the cat is fat\n"]
+BPE = train_bpe_tokenizer(SENTENCES, vocab_size=290)
+WORDS = word_level_tokenizer(SENTENCES)
+NLTK = NLTKWordTokenizer()
+TEXTS = st.lists(
+    st.sampled_from(
+        [
+            "the cat",
+            "mat",
+            " ",
+            "  ",
+            "\n",
+            '"',
+            "''",
+            "``",
+            "'",
+            "don't",
+            "can't",
+            "cannot",
+            "...",
+            ".",
+            ",",
+            "(",
+            "é",
+            "😀",
+        ]
+    ),
+    max_size=14,
+).map("".join)
+
+
+def by_character(text):
+    """A text in which each character is a token."""
+    return TokenizedText(text, [ord(character) for character in text], by_place(range(len(text) + 1)))
+
+
+def by_place(edges):
+    return np.stack([np.array(edges[:-1], int), np.array(edges[1:], int)], axis=1)
+
+
+def cut(text, miner):
+    return [text.text[text.offsets[start, 0] : text.offsets[end - 1, 1]] for start, end in miner.spans(text)]
+
+
+@settings(max_examples=50, derandomize=True, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 4), max_size=12), sizes=st.lists(st.integers(2, 6), min_size=2, max_size=2).map(sorted)
+)
+def test_token_ngrams_are_all_windows_without_a_special_token(ids, sizes):
+    text = TokenizedText("", ids, np.zeros((len(ids), 2), int), frozenset([0]))
+    expected = [
+        [start, end]
+        for start in range(len(ids))
+        for end in range(start + 1, len(ids) + 1)
+        if sizes[0] <= end - start <= sizes[1] and 0 not in ids[start:end]
+    ]
+    assert TokenNgrams(*sizes).spans(text).tolist() == expected
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(text=TEXTS)
+def test_words_are_those_of_the_word_tokenizer_wherever_it_can_place_them(text):
+    expected, start = [], 0
+    for line in text.splitlines(keepends=True):
+        try:
+            expected += [[start + first, start + end] for first, end in NLTK.span_tokenize(line) if end - first >= 2]
+        except ValueError:
+            assume(False)
+        start += len(line)
+    assert WordNgrams(1, 1).spans(by_character(text)).tolist() == expected
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(text=TEXTS)
+def test_word_ngrams_are_sorted_distinct_within_a_line_and_end_with_words(text):
+    tokenized = TokenizedText.from_text(text, BPE)
+    spans = WordNgrams().spans(tokenized).tolist()
+    assert spans == sorted(spans)
+    assert len({tuple(span) for span in spans}) == len(spans)
+    for (start, end), phrase in zip(spans, cut(tokenized, WordNgrams()), strict=True):
+        assert end - start >= 2
+        assert len(phrase.splitlines()) == 1
+        assert phrase.strip()
+        assert not phrase[-1].isspace()
+        assert len(list(NLTK.tokenize(phrase))) >= 2 or "'" in phrase or "cannot" in text
+        own = {place for token in range(start, end) for place in range(*tokenized.offsets[token])}
+        others = [token for token in range(len(tokenized)) if not start <= token < end]
+        assert own.isdisjoint(place for token in others for place in range(*tokenized.offsets[token]))
+
+
+@settings(max_examples=50, derandomize=True, deadline=None)
+@given(lengths=st.lists(st.integers(0, 8), max_size=4), least=st.integers(2, 4), more=st.integers(0, 3))
+def test_every_window_of_words_in_a_line_is_given(lengths, least, more):
+    text = TokenizedText.from_text("".join(" ".join(["cat"] * length) + "\n" for length in lengths), WORDS)
+    num_windows = sum(max(0, length - size + 1) for length in lengths for size in range(least, least + more + 1))
+    assert len(WordNgrams(least, least + more).spans(text)) == num_windows
+
+
+def test_the_space_before_a_word_belongs_to_its_first_token():
+    text = TokenizedText.from_text("the cat sat", BPE)
+    assert cut(text, WordNgrams(2, 2)) == ["the cat", " cat sat"]
+
+
+def test_a_space_that_is_a_token_of_its_own_neither_begins_nor_ends_a_phrase():
+    text = by_character("a b  c ")
+    assert cut(text, WordNgrams(2, 3)) == ["a b", "a b  c", "b  c"]
+
+
+def test_words_that_share_a_token_are_not_parted():
+    assert NLTK.tokenize("I cannot go") == ["I", "can", "not", "go"]
+    text = TokenizedText("I cannot go", [0, 1, 2], by_place([0, 1, 8, 11]))
+    assert cut(text, WordNgrams(2, 4)) == ["I cannot", "I cannot go", " cannot go"]
+
+
+@pytest.mark.parametrize("line", ["`` a \" b '' c", "\"`a\" ''b'' ``c``", "'\"' a ''' b"])
+def test_lines_whose_quotes_the_word_tokenizer_mixes_up_have_words_all_the_same(line):
+    text = by_character(line)
+    words = "".join(cut(text, WordNgrams(1, 9)))
+    assert set(line) - set(words) <= {" "}
+    assert len(WordNgrams(2, 2).spans(text)) > 0
+
+
+def test_no_phrase_holds_a_special_token():
+    text = TokenizedText.from_ids([*BPE("the cat")["input_ids"], BPE.eos_token_id, *BPE(" the mat")["input_ids"]], BPE)
+    assert cut(text, WordNgrams()) == ["the cat", " the mat"]
+    assert not any("<" in phrase for phrase in cut(text, TokenNgrams()))
+
+
+@pytest.mark.parametrize("text", ["", "\n", "cat", " \n cat\n"])
+@pytest.mark.parametrize("miner", [TokenNgrams(3), WordNgrams()], ids=["tokens", "words"])
+def test_a_text_too_short_has_no_phrases(miner, text):
+    assert miner.spans(TokenizedText.from_text(text, WORDS)).shape == (0, 2)
+
+
+def test_miners_can_be_sent_to_worker_processes():
+    text = TokenizedText.from_text(SENTENCES[0], BPE)
+    for miner in (TokenNgrams(), WordNgrams()):
+        assert pickle.loads(pickle.dumps(miner)).spans(text).tolist() == miner.spans(text).tolist()
+
+
+@pytest.mark.parametrize(
+    ("miner", "sizes"), [(TokenNgrams, (1, 8)), (TokenNgrams, (3, 2)), (WordNgrams, (0, 5)), (WordNgrams, (3, 2))]
+)
+def test_sizes_that_leave_no_window_are_refused(miner, sizes):
+    with pytest.raises(ValueError, match=f"got {sizes[0]} and {sizes[1]}"):
+        miner(*sizes)

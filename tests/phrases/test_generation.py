@@ -1,0 +1,279 @@
+"""`generate` over tokens and phrases: by definition, cached or not, alone or in a batch."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from hf_targets.phrases.decoding.run import PhraseRun
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.tiny_models import CACHED_FAMILIES, VOCAB, left_padded, token_ids
+
+PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)
+RAGGED = [PHRASES, OTHERS, vocabulary_of(), PHRASES]  # one for each row of `left_padded`
+GREEDY = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None}
+BEAMS = {**GREEDY, "num_beams": 3}
+SAMPLED = {"do_sample": True, "temperature": 1.3, "top_k": 20, "max_new_tokens": 8, "eos_token_id": None}
+ALL = {**GREEDY, "return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+every_family = pytest.mark.parametrize("family", CACHED_FAMILIES)
+every_way = pytest.mark.parametrize("how", [GREEDY, BEAMS, SAMPLED], ids=["greedy", "beams", "sampled"])
+
+
+def generate(model, ids, **how):
+    torch.manual_seed(0)
+    return model.generate(ids, **how)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@every_family
+@pytest.mark.usefixtures("clear_choices")
+def test_each_greedy_step_is_the_best_token_or_phrase(family, is_tied):
+    model = make_phrase_model(family, tie_phrase_embeddings=is_tied)
+    prompt = token_ids(2, 5)
+    ids = model.generate(prompt, phrases=PHRASES, **GREEDY)
+    assert ids.shape == (2, 13)  # a step, and an id, for each phrase
+    best = model(ids[:, :-1], phrases=PHRASES).logits.argmax(dim=-1)
+    assert torch.equal(ids[:, 5:], best[:, 4:])
+
+
+def test_phrases_are_chosen():
+    model = make_phrase_model()
+    for how in (GREEDY, BEAMS, SAMPLED):
+        assert (generate(model, token_ids(2, 5), phrases=PHRASES, **how) >= VOCAB).any()
+
+
+@every_way
+@every_family
+@pytest.mark.usefixtures("clear_choices")
+def test_cached_is_uncached(family, how):
+    model = make_phrase_model(family)
+    ids, mask = left_padded()
+    cached = generate(model, ids, attention_mask=mask, phrases=RAGGED, **how)
+    assert torch.equal(cached, generate(model, ids, attention_mask=mask, phrases=RAGGED, use_cache=False, **how))
+
+
+@pytest.mark.parametrize("how", [GREEDY, BEAMS], ids=["greedy", "beams"])
+@every_family
+@pytest.mark.usefixtures("clear_choices")
+def test_a_row_of_a_batch_with_a_vocabulary_for_each_is_what_it_is_alone(family, how):
+    model = make_phrase_model(family)
+    ids, mask = left_padded()
+    together = model.generate(ids, attention_mask=mask, phrases=RAGGED, **how)
+    for row, vocabulary in enumerate(RAGGED):
+        start = int((mask[row] == 0).sum())
+        alone = model.generate(ids[row : row + 1, start:], phrases=vocabulary, **how)
+        assert torch.equal(together[row, start:], alone[0])
+
+
+def test_one_vocabulary_for_all_rows_is_the_same_for_each():
+    model = make_phrase_model()
+    ids, mask = left_padded()
+    shared = model.generate(ids, attention_mask=mask, phrases=PHRASES, **GREEDY)
+    assert torch.equal(shared, model.generate(ids, attention_mask=mask, phrases=[PHRASES] * 4, **GREEDY))
+
+
+@every_way
+@every_family
+def test_an_empty_vocabulary_is_the_base_model_bit_for_bit(family, how):
+    model = make_phrase_model(family)
+    ids, mask = left_padded()
+    how = {**how, "attention_mask": mask, "return_dict_in_generate": True, "output_scores": True}
+    expected = generate(model.backbone, ids, **how)
+    for phrases in (None, vocabulary_of(), [vocabulary_of()] * 4):
+        output = generate(model, ids, phrases=phrases, **how)
+        assert torch.equal(output.sequences, expected.sequences)
+        assert all(torch.equal(*pair) for pair in zip(output.scores, expected.scores, strict=True))
+
+
+def test_two_threads_with_different_vocabularies_write_what_each_would_alone():
+    model = make_phrase_model()
+    prompt = token_ids(1, 5)
+    vocabularies = [random_vocabulary(12, seed=seed) for seed in range(6)]
+    how = {**GREEDY, "max_new_tokens": 20}
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(lambda phrases: model.generate(prompt, phrases=phrases, **how), vocabularies * 2))
+    for text, phrases in zip(texts, vocabularies * 2, strict=True):
+        assert torch.equal(text, model.generate(prompt, phrases=phrases, **how))
+    assert len({tuple(text[0].tolist()) for text in texts}) > 3
+
+
+def in_row(vocabulary, ids):
+    return all(id_ < VOCAB or id_ in vocabulary for id_ in ids.tolist())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"do_sample": True, "num_return_sequences": 3},
+        {"num_beams": 3, "num_return_sequences": 3},
+        {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
+    ],
+    ids=str,
+)
+def test_several_sequences_of_a_row_share_its_vocabulary(how):
+    model = make_phrase_model()
+    ids, mask = left_padded()
+    texts = generate(model, ids, attention_mask=mask, phrases=RAGGED, max_new_tokens=8, eos_token_id=None, **how)
+    each = how["num_return_sequences"]
+    assert texts.shape == (4 * each, 15)
+    assert all(in_row(RAGGED[number // each], row) for number, row in enumerate(texts))
+    assert texts.max() >= VOCAB
+
+
+@pytest.mark.parametrize("how", [{"top_k": 1}, {"top_p": 0.05, "top_k": 0}], ids=str)
+def test_beams_that_are_left_without_a_continuation_do_no_harm(how):
+    """Fewer continuations than beams: some beams have probability 0, and perhaps a phrase that their row does not."""
+    model = make_phrase_model()
+    how = {**SAMPLED, **how, "num_beams": 5}
+    for seed in range(4):
+        torch.manual_seed(seed)
+        texts = model.generate(token_ids(2, 5), phrases=[PHRASES, OTHERS], no_repeat_ngram_size=3, **how)
+        assert in_row(PHRASES, texts[0].clamp(min=0)) and in_row(OTHERS, texts[1].clamp(min=0))
+
+
+def test_a_beam_of_probability_0_may_hold_a_phrase_that_its_row_does_not_have_but_a_prompt_may_not():
+    model = make_phrase_model()
+    ids = torch.tensor([[3, 4, VOCAB + 15], [3, 4, VOCAB + 15]])
+    run = PhraseRun(model.phrase_table, [PHRASES, OTHERS])
+    for prompt_length, given in ((2, 0), (3, VOCAB + 15)):
+        run.prompt_length = prompt_length
+        inputs = model.prepare_inputs_for_generation(ids, phrases=run, use_cache=False)
+        assert inputs["input_ids"].tolist() == [[3, 4, VOCAB + 15], [3, 4, given]]
+
+
+def test_one_allowed_token_leaves_beams_of_ragged_vocabularies_that_token():
+    texts = make_phrase_model().generate(
+        token_ids(2, 5),
+        phrases=[PHRASES, OTHERS],
+        prefix_allowed_tokens_fn=lambda row, text: [3],
+        max_new_static_tokens=4,
+        **{**BEAMS, "max_new_tokens": 6},
+    )
+    assert (texts[:, 5:9] == 3).all()
+
+
+def test_sampling_is_over_tokens_and_phrases_together():
+    output = generate(
+        make_phrase_model(),
+        token_ids(2, 5),
+        phrases=PHRASES,
+        **{**ALL, "do_sample": True, "temperature": 0.7, "top_k": 12, "top_p": 0.8},
+    )
+    chosen = 0
+    for logits, scores in zip(output.logits, output.scores, strict=True):
+        assert logits.shape == scores.shape == (2, VOCAB + 20)
+        expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, TemperatureLogitsWarper(0.7)(None, logits)))
+        assert torch.equal(scores, expected)
+        chosen += int(scores[:, VOCAB:].isfinite().sum())
+    assert chosen
+
+
+def test_scores_have_a_column_for_each_token_and_phrase_of_the_widest_row():
+    output = make_phrase_model().generate(token_ids(3, 5), phrases=[OTHERS, PHRASES, vocabulary_of()], **ALL)
+    for scores in output.scores:
+        assert scores.shape == (3, VOCAB + 20)
+        assert (scores[0, VOCAB + 7 :] == -torch.inf).all() and (scores[2, VOCAB:] == -torch.inf).all()
+        assert scores[0, : VOCAB + 7].isfinite().all() and scores[1].isfinite().all()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_transition_scores_of_greedy_steps(normalize):
+    model = make_phrase_model()
+    output = model.generate(token_ids(3, 5), phrases=RAGGED[:3], **ALL)
+    found = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=normalize)
+    new = output.sequences[:, 5:]
+    assert (new >= VOCAB).any() and found.shape == new.shape
+    for step, scores in enumerate(output.scores):
+        scores = scores.log_softmax(dim=-1) if normalize else scores
+        torch.testing.assert_close(found[:, step], scores.gather(1, new[:, step : step + 1])[:, 0])
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_transition_scores_of_beams_add_up_to_those_of_the_sequences(normalize):
+    model = make_phrase_model()
+    how = {**ALL, "num_beams": 3, "num_return_sequences": 2}
+    output = model.generate(token_ids(2, 5), phrases=[PHRASES, OTHERS], **how)
+    found = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices, normalize)
+    assert (output.sequences >= VOCAB).any()
+    for row, beams in enumerate(output.beam_indices.tolist()):
+        for step, beam in enumerate(beams):
+            scores = output.scores[step][beam]
+            scores = scores.log_softmax(dim=-1) if normalize else scores
+            torch.testing.assert_close(found[row, step], scores[output.sequences[row, 5 + step]])
+    torch.testing.assert_close(found.sum(dim=1) / 8, output.sequences_scores)  # a length penalty of 1, in steps
+
+
+@every_family
+@pytest.mark.usefixtures("clear_choices")
+def test_a_prompt_with_phrases_goes_on_as_the_text_it_was_cut_from(family):
+    model = make_phrase_model(family)
+    prompt = torch.tensor([[3, VOCAB + 4, 5, VOCAB + 1], [VOCAB, 2, 4, VOCAB + 6]])
+    whole = model.generate(prompt, phrases=OTHERS, **GREEDY)
+    again = model.generate(whole[:, :8], phrases=OTHERS, **{**GREEDY, "max_new_tokens": 4})
+    assert torch.equal(whole, again)
+
+
+def test_a_prompt_with_a_phrase_that_its_row_does_not_have_is_refused():
+    prompt = torch.tensor([[3, VOCAB + 9], [3, VOCAB + 9]])
+    with pytest.raises(ValueError, match=f"which has 7 from {VOCAB} on; got {VOCAB + 9} in row 1"):
+        make_phrase_model().generate(prompt, phrases=[PHRASES, OTHERS], **GREEDY)
+    with pytest.raises(ValueError, match=r"give the vocabulary that has it as phrases="):
+        make_phrase_model().generate(prompt, **GREEDY)
+
+
+@pytest.mark.parametrize("how", [GREEDY, BEAMS], ids=["greedy", "beams"])
+def test_embeddings_of_a_prompt_go_on_as_its_ids(how):
+    model = make_phrase_model()
+    prompt = token_ids(2, 5)
+    embeds = model.get_input_embeddings()(prompt)
+    texts = model.generate(inputs_embeds=embeds, phrases=PHRASES, **how)
+    assert torch.equal(texts, model.generate(prompt, phrases=PHRASES, **how)[:, 5:])
+
+
+@pytest.mark.filterwarnings("ignore:Passing")
+def test_embeddings_of_a_prompt_have_no_text_to_repeat():
+    model = make_phrase_model()
+    embeds = model.get_input_embeddings()(token_ids(1, 5))
+    text = model.generate(
+        inputs_embeds=embeds, phrases=PHRASES, repetition_penalty=1.5, no_repeat_ngram_size=1, **GREEDY
+    )
+    tokens = PHRASES.expand(text[0])
+    assert len(tokens) == len(set(tokens)) > 8
+
+
+def test_a_table_is_what_it_was_made_of():
+    model = make_phrase_model()
+    table = model.phrase_table([PHRASES, OTHERS])
+    texts = model.generate(token_ids(2, 5), phrases=table, **BEAMS)
+    assert torch.equal(texts, model.generate(token_ids(2, 5), phrases=[PHRASES, OTHERS], **BEAMS))
+
+
+def test_removed_phrases_are_not_written():
+    model = make_phrase_model()
+    vocabulary = PhraseVocabulary.from_token_ids([PHRASES.token_ids(id_) for id_ in PHRASES], WORDS, vocab_size=VOCAB)
+    before = model.generate(token_ids(2, 5), phrases=vocabulary, **GREEDY)
+    removed = {id_ for id_ in before.flatten().tolist() if id_ >= VOCAB}
+    assert removed
+    vocabulary.remove(removed)
+    after = model.generate(token_ids(2, 5), phrases=vocabulary, **GREEDY)
+    assert removed.isdisjoint(after.flatten().tolist())
+
+
+def test_outputs_as_a_dictionary_are_those_of_transformers():
+    model = make_phrase_model()
+    ids = token_ids(2, 5)
+    expected = model.backbone.generate(ids, output_hidden_states=True, **ALL)
+    output = model.generate(ids, phrases=PHRASES, output_hidden_states=True, **ALL)
+    assert type(output) is type(expected) and output.keys() == expected.keys()
+    assert len(output.scores) == len(output.logits) == len(output.hidden_states) == 8
+    assert output.past_key_values.get_seq_length() == 12  # a phrase is one position
+    assert torch.equal(output.sequences, model.generate(ids, phrases=PHRASES, **GREEDY))
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_other_caches_give_the_same(cache):
+    model = make_phrase_model()
+    texts = model.generate(token_ids(2, 5), phrases=PHRASES, cache_implementation=cache, **GREEDY)
+    assert torch.equal(texts, model.generate(token_ids(2, 5), phrases=PHRASES, **GREEDY))

@@ -1,0 +1,241 @@
+"""What reads the text while it is generated: it reads phrases as their tokens."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    TextIteratorStreamer,
+)
+
+from hf_targets.phrases.decoding.schedule import PhraseSchedule
+from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.tiny_models import VOCAB, left_padded, token_ids
+
+PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)
+RAGGED = [PHRASES, OTHERS, vocabulary_of(), PHRASES]  # one for each row of `left_padded`
+GREEDY = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
+PADDED = {"do_sample": False, "eos_token_id": 49, "pad_token_id": 48}
+every_way = pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+
+
+class Favour(LogitsProcessor):
+    """Makes a model write given ids, one step after another."""
+
+    def __init__(self, prompt_length, *ids):
+        self.prompt_length, self.ids, self.step = prompt_length, ids, 0
+
+    def __call__(self, input_ids, scores):
+        scores = scores.index_fill(1, torch.tensor([self.ids[self.step % len(self.ids)]]), 1e4)
+        self.step += 1
+        return scores
+
+
+def write(*ids, phrases=PHRASES, **how):
+    """Return the new ids of a text whose next steps are `ids`, if nothing ends it."""
+    prompt = token_ids(1, 4)
+    processors = [Favour(4, *ids)]
+    text = make_phrase_model().generate(
+        prompt, phrases=phrases, logits_processor=processors, **{**PADDED, "max_new_tokens": len(ids), **how}
+    )
+    return text[0, 4:].tolist()
+
+
+@every_way
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"repetition_penalty": 1.4},
+        {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[5], [9, 7]], "suppress_tokens": [6, 8]},
+        {"begin_suppress_tokens": list(range(1, 25))},
+    ],
+    ids=lambda words: next(iter(words)),
+)
+def test_processors_of_words_do_to_a_row_of_a_batch_what_they_do_to_it_alone(words, how):
+    model = make_phrase_model()
+    ids, mask = left_padded()
+    ids = ids + (1 - mask) * 49  # padding is no word of the prompts
+    how = {**GREEDY, **words, **how}
+    together = model.generate(ids, attention_mask=mask, phrases=RAGGED, **how)
+    for row, vocabulary in enumerate(RAGGED):
+        start = int((mask[row] == 0).sum())
+        alone = model.generate(ids[row : row + 1, start:], phrases=vocabulary, **how)
+        assert torch.equal(together[row, start:], alone[0])
+
+
+def test_ngrams_do_not_repeat_in_the_expanded_text():
+    for seed in range(3):
+        text = make_phrase_model().generate(
+            token_ids(1, 5, seed=seed), phrases=PHRASES, no_repeat_ngram_size=2, **{**GREEDY, "max_new_tokens": 30}
+        )
+        tokens = PHRASES.expand(text[0])
+        pairs = list(pairwise(tokens))
+        assert len(tokens) > 35
+        assert len(set(pairs[5:])) == len(pairs) - 5
+
+
+def test_bad_words_are_not_written_as_phrases_either():
+    model = make_phrase_model()
+    free = model.generate(token_ids(1, 5), phrases=PHRASES, **GREEDY)[0, 5:]
+    phrase = next(PHRASES.token_ids(id_) for id_ in free.tolist() if id_ >= VOCAB)
+    text = model.generate(token_ids(1, 5), phrases=PHRASES, bad_words_ids=[list(phrase[:2])], **GREEDY)
+    tokens = PHRASES.expand(text[0])
+    assert phrase[:2] in pairwise(PHRASES.expand(free))
+    assert phrase[:2] not in pairwise(tokens[5:])
+
+
+def test_a_repetition_penalty_may_ignore_a_prompt_of_so_many_steps():
+    prompt = torch.tensor([[3, VOCAB + 3, VOCAB + 7]])
+    processor = RepetitionPenaltyLogitsProcessor(5.0, prompt_ignore_length=3)
+    model = make_phrase_model()
+    first = {**GREEDY, "max_new_tokens": 1, "return_dict_in_generate": True, "output_scores": True}
+    plain = model.generate(prompt, phrases=PHRASES, **first).scores[0]
+    ignoring = model.generate(prompt, phrases=PHRASES, logits_processor=[processor], **first).scores[0]
+    assert torch.equal(plain, ignoring)
+
+
+class Recorder(LogitsProcessor, StoppingCriteria):
+    def __init__(self):
+        self.texts = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.texts.append(input_ids[0].tolist())
+        return torch.zeros(len(input_ids), dtype=torch.bool) if isinstance(scores, tuple | None) else scores
+
+
+def test_own_processors_and_criteria_see_expanded_texts():
+    processor, criterion = Recorder(), Recorder()
+    model = make_phrase_model()
+    text = model.generate(
+        token_ids(1, 4), phrases=PHRASES, logits_processor=[processor], stopping_criteria=[criterion], **GREEDY
+    )[0]
+    assert (text >= VOCAB).any()
+    assert processor.texts == [PHRASES.expand(text[:length]) for length in range(4, 16)]
+    assert criterion.texts == [PHRASES.expand(text[:length]) for length in range(5, 17)]
+
+
+def test_allowed_tokens_may_be_phrases():
+    text = make_phrase_model().generate(
+        token_ids(1, 4),
+        phrases=PHRASES,
+        prefix_allowed_tokens_fn=lambda row, text: [VOCAB + 2, VOCAB + 3],
+        **GREEDY,
+    )
+    assert set(text[0, 4:].tolist()) <= {VOCAB + 2, VOCAB + 3}
+
+
+STOPPED = vocabulary_of([1, 2, 3, 4], [3, 4], [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("string", "steps"),
+    [
+        ("w02 w03", 2),  # inside a phrase
+        ("w04 w05 w06 w07", 4),  # two phrases and a token
+        ("w09 abcdef", 2),
+        ("w07 w05", 5),
+        ("w05 w07", 6),  # never
+    ],
+)
+def test_stop_strings_in_phrases_and_across(string, steps):
+    ids = [9, VOCAB, VOCAB + 2, 7, VOCAB + 2, 8]
+    new = write(*ids, phrases=STOPPED, stop_strings=[string], tokenizer=WORDS)
+    assert new == ids[:steps]
+    assert (string in STOPPED.decode(new)) == (steps < 6)
+
+
+def test_a_row_that_met_its_stop_string_is_padded_while_others_go_on():
+    model = make_phrase_model()
+    ids, mask = left_padded()
+    free = model.generate(ids, attention_mask=mask, phrases=RAGGED, max_new_tokens=10, **PADDED)
+    phrase = next(id_ for id_ in free[0].tolist() if id_ >= VOCAB)
+    string = PHRASES.text(phrase).strip()
+    how = {**PADDED, "max_new_tokens": 10, "stop_strings": [string], "tokenizer": WORDS}
+    text = model.generate(ids, attention_mask=mask, phrases=RAGGED, **how)
+    end = free[0].tolist().index(phrase) + 1
+    assert torch.equal(text[0, :end], free[0, :end]) and (text[0, end:] == 48).all()
+    assert torch.equal(text[1], free[1])
+
+
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"eos_token_id": None}], ids=["greedy", "beams", "endless"])
+@pytest.mark.parametrize("limit", [1, 6, 17])
+def test_a_limit_on_tokens_ends_each_row_where_it_would_alone(limit, how):
+    model = make_phrase_model()
+    ids, mask = left_padded()
+    how = {**PADDED, **how, "max_new_static_tokens": limit}
+    together = model.generate(ids, attention_mask=mask, phrases=RAGGED, **how)
+    for row, vocabulary in enumerate(RAGGED):
+        start = int((mask[row] == 0).sum())
+        alone = model.generate(ids[row : row + 1, start:], phrases=vocabulary, **how)[0]
+        assert torch.equal(together[row, start : len(alone) + start], alone)
+        assert (together[row, len(alone) + start :] == 48).all()
+        new = alone[7 - start :]
+        assert len(vocabulary.expand(new)) >= limit > len(vocabulary.expand(new[:-1]))
+
+
+def test_a_limit_on_steps_and_one_on_tokens_hold_both():
+    ids = [VOCAB + 3, 5, VOCAB + 3, 6, 7]  # 5, 1, 5, 1, 1 tokens
+    assert len(PHRASES.token_ids(VOCAB + 3)) == 5
+    for steps, tokens, expected in ((3, 100, 3), (5, 6, 2), (5, 5, 1), (5, 12, 4), (5, 11, 3), (2, 6, 2)):
+        assert len(write(*ids, max_new_tokens=steps, max_new_static_tokens=tokens)) == expected
+
+
+@pytest.mark.parametrize("phrases", [PHRASES, None], ids=["phrases", "tokens"])
+@pytest.mark.parametrize("where", ["arguments", "object", "positional"])
+@pytest.mark.parametrize(
+    ("limits", "steps"), [({}, 6), ({"max_new_tokens": 3}, 3), ({"max_length": 8}, 4), ({"max_length": 30}, 6)]
+)
+def test_limits_may_be_given_in_an_object(limits, steps, where, phrases):
+    config = GenerationConfig(**PADDED, **limits)
+    settings = config.to_dict()
+    how = {"max_new_static_tokens": 6, "phrases": phrases, "logits_processor": [Favour(4, 5)]}
+    prompt = token_ids(1, 4)
+    if where == "arguments":
+        text = make_phrase_model().generate(prompt, **PADDED, **limits, **how)
+    elif where == "object":
+        text = make_phrase_model().generate(prompt, generation_config=config, **how)
+    else:
+        text = make_phrase_model().generate(prompt, config, **how)
+    assert text[0, 4:].tolist() == [5] * steps
+    assert config.to_dict() == settings
+
+
+def test_a_limit_on_tokens_counts_those_behind_embeddings_of_a_prompt():
+    model = make_phrase_model()
+    embeds = model.get_input_embeddings()(token_ids(1, 5))
+    for phrases in (PHRASES, None):
+        text = model.generate(inputs_embeds=embeds, phrases=phrases, max_new_static_tokens=6, **PADDED)
+        ids = model.generate(token_ids(1, 5), phrases=phrases, max_new_static_tokens=6, **PADDED)
+        assert torch.equal(text, ids[:, 5:])
+    short = model.generate(inputs_embeds=embeds, max_length=8, max_new_static_tokens=6, **PADDED)
+    assert short.shape == (1, 3)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.0, True])
+def test_a_limit_on_tokens_is_a_positive_integer(limit):
+    with pytest.raises(ValueError, match=f"max_new_static_tokens must be an integer, 1 or more, got {limit}"):
+        make_phrase_model().generate(token_ids(1, 4), phrases=PHRASES, max_new_static_tokens=limit)
+
+
+@pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"max_new_static_tokens": 9}], ids=str)
+def test_a_phrase_streams_as_its_words(how):
+    torch.manual_seed(0)
+    streamer = TextIteratorStreamer(WORDS, skip_prompt=True, timeout=5)
+    text = make_phrase_model().generate(
+        token_ids(1, 4), phrases=PHRASES, streamer=streamer, **{**PADDED, "max_new_tokens": 12, **how}
+    )[0, 4:]
+    assert (text >= VOCAB).any()
+    assert "".join(streamer) == PHRASES.decode(text)
+
+
+def test_a_streamer_sees_the_phrases_of_a_prompt_as_words():
+    streamer = TextIteratorStreamer(WORDS, timeout=5)
+    text = make_phrase_model().generate(
+        torch.tensor([[3, VOCAB, 4]]), phrases=PHRASES, streamer=streamer, phrase_schedule=PhraseSchedule(), **GREEDY
+    )
+    assert "".join(streamer) == PHRASES.decode(text[0])

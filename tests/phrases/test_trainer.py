@@ -1,0 +1,373 @@
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from torch.utils.data import SequentialSampler
+from transformers import AutoModelForCausalLM, default_data_collator
+
+from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments, TokenNgrams
+from hf_targets.data.tokenization import train_bpe_tokenizer
+from hf_targets.maths.losses import IGNORED
+from hf_targets.phrases.batches.negatives import CorpusRetrieval, InBatch, PreBatch
+from hf_targets.phrases.settings import PhraseSettings, make_collator
+from hf_targets.phrases.trainer import has_phrases
+from hf_targets.training.lora import add_lora
+from tests import tiny_models
+from tests.memory import realigned
+from tests.tiny_models import VOCAB, WORDS, make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
+from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
+
+PARTS = ("loss_phrase", "loss_token", "loss_kl")
+
+
+def blocks(rows: int, length: int = 14, seed: int = 0) -> Dataset:
+    ids = (token_ids(rows, length, seed=seed) % 5 + 1).tolist()
+    labels = [row[: length - number % 4] + [IGNORED] * (number % 4) for number, row in enumerate(ids)]
+    mask = [[int(label != IGNORED) for label in row] for row in labels]
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels})
+
+
+class InOrder(DynamicVocabTrainer):
+    """Takes the rows as they come, so that batches of any size have the same."""
+
+    def _get_train_sampler(self, *args):
+        return SequentialSampler(self.train_dataset)
+
+
+def make_trainer(
+    folder, model=None, collator="ours", train=None, evaluation=None, kind=DynamicVocabTrainer, **arguments
+):
+    options = {**SHORT, **arguments}
+    model = make_dynamic_model("gpt2") if model is None else model
+    return kind(
+        model=model,
+        args=DynamicVocabTrainingArguments(output_dir=str(folder), **options),
+        data_collator=tiny_models.make_collator() if collator == "ours" else collator,
+        train_dataset=blocks(32) if train is None else train,
+        eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
+    )
+
+
+def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(tmp_path):
+    trainer = make_trainer(tmp_path, make_dynamic_model(kl_loss_weight=0.5, token_loss_weight=2.0), logging_steps=2)
+    trainer.train()
+    assert len(losses(trainer)) == 2
+    for entry in losses(trainer):
+        phrase, token, kl = (entry[name] for name in PARTS)
+        assert entry["loss"] == pytest.approx(phrase + 2 * token + 0.5 * kl, rel=1e-4)
+        assert min(phrase, token, kl) > 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_eight_small_batches_take_the_step_of_one_large_one(family, tmp_path):
+    states, logs = [], []
+    for batch, accumulated in ((8, 1), (1, 8)):
+        trainer = make_trainer(
+            tmp_path,
+            make_dynamic_model(family),
+            kind=InOrder,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulated,
+            optim="sgd",
+            max_steps=2,
+        )
+        trainer.train()
+        states.append(weights(trainer.model))
+        logs.append(losses(trainer))
+    assert_same(*states, rtol=1e-4, atol=1e-5)
+    for one, other in zip(*logs, strict=True):
+        for name in ("loss", *PARTS):
+            assert one[name] == pytest.approx(other[name], rel=1e-4)
+
+
+def test_the_phrase_encoder_has_its_own_learning_rate_under_the_same_schedule(tmp_path):
+    trainer = make_trainer(
+        tmp_path, learning_rate=1e-3, encoder_learning_rate=1e-1, lr_scheduler_type="linear", weight_decay=0.1
+    )
+    trainer.create_optimizer_and_scheduler(4)
+    encoder = {id(p) for p in trainer.model.phrase_encoder.parameters()}
+    seen = set()
+    for group in trainer.optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["lr"] == (1e-1 if id(parameter) in encoder else 1e-3)
+            assert group["weight_decay"] == (0.1 if parameter.dim() > 1 else 0.0)
+            seen.add(id(parameter))
+    assert seen == {id(p) for p in trainer.model.parameters()}
+    trainer.optimizer.step()
+    trainer.lr_scheduler.step()
+    assert {round(group["lr"], 6) for group in trainer.optimizer.param_groups} == {0.75e-1, 0.75e-3}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "phi"])
+def test_perplexities_are_those_of_the_losses_of_all_rows(family, tmp_path):
+    model, dataset = make_dynamic_model(family), blocks(7, seed=1)
+    options = {"negatives": None, "phrase_rate": 0.5}
+    metrics = make_trainer(
+        tmp_path,
+        model,
+        tiny_models.make_collator(**options),
+        evaluation=dataset,
+        seed=42,
+        per_device_eval_batch_size=3,
+    ).evaluate()
+    collate, sums = tiny_models.make_collator(**options).seeded(0), [0.0, 0.0]  # whatever the seed of the training
+    for start in (0, 3, 6):
+        batch = collate([dataset[row] for row in range(start, min(7, start + 3))])
+        output = model(**batch)
+        sums = [total + output.row_losses[name].sum() for total, name in zip(sums, ("token", "phrase"), strict=True)]
+    ids, labels = torch.tensor(dataset["input_ids"]), torch.tensor(dataset["labels"])
+    logp = model(ids, attention_mask=torch.tensor(dataset["attention_mask"])).logits[:, :-1].double().log_softmax(-1)
+    kept = labels[:, 1:] != IGNORED
+    nll = -logp.gather(2, ids[:, 1:, None])[..., 0][kept].sum().item()
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(nll / kept.sum()), rel=1e-4)
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(sums[0] / kept.sum()), rel=1e-4)
+    assert metrics["eval_best_path_perplexity"] == pytest.approx(math.exp(sums[1] / kept.sum()), rel=1e-4)
+
+
+def test_evaluations_choose_the_same_phrases_and_leave_those_of_training_as_they_are(tmp_path):
+    logs = []
+    for evaluations in (0, 2):
+        collator = tiny_models.make_collator(negatives=[InBatch(), PreBatch()], phrase_rate=0.5)
+        trainer = make_trainer(tmp_path, None, collator)
+        assert len({trainer.evaluate()["eval_best_path_perplexity"] for _ in range(evaluations)}) <= 1
+        trainer.train()
+        logs.append([[entry[name] for name in PARTS] for entry in losses(trainer)])
+    assert logs[0] == logs[1]
+
+
+def test_a_plain_model_is_trained_and_scored_as_one_without_phrases(tmp_path):
+    model = make_dynamic_model(phrase_loss_weight=0.0, kl_loss_weight=0.0)
+    ours = make_trainer(tmp_path, model, optim="sgd", kind=InOrder)
+    plain = make_trainer(tmp_path, make_dynamic_model().backbone, None, optim="sgd", kind=InOrder)
+    assert plain.has_phrases is False
+    before = ours.evaluate()["eval_perplexity"]
+    assert plain.evaluate()["eval_perplexity"] == pytest.approx(before, rel=1e-5)
+    for trainer in (ours, plain):
+        trainer.train()
+    assert_same(weights(model.backbone), weights(plain.model), rtol=1e-4, atol=1e-6)
+    metrics = plain.evaluate()
+    assert metrics["eval_perplexity"] == pytest.approx(ours.evaluate()["eval_perplexity"], rel=1e-5)
+    assert metrics["eval_perplexity"] != pytest.approx(before, rel=1e-3)
+    assert "eval_best_path_perplexity" not in metrics
+    assert not set(PARTS) & set(losses(plain)[0])
+
+
+def test_what_was_kept_before_training_is_not_used_after_it(tmp_path):
+    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
+    with torch.no_grad():
+        before = model(ids, phrases=vocabulary).logits
+    trainer = make_trainer(tmp_path, model, learning_rate=1e-3)  # the default optimizer is fused
+    trainer.train()
+    model.save_pretrained(tmp_path / "trained")
+    model.eval()
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "trained"))
+    with torch.no_grad():
+        after = model(ids, phrases=vocabulary).logits
+        assert torch.equal(after, again(ids, phrases=vocabulary).logits)
+    assert not torch.allclose(after, before)
+
+
+def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
+    base = make_dynamic_model("llama")
+    before, vocabulary, ids = weights(base), make_vocabulary(), phrase_ids()
+    model = add_lora(base, 2, alpha=32, dropout=0.1)
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all("backbone" in name for name in trainable if "lora_" in name)
+    assert any("lora_" in name for name in trainable)
+    assert all("lora_" in name or "phrase_encoder.modules_to_save.default." in name for name in trainable)
+    assert (
+        len(trainable) - sum("lora_" in name for name in trainable) == len(list(base.phrase_encoder.parameters())) / 2
+    )
+    assert has_phrases(model)
+    trainer = make_trainer(tmp_path, model, encoder_learning_rate=0.05, learning_rate=0.05)
+    trainer.train()
+    assert set(PARTS) <= set(losses(trainer)[0])
+    metrics = trainer.evaluate()
+    model.eval()
+    with torch.no_grad():
+        adapted = model(input_ids=ids, phrases=vocabulary).logits
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = PeftModel.from_pretrained(make_dynamic_model("llama"), tmp_path / "adapter").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(input_ids=ids, phrases=vocabulary).logits, adapted)
+    merged = model.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
+    with torch.no_grad():
+        assert torch.equal(again(ids, phrases=vocabulary).logits, merged(ids, phrases=vocabulary).logits)
+        torch.testing.assert_close(again(ids, phrases=vocabulary).logits, adapted, rtol=1e-3, atol=1e-3)
+    perplexity = make_trainer(tmp_path, again).evaluate()["eval_perplexity"]
+    assert perplexity == pytest.approx(metrics["eval_perplexity"], rel=1e-3)
+    changed = {name for name, tensor in again.state_dict().items() if not torch.equal(tensor, before[name])}
+    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert any(name.startswith("phrase_encoder.") for name in changed)
+    assert all(name.startswith("phrase_encoder.") or name.split(".")[-2] in linear for name in changed)
+
+
+def run_with_chance(folder, resume=None, **options):
+    """Train for two epochs of 7 batches with dropout and chosen phrases, those of two batches before as negatives."""
+    model = make_dynamic_model()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.2
+    collator = tiny_models.make_collator(negatives=[InBatch(), PreBatch(2)], phrase_rate=0.5)
+    collator.generator = None
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": -1, "num_train_epochs": 2, **options}
+    trainer = make_trainer(folder, model, collator, train=blocks(28), **options)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, (weights(trainer.model), [[entry[name] for name in PARTS] for entry in losses(trainer)])
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_num_workers": 2}])
+def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, tmp_path):
+    _, (whole, log) = run_with_chance(tmp_path / "run", **options)
+    stops = (1, 6) if "gradient_accumulation_steps" in options else (3, 9)
+    for stop in stops:
+        resume = str(tmp_path / "run" / f"checkpoint-{stop}")
+        _, (resumed, resumed_log) = run_with_chance(tmp_path / f"from{stop}", resume, **options)
+        assert_same(whole, resumed, rtol=0, atol=0)
+        assert log == resumed_log
+
+
+_RESUMED = """
+import sys, torch
+from tests.phrases.test_trainer import run_with_chance
+
+options = {"per_device_train_batch_size": 2, "ddp_backend": "gloo"}
+_, whole = run_with_chance(sys.argv[1] + "/run", **options)
+trainer, resumed = run_with_chance(sys.argv[1] + "/again", sys.argv[1] + "/run/checkpoint-9", **options)
+if trainer.is_world_process_zero():
+    torch.save((whole, resumed), sys.argv[1] + "/result.pt")
+"""
+
+
+def test_two_processes_resumed_within_an_epoch_end_with_the_numbers_of_an_unbroken_run(tmp_path):
+    run_processes(_RESUMED, tmp_path)
+    (whole, log), (resumed, resumed_log) = torch.load(tmp_path / "result.pt", weights_only=False)
+    assert_same(whole, resumed, rtol=0, atol=0)
+    assert log == resumed_log
+
+
+def test_workers_change_nothing_in_training(tmp_path):
+    _, (without, log) = run_with_chance(tmp_path / "without")
+    _, (with_workers, log_with) = run_with_chance(tmp_path / "with", dataloader_num_workers=2)
+    assert_same(without, with_workers, rtol=0, atol=0)
+    assert log == log_with
+
+
+def test_an_epoch_chooses_other_phrases_than_the_one_before(tmp_path):
+    _, (_, log) = run_with_chance(tmp_path, learning_rate=0.0, train_sampling_strategy="sequential")
+    assert all(one != other for one, other in zip(log[:7], log[7:], strict=True))
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])
+def test_training_lowers_the_loss(options, tmp_path):
+    trainer = make_trainer(tmp_path, train=blocks(4), max_steps=15, **options)
+    trainer.train()
+    first, last = losses(trainer)[0], losses(trainer)[-1]
+    for name in ("loss", "loss_token", "loss_phrase"):
+        assert last[name] < 0.8 * first[name]
+
+
+def run_in_order(folder, batch: int, **options):
+    """Train on rows without chance; every second four of them have no phrase, so that two processes differ in that."""
+    rows = blocks(24).to_dict()
+    for number, labels in enumerate(rows["labels"]):
+        if number % 8 >= 4:
+            labels[::2] = [IGNORED] * len(labels[::2])
+    collator = tiny_models.make_collator()
+    collator.miner = TokenNgrams(3, 3)
+    options |= {"per_device_train_batch_size": batch, "optim": "sgd", "max_steps": 3}
+    trainer = make_trainer(folder, make_dynamic_model(), collator, Dataset.from_dict(rows), kind=InOrder, **options)
+    trainer.train()
+    return trainer, (weights(trainer.model), losses(trainer), trainer.evaluate())
+
+
+_TWO = """
+import sys, torch
+from tests.phrases.test_trainer import run_in_order
+
+trainer, results = run_in_order(sys.argv[1], 4, ddp_backend="gloo")
+if trainer.is_world_process_zero():
+    torch.save(results, sys.argv[1] + "/result.pt")
+"""
+
+
+def test_two_processes_take_the_step_of_one(tmp_path):
+    run_processes(_TWO, tmp_path)
+    two, two_log, two_metrics = torch.load(tmp_path / "result.pt", weights_only=False)
+    one, one_log, one_metrics = run_in_order(tmp_path / "one", 8)[1]
+    assert_same(one, two, rtol=1e-4, atol=1e-6)
+    for name in ("loss", *PARTS, "grad_norm"):
+        assert [entry[name] for entry in one_log] == pytest.approx([entry[name] for entry in two_log], rel=1e-4)
+    for name in ("eval_perplexity", "eval_best_path_perplexity"):
+        assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("negatives", [["prefix"], ["corpus_retrieval"]])
+def test_frequent_phrases_are_of_each_text_once_and_cross_no_border_of_texts_or_blocks(negatives):
+    texts = ["w1 w2 w3 w4\n", "w1 w2 w3 w5\n", "w6 w1", "w2 w7\n"]  # w1 w2 stands twice, and once over a border
+    settings = PhraseSettings(phrases="fmm", negatives=negatives, fmm_min_count=2)
+    collator = make_collator(settings, WORDS, texts, VOCAB)
+    w1, w2, w3 = WORDS("w1 w2 w3")["input_ids"]
+    assert set(collator.miner.phrases) == {(w1, w2), (w2, w3), (w1, w2, w3)}  # and none with a line end
+    for source in collator.negatives:
+        if isinstance(source, CorpusRetrieval):
+            assert len(source.continuations[w1, w2, w3]) == 2
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_negatives_are_generated_by_a_model_with_the_same_tokenizer_or_another(same, tmp_path):
+    ours = train_bpe_tokenizer(["the cat sat on the mat\n"] * 9, vocab_size=280)
+    theirs = ours if same else train_bpe_tokenizer(["the cat sat on the mat\n"] * 9, vocab_size=262)
+    make_backbone("gpt2", vocab_size=len(theirs)).save_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path)
+    settings = PhraseSettings(negatives=["generation"], negatives_model=str(tmp_path), phrase_rate=1.0)
+    collator = make_collator(settings, ours, [], len(ours))
+    assert (collator.negatives[0].retokenizer is None) == same
+    batch = collator([{"input_ids": ours("on the mat the cat sat on the mat")["input_ids"]}])
+    assert len(batch["phrase_windows"]) > (batch["phrase_targets"] >= len(ours)).sum()
+
+
+def test_settings_make_a_collator_that_trains(tmp_path):
+    corpus = blocks(12)
+    texts = WORDS.batch_decode(corpus["input_ids"][:])
+    for phrases, negatives in (("tokens", ["prefix"]), ("fmm", ["in_batch", "corpus_retrieval"])):
+        settings = PhraseSettings(phrases=phrases, negatives=negatives, fmm_min_count=2, min_gap=1)
+        trainer = make_trainer(
+            tmp_path,
+            make_dynamic_model(**settings.losses()),
+            make_collator(settings, WORDS, texts, VOCAB),
+            train=corpus,
+            max_steps=1,
+        )
+        trainer.train()
+        assert losses(trainer)[0]["loss_phrase"] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "collator", "arguments", "says"),
+    [
+        (make_dynamic_model, None, {}, "takes a PhraseCollator, which makes its phrases, got NoneType"),
+        (make_dynamic_model, default_data_collator, {}, "takes a PhraseCollator.*got function"),
+        (make_backbone, "ours", {}, "GPTNeoForCausalLM takes no PhraseCollator, got PhraseCollator"),
+        (make_backbone, None, {"encoder_learning_rate": 0.1}, "has no phrase encoder: leave out encoder_learning_rate"),
+        (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "at 60; make it with vocab_size=50"),
+        (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0.*got 0.1"),
+        (make_dynamic_model, "ours", {"encoder_learning_rate": -1.0}, "must be 0 or more, got -1.0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_training_starts(make, collator, arguments, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        make_trainer(tmp_path, make(), collator, **arguments)
+
+
+def test_data_that_do_not_fit_are_refused_before_training_starts(tmp_path):
+    wrong = Dataset.from_dict({"input_ids": [[1, VOCAB]], "labels": [[1, 2]], "attention_mask": [[1, 1]]})
+    with pytest.raises(ValueError, match=f"got {VOCAB}"):
+        make_trainer(tmp_path, train=wrong)
+    unlabelled = Dataset.from_dict({"input_ids": [[1, 2]], "labels": [[IGNORED] * 2], "attention_mask": [[1, 1]]})
+    with pytest.raises(ValueError, match="needs at least one target"):
+        make_trainer(tmp_path, evaluation=unlabelled).evaluate()

@@ -1,0 +1,89 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets.phrases.vocabulary.store import PhraseStore
+
+SPECIAL = 0
+
+
+def table_of(phrases):
+    table = PhraseStore(400, special_ids=[SPECIAL])
+    table.add_token_ids(phrases)
+    return table
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(data=st.data())
+def test_adding_and_removing_leaves_what_a_plain_dictionary_has(data):
+    table, living, given_ids = table_of([]), {}, []
+    for _ in range(data.draw(st.integers(1, 6))):
+        if living and data.draw(st.booleans()):
+            removed = data.draw(st.lists(st.sampled_from(sorted(living)), max_size=3))
+            table.remove(removed)
+            living = {id_: phrase for id_, phrase in living.items() if id_ not in removed}
+        phrases = data.draw(st.lists(st.lists(st.integers(3, 5), min_size=2, max_size=3).map(tuple), max_size=4))
+        for id_, phrase in zip(table.add_token_ids(phrases), phrases, strict=True):
+            if id_ not in living:
+                assert id_ not in given_ids
+                assert phrase not in living.values()
+                given_ids.append(id_)
+            living[id_] = phrase
+        flat, offsets, is_alive = table.arrays()
+        assert {id_: table.token_ids(id_) for id_ in table} == living
+        assert {table.find(phrase): phrase for phrase in living.values()} == living
+        assert table.num_ids == len(given_ids) == len(offsets) - 1
+        rows = [tuple(flat[start:end].tolist()) for start, end in pairwise(offsets)]
+        kept = np.flatnonzero(is_alive).tolist()
+        assert {slot + table.vocab_size: rows[slot] for slot in kept} == living
+
+
+def test_arrays_are_made_once_for_each_state():
+    table = table_of([[5, 6], [7, 8, 9]])
+    flat, offsets, is_alive = table.arrays()
+    assert all(first is second for first, second in zip(table.arrays(), (flat, offsets, is_alive), strict=True))
+    assert (flat.tolist(), offsets.tolist(), is_alive.tolist()) == ([5, 6, 7, 8, 9], [0, 2, 5], [True, True])
+    assert (flat.dtype, offsets.dtype, is_alive.dtype) == (np.int64, np.int64, np.bool_)
+    table.remove([table.vocab_size])
+    assert table.arrays()[2].tolist() == [False, True]
+    assert is_alive.tolist() == [True, True], "an array handed out does not change"
+
+
+def test_the_longest_phrase_is_taken_first_from_the_left():
+    table = table_of([[5, 6], [5, 6, 7, 8], [6, 7], [7, 9]])
+    assert table.contract([5, 6, 7, 8, 5, 6, 7, 9]) == [401, 400, 403]
+    assert table.contract([6, 7, 5]) == [402, 5]
+
+
+def test_ids_may_be_a_list_an_array_or_a_tensor():
+    table = table_of([torch.tensor([5, 6]), np.array([7, 8])])
+    ids = [4, 401, 400]
+    assert table.expand(ids) == table.expand(torch.tensor(ids)) == table.expand(np.array(ids))
+    assert table.find(torch.tensor([5, 6])) == 400
+    table.remove(torch.tensor([400]))
+    assert list(table) == [401]
+
+
+@pytest.mark.parametrize(
+    ("phrases", "message"),
+    [
+        ([[5, 6], [7]], r"two tokens or more, got \[7\] at place 1"),
+        ([[5, 6], []], "two tokens or more"),
+        ([[5, 400]], r"in \[0, 400\), got \[5, 400\]"),
+        ([[5, -1]], r"in \[0, 400\)"),
+        ([[5, SPECIAL]], "no special token"),
+        ([5, 6], "one list or a tensor"),
+        ([[5.0, 6.0]], "one list or a tensor"),
+        (["ab"], "add strings with `add`"),
+        ("ab", "several, got the string"),
+    ],
+)
+def test_bad_tokens_are_refused_and_nothing_is_added(phrases, message):
+    table = table_of([])
+    with pytest.raises(ValueError, match=message):
+        table.add_token_ids(phrases)
+    assert table.num_ids == 0

@@ -1,0 +1,303 @@
+import unicodedata
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from hf_targets.data.tokenization import train_bpe_tokenizer
+from hf_targets.phrases.mining.ngrams import TokenNgrams
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+from hf_targets.phrases.vocabulary.tokenization import character_ends, len_common_prefix, tokenizer_fingerprint
+from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseVocabulary
+from tests.small_tokenizers import (
+    BPE,
+    LEGACY,
+    METASPACE,
+    SENTENCES,
+    TEXTS,
+    WORDS,
+    every_tokenizer,
+    reproducible,
+    subword_tokenizer,
+)
+
+
+def ids_of(text, tokenizer):
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def windows(text, tokenizer, length):
+    ids = ids_of(text, tokenizer)
+    return [ids[start : start + length] for start in range(len(ids) - length + 1)]
+
+
+def without_special(phrases, tokenizer):
+    return [phrase for phrase in phrases if not set(phrase) & set(tokenizer.all_special_ids)]
+
+
+def vocabulary_of(texts, tokenizer):
+    """All phrases of two and three tokens in the texts, some of them beginning or ending within a character."""
+    phrases = [phrase for text in texts for length in (2, 3) for phrase in windows(text, tokenizer, length)]
+    return PhraseVocabulary.from_token_ids(without_special(phrases, tokenizer), tokenizer)
+
+
+def state(vocabulary):
+    ids = list(vocabulary)
+    return {id_: (vocabulary.token_ids(id_), vocabulary.text(id_), vocabulary.sources(id_)) for id_ in ids}
+
+
+@every_tokenizer
+@reproducible
+@given(text=TEXTS, other=TEXTS)
+def test_decoding_an_encoded_text_gives_what_its_tokens_give(tokenizer, text, other):
+    vocabulary = vocabulary_of([text, other], tokenizer)
+    ids = vocabulary.encode(text)
+    assert vocabulary.expand(ids) == tokenizer.encode(text)
+    assert vocabulary.decode(ids) == tokenizer.decode(tokenizer.encode(text))
+    if len(vocabulary_of([text], tokenizer)):
+        assert len(ids) < len(tokenizer.encode(text))
+
+
+@every_tokenizer
+@reproducible
+@given(data=st.data(), text=TEXTS)
+def test_spans_cut_the_text_of_each_phrase_out_of_the_output(tokenizer, data, text):
+    vocabulary = vocabulary_of([text], tokenizer)
+    chosen = data.draw(st.lists(st.sampled_from(list(vocabulary)), max_size=3)) if len(vocabulary) else []
+    ids = vocabulary.contract(ids_of(text, tokenizer)) + chosen
+    output, spans = vocabulary.decode(ids), vocabulary.spans(ids)
+    assert [span.phrase_id for span in spans] == [id_ for id_ in ids if id_ >= vocabulary.vocab_size]
+    end = 0
+    for span in spans:
+        assert end <= span.start <= span.end <= len(output)
+        assert output[span.start : span.end] == span.text
+        end = span.end
+        of_phrase = vocabulary.text(span.phrase_id)
+        if "\ufffd" not in of_phrase and "\ufffd" not in output:
+            assert span.text.lstrip() == of_phrase.lstrip()
+            assert span.text == of_phrase or span.start == 0, "only the space before a text is not written"
+
+
+def test_a_character_split_between_phrases_belongs_to_the_one_that_ends_it():
+    first, second = ids_of("é", BPE), ids_of("a€b", BPE)
+    vocabulary = PhraseVocabulary.from_token_ids([[*first[1:], *second[:2]], second[2:]], BPE)
+    spans = vocabulary.spans([first[0], *vocabulary])
+    assert vocabulary.decode([first[0], *vocabulary]) == "éa€b"
+    assert [(span.start, span.end, span.text) for span in spans] == [(0, 2, "éa"), (2, 4, "€b")]
+
+
+@subword_tokenizer
+@reproducible
+@given(text=TEXTS, data=st.data())
+def test_character_ends_from_neighbours_are_those_from_whole_prefixes(tokenizer, text, data):
+    ids = ids_of(text + " the cat" * 8 + text, tokenizer)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(ids)))))
+    whole = tokenizer.decode(ids)
+    direct = np.maximum.accumulate([0] + [len_common_prefix(tokenizer.decode(ids[:cut]), whole) for cut in cuts])
+    assert character_ends(ids, cuts, tokenizer, skip_special_tokens=False) == direct[1:].tolist()
+
+
+def test_spans_leave_out_what_decoding_leaves_out():
+    vocabulary = PhraseVocabulary.from_phrases(["the cat"], METASPACE)
+    ids = [METASPACE.bos_token_id, *vocabulary.encode("a dog saw the cat", add_special_tokens=False)]
+    (with_begin,), (without,) = vocabulary.spans(ids), vocabulary.spans(ids, skip_special_tokens=True)
+    assert without.text == with_begin.text == " the cat"
+    assert (without.start, without.end) == (9, 17)
+    assert with_begin.start > without.start
+
+
+@subword_tokenizer
+def test_the_tokens_of_a_phrase_are_those_it_has_in_a_running_text(tokenizer):
+    texts = ["the cat", "cat sat", "flat mat", "東京", "é a"]
+    spaced = PhraseVocabulary.from_phrases(texts, tokenizer, leading_space="add")
+    close = PhraseVocabulary.from_phrases(texts, tokenizer, leading_space="keep")
+    for text, with_space, without in zip(texts, spaced, close, strict=True):
+        after_space = ids_of(f"on {text}", tokenizer)
+        assert spaced.contract(after_space) == [*ids_of("on", tokenizer), with_space]
+        assert close.contract(ids_of(f"on [{text}", tokenizer))[-1] == without
+        assert spaced.text(with_space) == f" {text}"
+        assert close.text(without) == text
+
+
+@subword_tokenizer
+def test_a_phrase_with_white_space_in_front_is_taken_as_it_is(tokenizer):
+    vocabulary = PhraseVocabulary(tokenizer)
+    ids = vocabulary.add([" the cat", "\tthe cat", "\nthe cat", "  the cat"])
+    assert [vocabulary.text(id_) for id_ in ids] == [" the cat", "\tthe cat", "\nthe cat", "  the cat"]
+    assert vocabulary.add(["the cat", " the cat"]) == [ids[0], ids[0]]
+    assert vocabulary.add([" the cat"], leading_space="both") == ids[:1]
+
+
+def test_a_token_that_reaches_from_the_text_before_into_a_phrase_is_not_taken():
+    line_ends = train_bpe_tokenizer(["the cat\n\n", "sat\n\n"] * 3, vocab_size=270)
+    assert len(ids_of("\n\n", line_ends)) == 1
+    vocabulary = PhraseVocabulary.from_phrases(["\nsat", "\n\nthe cat"], line_ends)
+    assert [vocabulary.text(id_) for id_ in vocabulary] == ["\nsat", "\n\nthe cat"]
+
+    pieces = ["x", "y", *"\n.a0(", *(f"{before}x" for before in "\n.a0(")]
+    merges = [(before, "x") for before in "\n.a0("]
+    joining = Tokenizer(models.BPE({piece: id_ for id_, piece in enumerate(pieces)}, merges))
+    with pytest.raises(ValueError, match="'xy' reach into every text before it"):
+        PhraseVocabulary.from_phrases(["xy"], PreTrainedTokenizerFast(tokenizer_object=joining), leading_space="keep")
+
+
+def test_both_forms_of_a_phrase_are_two_phrases_where_the_tokenizer_tells_them_apart():
+    assert len(PhraseVocabulary.from_phrases(["the cat"], BPE, leading_space="both")) == 2
+    vocabulary = PhraseVocabulary(WORDS)
+    first, second = vocabulary.add(["the cat"], leading_space="both")
+    assert first == second
+
+
+def test_another_normalisation_of_a_text_is_the_same_phrase():
+    composed, decomposed = "é cat", unicodedata.normalize("NFD", "é cat")
+    assert composed != decomposed
+    assert len(PhraseVocabulary.from_phrases([composed, decomposed], BPE)) == 1
+    assert len(PhraseVocabulary.from_phrases([composed, decomposed], BPE, normalization=None)) == 2
+
+
+def test_the_sources_of_a_duplicate_are_joined_and_its_id_stays():
+    vocabulary, (a, b) = PhraseVocabulary(BPE), (PhraseSource("a", 0, 7), PhraseSource("b", 3, 10))
+    first = vocabulary.add(["the cat", "a dog"], sources=[[a], []])
+    assert vocabulary.add(["a dog", "the cat"], sources=[[], [b, a]]) == first[::-1]
+    assert vocabulary.sources(first[0]) == (a, b)
+    assert vocabulary.sources(first[1]) == ()
+    assert len(vocabulary) == vocabulary.num_ids == 2
+
+
+@every_tokenizer
+@reproducible
+@given(documents=st.lists(TEXTS, max_size=3))
+def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
+    named = {f"document {place}": text for place, text in enumerate(documents)}
+    vocabulary = PhraseVocabulary.from_documents(named, tokenizer, TokenNgrams(2, 3))
+    mined = [TokenNgrams(2, 3).spans(TokenizedText.from_text(text, tokenizer)) for text in documents]
+    assert sum(len(vocabulary.sources(id_)) for id_ in vocabulary) <= sum(map(len, mined))
+    for id_ in vocabulary:
+        assert vocabulary.sources(id_)
+        for document, start, end in vocabulary.sources(id_):
+            cut = named[document][start:end]
+            assert cut == cut.lstrip()
+            if "\ufffd" not in vocabulary.text(id_):
+                assert cut.split() == vocabulary.text(id_).split()
+
+
+def test_documents_without_names_are_counted():
+    vocabulary = PhraseVocabulary.from_documents(["the cat", "a dog, the cat"], WORDS, TokenNgrams(2, 2))
+    assert vocabulary.sources(vocabulary.find(ids_of("the cat", WORDS))) == (("0", 0, 7), ("1", 7, 14))
+
+
+def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
+    vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog", "flat mat"], BPE, vocab_size=1000)
+    assert list(vocabulary) == [1000, 1001, 1002]
+    vocabulary.remove([1001])
+    assert (list(vocabulary), len(vocabulary), vocabulary.num_ids, 1001 in vocabulary) == ([1000, 1002], 2, 3, False)
+    assert vocabulary.encode(" a dog") == BPE.encode(" a dog")
+    assert vocabulary.add(["a dog", "the cat"]) == [1003, 1000]
+    assert vocabulary.sources(1003) == ()
+
+
+@every_tokenizer
+@reproducible
+@given(mine=st.lists(TEXTS, max_size=3), others=st.lists(TEXTS, max_size=3))
+def test_a_merged_vocabulary_has_the_phrases_and_sources_of_both(tokenizer, mine, others):
+    first = PhraseVocabulary.from_documents(
+        {f"mine {i}": text for i, text in enumerate(mine)}, tokenizer, TokenNgrams(2, 2)
+    )
+    second = PhraseVocabulary.from_documents(
+        {f"other {i}": text for i, text in enumerate(others)}, tokenizer, TokenNgrams(2, 2)
+    )
+    second.remove(list(second)[:1])
+    before, there = state(first), state(second)
+    ids = first.merge(second)
+    assert list(ids) == list(second)
+    assert set(first) == {*before, *ids.values()}
+    assert all(first.token_ids(ids[id_]) == second.token_ids(id_) for id_ in second)
+    for id_ in first:
+        here = before[id_][2] if id_ in before else ()
+        assert first.sources(id_) == here + tuple(
+            s for there_id in second if ids[there_id] == id_ for s in second.sources(there_id)
+        )
+    assert state(second) == there
+    assert first.merge(second) == ids, "merging again changes nothing"
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog"], BPE)
+    vocabulary.save(tmp_path)
+    other = train_bpe_tokenizer(SENTENCES[:1], vocab_size=300)
+    with pytest.raises(ValueError, match="made with another"):
+        PhraseVocabulary.load(tmp_path, other)
+    with pytest.raises(ValueError, match="the other vocabulary was made with another"):
+        vocabulary.merge(PhraseVocabulary(other))
+    again = train_bpe_tokenizer(SENTENCES, vocab_size=300)
+    assert state(PhraseVocabulary.load(tmp_path, again)) == state(vocabulary)
+    assert len({tokenizer_fingerprint(one) for one in (BPE, METASPACE, LEGACY, WORDS, again, other)}) >= 4
+
+
+@pytest.mark.parametrize(
+    ("phrases", "message"),
+    [
+        ([""], "more than white space, got ''"),
+        (["a dog", " \n"], "more than white space"),
+        (["the"], r"two tokens or more.*' the' are \['Ġthe'\].*single_tokens='skip'"),
+        (["a dog<|endoftext|>"], "no special token"),
+        ("the cat", "several, got the string 'the cat'"),
+        ([["a"]], "must be a text"),
+    ],
+)
+def test_bad_texts_are_refused_and_nothing_is_added(phrases, message):
+    vocabulary = PhraseVocabulary(BPE)
+    with pytest.raises(ValueError, match=message):
+        vocabulary.add(phrases)
+    assert vocabulary.num_ids == 0
+
+
+def test_single_tokens_may_be_skipped_and_texts_without_tokens_may_not():
+    vocabulary = PhraseVocabulary(BPE)
+    assert vocabulary.add(["the", "the cat", "a"], single_tokens="skip") == [vocabulary.vocab_size]
+    silent = Tokenizer(models.BPE({"a": 0, "b": 1, "\n": 2}, []))
+    with pytest.raises(ValueError, match=r"two tokens or more.*are \[\]"):
+        PhraseVocabulary.from_phrases(["x y"], PreTrainedTokenizerFast(tokenizer_object=silent), single_tokens="skip")
+
+
+def test_a_word_that_a_word_level_tokenizer_does_not_know_is_refused():
+    with pytest.raises(ValueError, match=r"no special token in it.*<unk>"):
+        PhraseVocabulary.from_phrases(["the zebra"], WORDS)
+
+
+def test_unknown_and_removed_ids_are_told_apart():
+    vocabulary = PhraseVocabulary.from_token_ids([[5, 6], [7, 8]], BPE, vocab_size=400)
+    vocabulary.remove([401, 401])
+    for use in (vocabulary.token_ids, vocabulary.text, vocabulary.sources):
+        with pytest.raises(ValueError, match="401 was removed"):
+            use(401)
+        with pytest.raises(ValueError, match=r"phrases in \[400, 402\), got 402"):
+            use(402)
+    for use in (vocabulary.expand, vocabulary.decode, vocabulary.spans, vocabulary.remove):
+        with pytest.raises(ValueError, match="401 was removed"):
+            use([400, 401])
+        with pytest.raises(ValueError, match="got -100"):
+            use([-100])
+        with pytest.raises(ValueError, match="rows of a batch one by one"):
+            use(torch.tensor([[5, 6]]))
+    assert list(vocabulary) == [400], "nothing is removed where one id is bad"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: PhraseVocabulary(BPE, vocab_size=len(BPE) - 1), f"at least {len(BPE)}"),
+        (lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, leading_space="none"), "leading_space must be one of"),
+        (lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, normalization="NFD"), "normalization must be 'NFC'"),
+        (lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, single_tokens="keep"), "single_tokens must be"),
+        (lambda: PhraseVocabulary(BPE).add(["a dog"], sources=[]), "as many as the 1 phrases, got 0"),
+        (lambda: PhraseVocabulary.from_documents("the cat", BPE, TokenNgrams()), "got the string 'the cat'"),
+    ],
+)
+def test_bad_settings_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
