@@ -12,16 +12,19 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from hf_targets.data.blocks import pack_blocks
     from hf_targets.data.corpora import load_corpus
     from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+    from hf_targets.masked_diffusion.arguments import DiffusionTrainingArguments
     from hf_targets.masked_diffusion.configuration import MdlmConfig
     from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
     from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput
     from hf_targets.masked_diffusion.sampling.streaming import CanvasStreamer, CanvasTrace
     from hf_targets.masked_diffusion.trainer import DiffusionTrainer
+    from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
     from hf_targets.multitoken.causal import MultiTokenForCausalLM
     from hf_targets.multitoken.configuration import MultiTokenConfig
     from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
     from hf_targets.multitoken.medusa import MedusaReport, load_medusa_heads, save_medusa_for_vllm
     from hf_targets.multitoken.trainer import MultiTokenTrainer
+    from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
     from hf_targets.phrases.batches.collator import PhraseCollator
     from hf_targets.phrases.configuration import DynamicVocabConfig
     from hf_targets.phrases.decoding.schedule import PhraseSchedule
@@ -34,11 +37,6 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time a name is import
     from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
     from hf_targets.retrieval.documents import DocumentRetriever
     from hf_targets.retrieval.vector_index import PhraseIndex
-    from hf_targets.training.arguments import (
-        DiffusionTrainingArguments,
-        DynamicVocabTrainingArguments,
-        MultiTokenTrainingArguments,
-    )
 
 __version__ = version("hf-targets")
 
@@ -67,11 +65,9 @@ _HOMES = {
     "phrases.model": ["DynamicVocabForCausalLM"],
     "retrieval.documents": ["DocumentRetriever"],
     "retrieval.vector_index": ["PhraseIndex"],
-    "training.arguments": [
-        "DiffusionTrainingArguments",
-        "DynamicVocabTrainingArguments",
-        "MultiTokenTrainingArguments",
-    ],
+    "masked_diffusion.arguments": ["DiffusionTrainingArguments"],
+    "multitoken.arguments": ["MultiTokenTrainingArguments"],
+    "phrases.arguments": ["DynamicVocabTrainingArguments"],
     "masked_diffusion.trainer": ["DiffusionTrainer"],
     "multitoken.trainer": ["MultiTokenTrainer"],
     "phrases.trainer": ["DynamicVocabTrainer"],

@@ -37,6 +37,7 @@ from hf_targets.evaluation.continuations import (
     measure_continuations,
     take_prefixes,
 )
+from hf_targets.phrases.continuations import with_phrases
 from hf_targets.training.outputs import write_json
 from hf_targets.training.seeds import SeedSettings
 from hf_targets.training.settings import parse
@@ -91,8 +92,7 @@ def main() -> None:
     """Measure the models with every seed and print their table."""
     (setup,) = parse(Setup)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    first = setup.models[0].replace("{seed}", str(setup.seeds[0]))
-    tokenizer = AutoTokenizer.from_pretrained(first)
+    tokenizer = AutoTokenizer.from_pretrained(setup.models[0].replace("{seed}", str(setup.seeds[0])))
     texts = load_corpus(setup.dataset, config_name=setup.dataset_config)
     rows = tokenizer(list(texts[setup.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
     sizes = {"prefix_tokens": setup.prefix_tokens, "new_tokens": setup.new_tokens}
@@ -128,7 +128,7 @@ def main() -> None:
             model,
             prefixes,
             new_tokens=setup.new_tokens,
-            vocabulary_of=phrases_of if isinstance(model, DynamicVocabForCausalLM) else None,
+            prepare=with_phrases(model, phrases_of) if isinstance(model, DynamicVocabForCausalLM) else None,
             batch_size=setup.batch_size,
             do_sample=setup.do_sample,
             bad_words_ids=banned or None,

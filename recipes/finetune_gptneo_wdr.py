@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoConfig, PreT
 from hf_targets import (
     MultiTokenConfig,
     MultiTokenForCausalLM,
+    MultiTokenTrainer,
     MultiTokenTrainingArguments,
     load_corpus,
     pack_blocks,
@@ -109,12 +110,8 @@ def main() -> None:
     setup, args = parse(Setup, MultiTokenTrainingArguments)
     outputs = (*MODEL_OUTPUT, "README.md", "learning_curves.png", "results.json")
     run = Run(setup, args, rows=setup.rows, seeds=setup.seeds, outputs=outputs)
-    texts = load_corpus(
-        setup.dataset,
-        config_name=setup.dataset_config,
-        text_column=setup.text_column,
-        max_train_words=setup.max_train_words,
-    )
+    columns = {"config_name": setup.dataset_config, "text_column": setup.text_column}
+    texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words, **columns)
     if setup.model_name_or_path is not None:
         tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
     else:
@@ -127,7 +124,8 @@ def main() -> None:
 
     models = {row: partial(make_model, setup, len(tokenizer), row) for row in setup.rows}
     rows, best, model = [], None, None
-    for rows, trainer in train_rows(models, args, corpus, run, seeds=setup.seeds, settings=asdict(setup)):
+    settings = {"seeds": setup.seeds, "settings": asdict(setup)}
+    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=MultiTokenTrainer, **settings):
         if rows[-1].name == setup.rows[-1] and is_better(rows[-1], best):
             best, model = rows[-1], cast(PreTrainedModel, trainer.model).cpu()
     if args.process_index or best is None or model is None:

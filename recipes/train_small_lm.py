@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from hf_targets import (
     MultiTokenForCausalLM,
+    MultiTokenTrainer,
     MultiTokenTrainingArguments,
     load_corpus,
     pack_blocks,
@@ -98,7 +99,7 @@ def main() -> None:
 
     models = {row: partial(make_model, setup, len(tokenizer), *heads) for row, heads in wanted.items()}
     settings = {"seeds": setup.seeds, "patience": setup.patience, "settings": asdict(setup)}
-    for rows, trainer in train_rows(models, args, corpus, run, **settings):
+    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=MultiTokenTrainer, **settings):
         if trainer.is_world_process_zero():
             print(f"\n{format_table(rows)}\n\n{format_weights(rows)}\n\n{format_differences(rows)}\n", flush=True)
             plot_learning_curves(histories(rows), run.folder / "learning_curves.png")

@@ -1,64 +1,83 @@
-"""House rules: layers, file lengths, what may be named, what must be documented."""
+"""House rules: layers and targets, file lengths, what may be named, what must be documented."""
 
 import ast
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ("maths", "data", "retrieval", "decoding", "models", "training", "evaluation", "figures")
-TARGETS = ("multitoken", "phrases", "curves", "cosine")
+LAYERS = ("maths", "data", "retrieval", "backbones", "training", "evaluation", "figures")
+"""Shared folders; each imports itself and those before it."""
+USES = {"masked_diffusion": {"curves"}}
+"""What a target may import of other targets. All other folders are targets that import none."""
 PACKAGE = sorted((ROOT / "hf_targets").rglob("*.py"))
 ALL = [*PACKAGE, *sorted((ROOT / "recipes").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
-named = {"ids": lambda path: str(path.relative_to(ROOT))}
 
 
-def imports_of(path: Path) -> list[str]:
-    modules = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            modules.append(node.module)
-    return modules
-
-
-def layer_of(module: str) -> int | None:
-    parts = module.split(".")
-    return LAYERS.index(parts[1]) if len(parts) > 1 and parts[0] == "hf_targets" and parts[1] in LAYERS else None
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("path", PACKAGE, **named)
-def test_imports_point_down(path):
-    own = layer_of(module_of(path))
-    for module in imports_of(path):
-        other = layer_of(module)
-        if own is not None and other is not None:
-            assert other <= own, f"{module} is above {LAYERS[own]}"
-        if own is not None and module == "hf_targets":
-            pytest.fail("import from the module itself, not from the package's door")
+def imports_of(path: Path) -> set[str]:
+    """Return the modules of ours that a file imports, anywhere in it, for type checkers too."""
+    modules = set()
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            modules.add(node.module)
+    return {module for module in modules if module.split(".")[0] == "hf_targets"}
 
 
-@pytest.mark.parametrize("path", PACKAGE, **named)
-def test_targets_do_not_import_each_other(path):
-    own = {target for target in TARGETS if target in path.relative_to(ROOT).with_suffix("").parts}
-    for module in imports_of(path):
-        others = {target for target in TARGETS if target in module.split(".") and module.startswith("hf_targets")}
-        if own:
-            assert others <= own
+def folder_of(module: str) -> str | None:
+    """Return the folder of the package that a module lies in; None for those beside the folders."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (ROOT / "hf_targets" / parts[1]).is_dir() else None
 
 
-@pytest.mark.parametrize("path", ALL, **named)
-def test_a_file_has_at_most_400_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def may_import(folder: str, other: str) -> bool:
+    if folder in LAYERS:
+        return other in LAYERS[: LAYERS.index(folder) + 1]
+    return other in {folder, *LAYERS, *USES.get(folder, set())}
+
+
+def test_shared_layers_import_downwards_and_no_target_and_targets_what_is_declared():
+    inside = {path: folder for path in PACKAGE if (folder := folder_of(module_of(path))) is not None}
+    assert set(LAYERS) <= set(inside.values())
+    assert [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path, folder in inside.items()
+        for module in imports_of(path)
+        if (other := folder_of(module)) is not None and not may_import(folder, other)
+    ] == []
+    doors = [path for path in inside if {"hf_targets", "hf_targets.auto"} & imports_of(path)]
+    assert doors == [], "import from the module itself, not from the package's door"
+
+
+def test_what_a_target_may_use_is_used():
+    used = {(folder_of(module_of(path)), folder_of(module)) for path in PACKAGE for module in imports_of(path)}
+    assert {(folder, other) for folder, others in USES.items() for other in others} <= used
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    try:
+        TopologicalSorter({module_of(path): imports_of(path) for path in PACKAGE}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_a_file_has_at_most_400_lines():
+    assert [path for path in ALL if len(read(path).splitlines()) > 400] == []
 
 
 def test_names_say_what_a_file_holds():
@@ -78,7 +97,7 @@ def test_top_level_holds_what_it_should():
 
 def test_recipes_have_at_most_150_lines_and_settings():
     for path in (ROOT / "recipes").glob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 150, path
+        assert len(read(path).splitlines()) <= 150, path
         settings = ROOT / "recipes" / "settings" / path.stem
         assert {"smoke.yaml", "paper.yaml"} <= {file.name for file in settings.iterdir()}, path
 
@@ -90,13 +109,15 @@ def test_readme_is_short_and_names_only_files_that_exist():
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("path", PACKAGE, **named)
-def test_public_functions_and_classes_are_documented(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    for node in [*tree.body, *(member for one in classes for member in one.body)]:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{path}:{node.lineno} {node.name}"
+def test_public_functions_and_classes_are_documented():
+    lacking = []
+    for path in PACKAGE:
+        body = ast.parse(read(path)).body
+        members = [member for node in body if isinstance(node, ast.ClassDef) for member in node.body]
+        defined = [node for node in body + members if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        public = [node for node in defined if not node.name.startswith("_")]
+        lacking += [f"{path}:{node.lineno} {node.name}" for node in public if not ast.get_docstring(node)]
+    assert lacking == []
 
 
 def test_every_public_name_can_be_imported():

@@ -17,9 +17,9 @@ from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_ge
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.maths.statistics import format_difference, format_mean
-from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 PrefixBegin = Literal["rows", "anywhere"]
+Expand = Callable[[int], list[int]]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,9 @@ def take_prefixes(
     return [Prefix(ids[s : s + prefix_tokens], ids[s + prefix_tokens : s + length]) for s in starts]
 
 
+Prepare = Callable[[Sequence[Prefix], int], tuple[dict[str, Any], Sequence[Expand]]]
+
+
 @dataclass(frozen=True)
 class Continuations:
     """What a model wrote after the prefixes.
@@ -110,14 +113,15 @@ def continue_prefixes(
     prefixes: Sequence[Prefix],
     *,
     new_tokens: int = 128,
-    vocabulary_of: Callable[[Sequence[int]], PhraseVocabulary] | None = None,
+    prepare: Prepare | None = None,
     batch_size: int = 8,
     **arguments: Any,
 ) -> Continuations:
     """Continue prefixes of one length with `new_tokens` static tokens each.
 
     Args:
-        vocabulary_of: Gives each prefix its phrases; None generates tokens alone, as for any causal model.
+        prepare: Called with the prefixes of each batch; returns what `generate` is given for them, and for each row a
+            function that gives the static tokens of the id of a step. None: each step is a static token.
         batch_size: Prefixes in a call of `generate`.
         arguments: Passed to `generate`. The end token does not end a text: all have one length.
     """
@@ -128,38 +132,32 @@ def continue_prefixes(
         group = prefixes[start : start + batch_size]
         ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
         mask, begin = torch.ones_like(ids), settled_time(ids.device)
-        vocabularies, phrases = None, {}
-        if vocabulary_of is None:
-            phrases = {"max_new_tokens": new_tokens}
-        else:
-            vocabularies = [vocabulary_of(prefix.tokens) for prefix in group]
-            table = model.phrase_table(vocabularies)  # pyright: ignore[reportCallIssue]
-            phrases = {"phrases": table, "max_new_static_tokens": new_tokens}
+        prepared, expansions = prepare(group, new_tokens) if prepare else ({"max_new_tokens": new_tokens}, None)
         ready = settled_time(ids.device)
-        output: Any = model.generate(ids, attention_mask=mask, **phrases, **arguments)  # pyright: ignore
+        output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
         end = settled_time(ids.device)
         for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
-            vocabulary = None if vocabularies is None else vocabularies[number]
-            tokens, steps = _cut(row, vocabulary, new_tokens)
+            expand = _as_it_is if expansions is None else expansions[number]
+            tokens, steps = _cut(row, expand, new_tokens)
             results.tokens.append(tokens)
             results.num_steps.append(steps)
-            results.num_phrases.append(
-                0 if vocabulary is None else sum(i >= vocabulary.vocab_size for i in row[:steps])
-            )
+            results.num_phrases.append(sum(expand(id_) != [id_] for id_ in row[:steps]))
             results.seconds.append((end - ready) / len(group))
             results.phrase_seconds.append((ready - begin) / len(group))
     return results
 
 
-def _cut(row: list[int], vocabulary: PhraseVocabulary | None, new_tokens: int) -> tuple[list[int], int]:
+def _as_it_is(id_: int) -> list[int]:
+    return [id_]
+
+
+def _cut(row: list[int], expand: Expand, new_tokens: int) -> tuple[list[int], int]:
     """Return the first `new_tokens` static tokens of a row, and how many steps they took."""
-    if vocabulary is None:
-        return row[:new_tokens], min(len(row), new_tokens)
     tokens: list[int] = []
     for number, id_ in enumerate(row):
         if len(tokens) >= new_tokens:
             return tokens[:new_tokens], number
-        tokens += vocabulary.expand([id_])
+        tokens += expand(id_)
     return tokens[:new_tokens], len(row)
 
 

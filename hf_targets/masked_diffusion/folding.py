@@ -1,21 +1,21 @@
 """A constant modulation, folded into the weights around it: the same function with fewer products."""
 
 import copy
-from typing import TYPE_CHECKING, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import TimeEmbedding
 
-if TYPE_CHECKING:
-    from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+Model = TypeVar("Model", bound=PreTrainedModel)
 
 
 @torch.no_grad()
-def fold_modulation(model: "MdlmForMaskedDiffusion") -> "MdlmForMaskedDiffusion":
-    """Return a folded copy of a model without time conditioning; the model stays as it is.
+def fold_modulation(model: Model) -> Model:
+    """Return a folded copy of an `MdlmForMaskedDiffusion` without time conditioning; the model stays as it is.
 
     With sigma = 0 everywhere, shift, scale and gate are constants of each block, and so are exactly
 
@@ -27,7 +27,7 @@ def fold_modulation(model: "MdlmForMaskedDiffusion") -> "MdlmForMaskedDiffusion"
     Raises:
         ValueError: If the modulation is not constant, or the model is folded.
     """
-    config = cast(MdlmConfig, copy.deepcopy(model.config))
+    config, backbone = cast(MdlmConfig, copy.deepcopy(model.config)), cast(Any, model.backbone)
     if config.time_conditioning:
         raise ValueError("a modulation that depends on the time cannot be folded: this model has time_conditioning")
     if config.folded:
@@ -35,7 +35,7 @@ def fold_modulation(model: "MdlmForMaskedDiffusion") -> "MdlmForMaskedDiffusion"
     config.folded = True
     state = {name: tensor.to(torch.float64, copy=True) for name, tensor in model.state_dict().items()}
     wide = {name: tensor for name, tensor in state.items() if "sigma_map" not in name and "adaLN" not in name}
-    time_embedding = cast(TimeEmbedding, copy.deepcopy(model.backbone.sigma_map)).double()
+    time_embedding = cast(TimeEmbedding, copy.deepcopy(backbone.sigma_map)).double()
     condition = time_embedding(torch.zeros(1, device=model.device))
 
     def modulation(prefix: str, parts: int) -> tuple[Tensor, ...]:
@@ -59,7 +59,7 @@ def fold_modulation(model: "MdlmForMaskedDiffusion") -> "MdlmForMaskedDiffusion"
         wide[f"{block}.mlp.2.weight"] *= mlp_gate[:, None]
         wide[f"{block}.mlp.2.bias"] *= mlp_gate
     shift, scale = modulation("backbone.output_layer", 2)
-    if model.backbone.curves is not None:  # the network that weighs curves reads what the output matrix reads
+    if backbone.curves is not None:  # the network that weighs curves reads what the output matrix reads
         fold_input("backbone.curves.scorer.0", "backbone.output_layer.norm_final", shift, scale, keep_norm=True)
     fold_input("backbone.output_layer.linear", "backbone.output_layer.norm_final", shift, scale)
     folded = type(model)(config).to(device=model.device, dtype=model.dtype)  # pyright: ignore[reportCallIssue]

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Set
 from itertools import compress
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import torch
 from datasets import Dataset
 
 from hf_targets.maths.losses import IGNORED
+
+LengthProtocol = Literal["predicted", "published", "conditional"]
+"""How the padding of a row counts; `masked_diffusion.rows.sentence_rows` tells them apart."""
 
 NUM_TOKENS, MAY_MASK = "num_tokens", "may_mask"
 """Columns: the tokens of text in a row with padding that is predicted, and where a row may be masked."""

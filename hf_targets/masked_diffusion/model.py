@@ -165,7 +165,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         Raises:
             ValueError: If the modulation is not constant (`time_conditioning`), or folded already.
         """
-        return cast(MdlmForMaskedDiffusion, fold_modulation(self))
+        return fold_modulation(self)
 
     def forward(
         self,

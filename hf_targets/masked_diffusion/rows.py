@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -12,15 +12,18 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.words import owners, word_starts
-from hf_targets.masked_diffusion.length_protocols import MAY_MASK, NUM_TOKENS, check_one_protocol, protocol_columns
+from hf_targets.masked_diffusion.length_protocols import (
+    MAY_MASK,
+    NUM_TOKENS,
+    LengthProtocol,
+    check_one_protocol,
+    protocol_columns,
+)
 from hf_targets.maths.losses import IGNORED
 
 _ROWS_AT_ONCE = 1000
 _COLUMNS = {name: List(Value("int64")) for name in ("input_ids", "attention_mask", "labels")}
 _COLUMNS = {**_COLUMNS, "num_words": Value("int64")}
-
-LengthProtocol = Literal["predicted", "published", "conditional"]
-"""How the padding of a row counts; `sentence_rows` tells them apart."""
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:

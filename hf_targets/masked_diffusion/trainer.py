@@ -2,9 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +13,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 
+from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.blocks import has_token
+from hf_targets.masked_diffusion.arguments import DiffusionTrainingArguments
 from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
 from hf_targets.masked_diffusion.length_protocols import (
     MAY_MASK,
@@ -30,9 +30,8 @@ from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
-from hf_targets.training.arguments import DiffusionTrainingArguments
-from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
-from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
+from hf_targets.training.averaged_trainer import AveragedTrainer
+from hf_targets.training.trainer import WORDS_COLUMN
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return default_data_collator(list(rows))
 
 
-class DiffusionTrainer(TargetTrainer):
+class DiffusionTrainer(AveragedTrainer):
     """Trainer of `MdlmForMaskedDiffusion`, plain or under peft.
 
     The data sets have `input_ids` and `labels`, which are the same but for labels of -100, tokens that are no targets;
@@ -94,12 +93,6 @@ class DiffusionTrainer(TargetTrainer):
     batches of any size and in any number of processes. What the numbers are and are not,
     `masked_diffusion.perplexity_bound` tells; they compare only with those of rows of the same `length_protocol`
     (`masked_diffusion.rows.sentence_rows`). The loss of a training batch is always for each label but -100.
-
-    **Averaged weights.** With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model`
-    and checkpoints save as the model (so that a checkpoint is the model whose numbers were logged, and the best one can
-    be loaded at the end), and what the model is left with when `train` returns. A checkpoint has the raw weights too,
-    in `averaging.safetensors`, from which a resumed training goes on just as an unbroken one would. Meanwhile the model
-    has its raw weights, but in callbacks on an evaluation and under `averaged_weights`.
 
     Args:
         data_collator: None pads on the right with a `DiffusionCollator` of the tokenizer (`processing_class`); without
@@ -122,14 +115,13 @@ class DiffusionTrainer(TargetTrainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
+        core = unwrapped(model)
         if not isinstance(core, MdlmForMaskedDiffusion):
             raise ValueError(f"a DiffusionTrainer trains MdlmForMaskedDiffusion, got {type(core).__name__}")
         if not isinstance(args, DiffusionTrainingArguments):
             raise ValueError(f"args must be DiffusionTrainingArguments, got {type(args).__name__}")
         self._core: MdlmForMaskedDiffusion = core
         self._noise: EvaluationNoise | None = None
-        self._averaging: AveragingCallback | None = None
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")
         mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer, or a mask in it
@@ -150,14 +142,6 @@ class DiffusionTrainer(TargetTrainer):
                 data_collator = DiffusionCollator(tokenizer)
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         self._loss_shifts_labels = False  # the first token is masked and predicted as any other
-        if args.ema_decay is not None:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError(
-                    f"ema_decay must be None where weights are sharded (FSDP, DeepSpeed), got {args.ema_decay}; the "
-                    "average is of whole weights, as every process of plain data parallelism has them"
-                )
-            self._averaging = AveragingCallback(args.ema_decay)
-            self.add_callback(self._averaging)
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
@@ -183,12 +167,6 @@ class DiffusionTrainer(TargetTrainer):
         if PLACE_COLUMN not in self._signature_columns:
             self._signature_columns = [*self._signature_columns, PLACE_COLUMN]
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as Trainer does; the average of the weights begins anew, or where the checkpoint to resume from was."""
-        if self._averaging is not None:
-            self._averaging.average = None
-        return super().train(*args, **kwargs)
-
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Take gradients, with noise of this process's own: Trainer seeds all processes alike."""
         if self.args.world_size == 1:
@@ -200,56 +178,13 @@ class DiffusionTrainer(TargetTrainer):
             torch.manual_seed(int(seed[0]))
             return super().training_step(model, inputs, *args, **kwargs)
 
-    @property
-    def _average(self) -> ExponentialAverage | None:
-        return None if self._averaging is None else self._averaging.average
-
-    def averaged_weights(self) -> AbstractContextManager[None]:
-        """Give the model its averaged weights for the time of a `with`; after training it has them anyway."""
-        return nullcontext() if self._average is None else self._average.applied()
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, with its averaged weights."""
-        with self.averaged_weights():
-            super().save_model(output_dir, _internal_call)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        if self._average is not None and self.args.should_save:
-            self._average.save(Path(output_dir) / AVERAGING_NAME)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        file = Path(resume_from_checkpoint) / AVERAGING_NAME
-        if file.is_file():
-            average = ExponentialAverage(cast(nn.Module, self.model), self.args.ema_decay or 0.0)
-            average.load(file)  # without an average too, as the optimizer's state is that of the raw weights
-            if self._averaging is not None:
-                self._averaging.average = average
-        elif self._averaging is not None:
-            logger.warning(
-                "%s has no %s: the average of the weights begins with those of the checkpoint",
-                resume_from_checkpoint,
-                AVERAGING_NAME,
-            )
-
-    def _load_best_model(self) -> None:
-        if self._averaging is not None:
-            self._averaging.finish()  # a checkpoint's model has averaged weights already
-        super()._load_best_model()
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate the averaged weights, which callbacks meanwhile find in the model."""
-        with self.averaged_weights():
-            return super().evaluate(*args, **kwargs)
-
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as Trainer does, with the times and masks of `evaluation_seed`; more of them for "test"."""
         is_test, seed = metric_key_prefix.split("_")[0] == "test", self.args.evaluation_seed
         draws = self.args.test_draws if is_test else self.args.evaluation_draws
         self._noise = EvaluationNoise(self._core, len(dataloader.dataset), num_draws=draws, seed=seed)
         kwargs["metric_key_prefix"] = metric_key_prefix
-        with self.averaged_weights(), torch.random.fork_rng([]):  # a data loader draws a number that nothing uses
+        with torch.random.fork_rng([]):  # a data loader draws a number that nothing uses
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def _get_dataloader(self, dataset: Any, description: str, **kwargs: Any) -> Any:

@@ -114,6 +114,14 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
             )
         super().__post_init__(**kwargs)
 
+    def describe(self) -> str:
+        """Return what a model of this configuration is, in a line."""
+        how = "as word differences" if self.target == "difference" else "directly"
+        return (
+            f"A {self.get_text_config().model_type} model with heads that predict the words after the next one, {how} "
+            f"(N = {self.ngram_size}, alpha {self.loss_weight:g})"
+        )
+
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration: vocabulary, layers and cache are the backbone's."""
         assert isinstance(self.backbone, PreTrainedConfig)  # made one when the configuration was

@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus
+from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.multitoken.self_generated import sample_blocks
 from hf_targets.multitoken.trainer import MultiTokenTrainer
-from hf_targets.training.arguments import MultiTokenTrainingArguments
 
 KINDS: dict[str, dict[str, Any]] = {
     "wdr": {"target": "difference", "head": "conditional"},

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
+from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.training.arguments import MultiTokenTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
 
 
@@ -52,7 +53,7 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
 
 def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
     """Return the model with future-word heads that this is, plain or under peft; None for any other model."""
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
+    core = unwrapped(model)
     return core if isinstance(core, MultiTokenForCausalLM) else None
 
 
@@ -85,7 +86,6 @@ class MultiTokenTrainer(TargetTrainer):
     """
 
     args: MultiTokenTrainingArguments
-    new_parts = "heads."
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         self.has_heads = heads_of(model) is not None
@@ -179,7 +179,8 @@ class _HeadsAlone(MultiTokenTrainer):
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train with everything but the heads frozen; sharded weights keep what they were sharded with."""
         assert self.model is not None
-        others = [p for name, p in self.model.named_parameters() if p.requires_grad and self.new_parts not in name]
+        heads = set(map(id, new_parameters(self.model)))
+        others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in heads]
         frozen = [] if self.is_fsdp_enabled else others
         for parameter in frozen:
             parameter.requires_grad_(False)
@@ -193,7 +194,8 @@ class _HeadsAlone(MultiTokenTrainer):
         """Take gradients, of which only the heads keep theirs where nothing is frozen."""
         loss = super().training_step(model, *args, **kwargs)
         if self.is_fsdp_enabled:
-            for name, parameter in model.named_parameters():
-                if self.new_parts not in name:
+            heads = set(map(id, new_parameters(model)))
+            for parameter in model.parameters():
+                if id(parameter) not in heads:
                     parameter.grad = None
         return loss

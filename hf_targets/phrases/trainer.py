@@ -11,12 +11,13 @@ from torch.utils.data import IterableDataset, RandomSampler, Sampler
 from transformers import EvalPrediction, PreTrainedModel, default_data_collator
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
+from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.training.arguments import DynamicVocabTrainingArguments
 from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
 
 _EVALUATION_SEED = 0  # of all trainings alike, so that their seeds are compared on the same phrases
@@ -24,8 +25,7 @@ _EVALUATION_SEED = 0  # of all trainings alike, so that their seeds are compared
 
 def has_phrases(model: nn.Module) -> bool:
     """Return whether this is a model with a dynamic vocabulary, plain or under peft."""
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
-    return isinstance(core, DynamicVocabForCausalLM)
+    return isinstance(unwrapped(model), DynamicVocabForCausalLM)
 
 
 class DynamicVocabTrainer(TargetTrainer):
@@ -51,7 +51,6 @@ class DynamicVocabTrainer(TargetTrainer):
     """
 
     args: DynamicVocabTrainingArguments
-    new_parts = "phrase_encoder."
 
     def __init__(
         self,

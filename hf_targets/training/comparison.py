@@ -11,8 +11,8 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_targets.multitoken.trainer import MultiTokenTrainer, heads_of
-from hf_targets.training.arguments import MultiTokenTrainingArguments, TargetTrainingArguments
+from hf_targets.backbones.new_parts import new_part_of
+from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
 from hf_targets.training.resuming import train
 from hf_targets.training.runs import Run
@@ -64,7 +64,7 @@ def train_row(
     patience: int | None = None,
     resume: bool = False,
     begin: Callable[[], object] | None = None,
-    make_trainer: Callable[..., TargetTrainer] = MultiTokenTrainer,
+    make_trainer: Callable[..., TargetTrainer],
 ) -> tuple[Row, TargetTrainer]:
     """Train a model, keep its checkpoint of the lowest validation perplexity, and measure that on the test text.
 
@@ -93,8 +93,8 @@ def train_row(
     check_row_folder(folder)
     set_seed(args.seed)
     model = make_model()
-    if isinstance(args, MultiTokenTrainingArguments) and heads_of(model) is None:
-        args.head_warmup_steps, args.head_learning_rate = None, None
+    if new_part_of(model) is None:
+        args = args.for_baseline()
     _check_length(model, corpus)
     trainer = make_trainer(
         model=model,
@@ -127,7 +127,7 @@ def train_rows(
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     patience: int | None = None,
-    make_trainer: Callable[..., TargetTrainer] | Mapping[str, Callable[..., TargetTrainer]] = MultiTokenTrainer,
+    make_trainer: Callable[..., TargetTrainer] | Mapping[str, Callable[..., TargetTrainer]],
 ) -> Iterator[tuple[list[Row], TargetTrainer]]:
     """Train every row with each seed, and yield after each one all rows so far, and its trainer with its model.
 

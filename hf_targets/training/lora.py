@@ -3,9 +3,8 @@
 import torch
 from transformers import PreTrainedModel
 
+from hf_targets.backbones.new_parts import new_part_of
 from hf_targets.extras import require
-from hf_targets.multitoken.trainer import heads_of
-from hf_targets.phrases.trainer import has_phrases
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: float = 0.0):
@@ -26,7 +25,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: floa
     if rank < 1:
         raise ValueError(f"the rank of LoRA must be 1 or more, got {rank}; None trains all of the model")
     peft = require("peft", extra="lora")
-    whole = "heads" if heads_of(model) is not None else "phrase_encoder" if has_phrases(model) else None
+    whole = new_part_of(model)
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,

@@ -6,7 +6,6 @@ from pathlib import Path
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
-from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.training.comparison import Row
 from hf_targets.training.tables import format_differences, format_table
 
@@ -107,7 +106,7 @@ def write_model_card(
     Args:
         folder: Where the checkpoint is.
         name: Of the model on the Hub, or of its folder.
-        config: Of the model, a `MultiTokenConfig` or a plain model's.
+        config: Of the model; that of a target describes it in its `describe()`.
         rows: All rows of the comparison.
         best: The row whose model this is.
         sample: A generated text.
@@ -164,13 +163,8 @@ def _describe_seeds(rows: Sequence[Row], best: Row) -> str:
 
 
 def _describe(config: PreTrainedConfig) -> str:
-    if not isinstance(config, MultiTokenConfig):
-        return f"A plain {config.model_type} model"
-    how = "as word differences" if config.target == "difference" else "directly"
-    return (
-        f"A {config.get_text_config().model_type} model with heads that predict the words after the next one, {how} "
-        f"(N = {config.ngram_size}, alpha {config.loss_weight:g})"
-    )
+    own_words = getattr(config, "describe", None)  # of a target's configuration
+    return f"A plain {config.model_type} model" if own_words is None else own_words()
 
 
 def generate_sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, seed: int) -> str:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from transformers import Trainer
 
 from hf_targets.backbones.alignment import mask_first_tokens
+from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.maths.losses import IGNORED
@@ -26,8 +27,6 @@ class TargetTrainer(Trainer):
         ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary.
     """
 
-    new_parts = ""
-    """Names of parameters that this is a part of belong to what a target adds to the backbone."""
     count_columns: tuple[str, ...] = (WORDS_COLUMN,)
     """Columns of numbers that a perplexity is divided by, which no model reads."""
     made_by = "hf_targets.pack_blocks makes them"
@@ -88,7 +87,7 @@ class TargetTrainer(Trainer):
         if self.optimizer is None and self.new_parts_learning_rate is not None:
             optimizer = super().create_optimizer(model)
             assert self.model is not None
-            ours = {id(p) for name, p in self.model.named_parameters() if self.new_parts in name}
+            ours = {id(parameter) for parameter in new_parameters(self.model)}
             for group in list(optimizer.param_groups):
                 new = [p for p in group["params"] if id(p) in ours]
                 group["params"] = [p for p in group["params"] if id(p) not in ours]

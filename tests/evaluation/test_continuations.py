@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets import train_bpe_tokenizer
 from hf_targets.evaluation.continuations import (
     Continuations,
     Prefix,
@@ -16,19 +16,6 @@ from tests.tiny_models import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
 TOKENIZER = train_bpe_tokenizer([TEXT] * 3, 300)
-
-
-def make_eager_model(wanted: int) -> tuple[DynamicVocabForCausalLM, PhraseVocabulary]:
-    """Return a model that takes phrases alone, of `wanted` tokens each, after its first step."""
-    backbone = make_backbone("gpt2", vocab_size=len(TOKENIZER))
-    model = DynamicVocabForCausalLM.from_base(backbone).eval()
-    vocabulary = PhraseVocabulary.from_token_ids([list(range(40, 40 + wanted))], TOKENIZER)
-    return model, vocabulary
-
-
-def prefer_phrases(input_ids, scores):
-    scores[:, : len(TOKENIZER)] -= 1000
-    return scores
 
 
 def test_prefixes_and_references_are_the_text_in_order():
@@ -64,18 +51,7 @@ def test_prefixes_begin_with_paragraphs_that_have_as_many_tokens_and_do_not_over
         take_prefixes(rows, 4, begin="sentences")
 
 
-def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
-    model, vocabulary = make_eager_model(wanted=4)
-    prefixes = [Prefix([5, 6, 7], []), Prefix([8, 9, 10], []), Prefix([11, 12, 13], [])]
-    given = {"new_tokens": 10, "batch_size": 2, "logits_processor": [prefer_phrases]}
-    result = continue_prefixes(model, prefixes, vocabulary_of=lambda tokens: vocabulary, **given)
-    assert result.tokens == [[40, 41, 42, 43, 40, 41, 42, 43, 40, 41]] * 3
-    assert result.num_steps == [3, 3, 3]
-    assert result.num_phrases == [3, 3, 3]
-    assert len(result.seconds) == len(result.phrase_seconds) == 3
-
-
-def test_without_phrases_it_is_plain_greedy_decoding():
+def test_without_expansions_it_is_plain_greedy_decoding():
     backbone = make_backbone("gpt2", vocab_size=len(TOKENIZER))
     prefix = Prefix([5, 6, 7], [])
     result = continue_prefixes(backbone, [prefix], new_tokens=6)

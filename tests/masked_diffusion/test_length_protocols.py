@@ -10,8 +10,9 @@ from datasets import Dataset
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.masked_diffusion.backbone import BackboneOutput
+from hf_targets.masked_diffusion.length_protocols import LengthProtocol
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
-from hf_targets.masked_diffusion.rows import DiffusionCollator, LengthProtocol, sentence_rows
+from hf_targets.masked_diffusion.rows import DiffusionCollator, sentence_rows
 from hf_targets.maths.losses import IGNORED
 from tests.diffusion_training import make_trainer
 from tests.mdlm_models import make_mdlm

@@ -7,10 +7,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
 from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.masked_diffusion.arguments import DiffusionTrainingArguments
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED
-from hf_targets.training.arguments import DiffusionTrainingArguments
 from hf_targets.training.averaging import AVERAGING_NAME
 from tests.diffusion_training import InOrder, blocks, bound, make_trainer, masked_blocks
 from tests.mdlm_models import MASK, clean_ids, make_mdlm

@@ -1,17 +1,21 @@
 import gc
 import weakref
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
 
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.multitoken.trainer import MultiTokenTrainer
-from hf_targets.training.comparison import train_row, train_rows
+from hf_targets.training import comparison
 from hf_targets.training.runs import Run
 from tests.multitoken.test_trainer import blocks
 from tests.tiny_models import make_backbone, make_model
 
+train_row, train_rows = (
+    partial(train, make_trainer=MultiTokenTrainer) for train in (comparison.train_row, comparison.train_rows)
+)
 CORPUS = {"train": blocks(16), "validation": blocks(8, seed=1), "test": blocks(8, seed=2)}
 
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hf_targets.training.arguments import MultiTokenTrainingArguments
+from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.training.outputs import remove_output
 from hf_targets.training.runs import RUN_NAME, Run
 from tests.training.test_outputs import make, names_in

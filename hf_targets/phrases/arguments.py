@@ -1,0 +1,32 @@
+"""Training arguments of models with a dynamic vocabulary."""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from hf_targets.training.arguments import TargetTrainingArguments
+
+
+@dataclass
+class DynamicVocabTrainingArguments(TargetTrainingArguments):
+    """Arguments of `DynamicVocabTrainer`."""
+
+    encoder_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the phrase encoder, under the same schedule; None: learning_rate."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.encoder_learning_rate is not None and self.encoder_learning_rate < 0:
+            raise ValueError(f"encoder_learning_rate must be 0 or more, got {self.encoder_learning_rate}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0 for a dynamic vocabulary, got {self.label_smoothing_factor}: the "
+                "uniform distribution over a table that changes with each batch is no target"
+            )
+        super().__post_init__()
+
+    def for_baseline(self) -> Self:
+        """Return a copy for a model without a phrase encoder: what asks for it is left out."""
+        args = super().for_baseline()
+        args.encoder_learning_rate = None
+        return args

@@ -1,0 +1,24 @@
+"""Prefixes continued with phrases of their own, for `evaluation.continuations`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hf_targets.evaluation.continuations import Expand, Prefix, Prepare
+from hf_targets.phrases.model import DynamicVocabForCausalLM
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+
+
+def with_phrases(model: DynamicVocabForCausalLM, vocabulary_of: Callable[[Sequence[int]], PhraseVocabulary]) -> Prepare:
+    """Return the `prepare` of `continue_prefixes` that gives each prefix a phrase vocabulary.
+
+    Args:
+        model: Embeds the phrases.
+        vocabulary_of: Called with the token ids of a prefix.
+    """
+
+    def prepare(prefixes: Sequence[Prefix], new_tokens: int) -> tuple[dict[str, Any], Sequence[Expand]]:
+        vocabularies = [vocabulary_of(prefix.tokens) for prefix in prefixes]
+        arguments = {"phrases": model.phrase_table(vocabularies), "max_new_static_tokens": new_tokens}
+        return arguments, [lambda id_, words=vocabulary: words.expand([id_]) for vocabulary in vocabularies]
+
+    return prepare
