@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
-from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+from transformers import PreTrainedModel, default_data_collator
 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.blocks import has_token
@@ -31,7 +31,7 @@ from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.averaged_trainer import AveragedTrainer
-from hf_targets.training.trainer import WORDS_COLUMN
+from hf_targets.training.trainer import WORDS_COLUMN, num_targets
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,6 @@ class DiffusionTrainer(AveragedTrainer):
             raise ValueError(f"args must be DiffusionTrainingArguments, got {type(args).__name__}")
         self._core: MdlmForMaskedDiffusion = core
         self._noise: EvaluationNoise | None = None
-        kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")
         mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer, or a mask in it
         if mask is not None and mask != self._mask_token_id:
@@ -204,34 +203,22 @@ class DiffusionTrainer(AveragedTrainer):
         finally:
             self.data_collator = training
 
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the loss, each row's bound for each draw, (rows, draws), and its tokens and words."""
-        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
+    def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, each row's bound for each draw (rows, draws), and its number of tokens of text."""
         assert self._noise is not None
-        places, labels = inputs[PLACE_COLUMN].tolist(), inputs["labels"]
-        with self.compute_loss_context_manager():
-            masks = inputs.get("attention_mask"), inputs.get(MAY_MASK)
-            nelbos = self._noise.row_nelbos(model, places, inputs["input_ids"], labels, *masks)
-        num_tokens = inputs.get(NUM_TOKENS, (labels != IGNORED).sum(dim=1))
-        num_words = inputs.get(WORDS_COLUMN, torch.zeros_like(num_tokens))
-        loss = nelbos.mean(dim=1).sum() / num_tokens.sum().clamp(min=1)
-        return loss, nelbos, torch.stack([num_tokens, num_words], dim=1)
+        labels, masks = inputs["labels"], (inputs.get("attention_mask"), inputs.get(MAY_MASK))
+        nelbos = self._noise.row_nelbos(model, inputs[PLACE_COLUMN].tolist(), inputs["input_ids"], labels, *masks)
+        num_tokens = inputs.get(NUM_TOKENS, num_targets(labels))
+        return nelbos.mean(dim=1).sum() / num_tokens.sum().clamp(min=1), nelbos, num_tokens
 
-    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
-        num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
-        nelbos = torch.as_tensor(predictions.predictions)
-        nelbo, error = mean_bound(nelbos, num_tokens)
+    def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
+        """Return the bound and what is made of it."""
+        nelbo, error = mean_bound(losses, num_tokens)
         # Trainer's own loss is a mean over batches, which depends on their size
         metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": perplexity(nelbo)}
         if num_words:
             metrics["word_perplexity"] = perplexity(nelbo * num_tokens / num_words)
         if error is not None:
             metrics["nelbo_standard_error"] = error
-            metrics["nelbo_margin"] = student_margin(error, nelbos.shape[1])
+            metrics["nelbo_margin"] = student_margin(error, losses.shape[1])
         return metrics

@@ -4,17 +4,15 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import EvalPrediction, PreTrainedModel, default_data_collator, set_seed
+from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
-from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
+from hf_targets.training.trainer import TargetTrainer, next_tokens, num_targets
 
 
 def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
@@ -91,7 +89,6 @@ class MultiTokenTrainer(TargetTrainer):
         self.has_heads = heads_of(model) is not None
         if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
             raise ValueError(f"{type(model).__name__} has no heads: leave out head_warmup_steps, head_learning_rate")
-        kwargs = {"compute_metrics": self._compute_metrics, "data_collator": default_data_collator, **kwargs}
         smoothing = args.label_smoothing_factor
         if self.has_heads:  # our model smooths its own labels: Trainer would take them away, and want all logits
             args.label_smoothing_factor = 0.0
@@ -147,30 +144,16 @@ class MultiTokenTrainer(TargetTrainer):
             inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the loss, each row's negative log-likelihoods, and each row's numbers of targets and words."""
-        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
-        targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-        num_targets = (targets != IGNORED).sum(dim=1)
-        num_words = inputs.pop(WORDS_COLUMN, torch.zeros_like(num_targets))
-        with torch.no_grad(), self.compute_loss_context_manager():
-            if self.has_heads:
-                outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
-                loss, nlls = outputs.loss, outputs.nlls
-            else:
-                loss, nlls = self._plain_losses(model, inputs, targets)
-        return loss.detach().mean(), nlls.double(), torch.stack([num_targets, num_words], dim=1)
+    def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, each row's negative log-likelihoods (rows, weights), and its number of targets."""
+        if not self.has_heads:
+            return super().row_losses(model, inputs)
+        outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
+        return outputs.loss, outputs.nlls, num_targets(next_tokens(inputs["labels"]))
 
-    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
-        nlls, counts = torch.as_tensor(predictions.predictions), torch.as_tensor(predictions.label_ids)
-        num_tokens, num_words = counts.sum(dim=0).tolist()
-        return perplexities(nlls.sum(dim=0), num_tokens, num_words, self.weights)
+    def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
+        """Return the `perplexities` of all weights."""
+        return perplexities(losses.sum(dim=0), num_tokens, num_words, self.weights)
 
 
 class _HeadsAlone(MultiTokenTrainer):

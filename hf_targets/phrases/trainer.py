@@ -6,19 +6,18 @@ import torch
 from accelerate.data_loader import SeedableRandomSampler
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import IterableDataset, RandomSampler, Sampler
-from transformers import EvalPrediction, PreTrainedModel, default_data_collator
+from transformers import PreTrainedModel, default_data_collator
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import num_rows
-from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.losses import perplexity
 from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.training.trainer import WORDS_COLUMN, TargetTrainer
+from hf_targets.training.trainer import TargetTrainer, next_tokens, num_targets
 
 _EVALUATION_SEED = 0  # of all trainings alike, so that their seeds are compared on the same phrases
 
@@ -74,7 +73,6 @@ class DynamicVocabTrainer(TargetTrainer):
                     f"phrase ids begin where the model's {vocab_size} tokens end, and the collator's begin at "
                     f"{data_collator.vocab_size}; make it with vocab_size={vocab_size}"
                 )
-        kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         super().__init__(model=model, args=args, data_collator=data_collator or default_data_collator, **kwargs)
 
     @property
@@ -121,32 +119,16 @@ class DynamicVocabTrainer(TargetTrainer):
             num_before=collator.num_batches_before,
         )
 
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the loss, each row's summed losses (in tokens, with phrases), and each row's number of targets."""
-        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
-        inputs.pop(WORDS_COLUMN, None)
-        targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-        with torch.no_grad(), self.compute_loss_context_manager():
-            if self.has_phrases:
-                outputs = model(**inputs, skip_logits=True)
-                loss = outputs.loss
-                losses = torch.stack([outputs.row_losses["token"], outputs.row_losses["phrase"]], dim=1)
-            else:
-                loss, losses = self._plain_losses(model, inputs, targets)
-        return loss.detach().mean(), losses.double(), (targets != IGNORED).sum(dim=1)[:, None]
+    def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, each row's summed losses (in tokens, with phrases), and its number of targets in tokens."""
+        if not self.has_phrases:
+            return super().row_losses(model, inputs)
+        outputs = model(**inputs, skip_logits=True)
+        losses = torch.stack([outputs.row_losses["token"], outputs.row_losses["phrase"]], dim=1)
+        return outputs.loss, losses, num_targets(next_tokens(inputs["labels"]))
 
-    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
-        sums = torch.as_tensor(predictions.predictions).sum(dim=0).tolist()
-        count = int(torch.as_tensor(predictions.label_ids).sum())
-        if not count:
-            raise ValueError(
-                "a perplexity needs at least one target, and all labels are -100, padding or a first token"
-            )
+    def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
+        """Return the perplexity in tokens, and with phrases that of the way of writing the text that was drawn."""
         names = ("perplexity", "best_path_perplexity")
-        return {name: perplexity(total / count) for name, total in zip(names, sums, strict=False)}
+        sums = losses.sum(dim=0).tolist()
+        return {name: perplexity(total / num_tokens) for name, total in zip(names, sums, strict=False)}

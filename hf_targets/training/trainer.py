@@ -9,15 +9,25 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
-from transformers import Trainer
+from transformers import EvalPrediction, Trainer, default_data_collator
 
 from hf_targets.backbones.alignment import mask_first_tokens
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, perplexity
 
 WORDS_COLUMN = "num_words"
+
+
+def next_tokens(labels: Tensor) -> Tensor:
+    """Return the label after each position of (batch, time), -100 after the last."""
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+
+
+def num_targets(targets: Tensor) -> Tensor:
+    """Return how many of the targets (batch, time) of each row are not -100, (batch,)."""
+    return (targets != IGNORED).sum(dim=1)
 
 
 class TargetTrainer(Trainer):
@@ -35,7 +45,8 @@ class TargetTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
         self._parts_since = 0
-        super().__init__(*args, **kwargs)
+        defaults = {"compute_metrics": self._compute_metrics, "data_collator": default_data_collator}
+        super().__init__(*args, **{**defaults, **kwargs})
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
@@ -116,12 +127,51 @@ class TargetTrainer(Trainer):
                 self._parts[name] += part * scale
         return (loss, outputs) if return_outputs else loss
 
-    def _plain_losses(self, model: nn.Module, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of a plain model, and each row's summed negative log-likelihood, (rows, 1)."""
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the loss, each row's losses (rows, kinds), and each row's numbers of targets and words (rows, 2)."""
+        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
+        words = inputs.pop(WORDS_COLUMN, None)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            loss, losses, counts = self.row_losses(model, inputs)
+        counts = torch.stack([counts, torch.zeros_like(counts) if words is None else words], dim=1)
+        return loss.detach().mean(), losses.double(), counts
+
+    def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `metrics` are made of: here, of a causal model that has nothing beside its backbone.
+
+        Args:
+            inputs: Of an evaluation batch, without what only counts words.
+        Returns: The loss, each row's summed negative log-likelihood (rows, 1), and each row's number of targets.
+        """
+        targets = next_tokens(inputs["labels"])
         outputs = model(**inputs)
         logits = outputs.logits.float().transpose(1, 2)
         nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
-        return outputs.loss, nlls.sum(dim=1)[:, None]
+        return outputs.loss, nlls.sum(dim=1)[:, None], num_targets(targets)
+
+    def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
+        """Return the metrics of an evaluation.
+
+        Args:
+            losses: (rows, kinds), of `row_losses`, of all rows.
+            num_tokens: Targets of all rows, at least one.
+            num_words: Words that they make; 0 where the data does not tell.
+        """
+        return {"perplexity": perplexity(losses[:, 0].sum().item() / num_tokens)}
+
+    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
+        num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
+        if not num_tokens:
+            raise ValueError(
+                "an evaluation needs at least one target, and all labels are -100, padding or first tokens"
+            )
+        return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with the parts of the loss beside the loss."""

@@ -11,8 +11,9 @@ from hf_targets.training.averaging import AVERAGING_NAME
 from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint
 from hf_targets.training.lora import add_lora
 from tests import diffusion_training
+from tests.multitoken import test_trainer as test_multitoken
+from tests.phrases import test_trainer as test_phrases
 from tests.tiny_models import make_backbone, make_dynamic_model, make_model
-from tests.training import test_multitoken, test_phrases
 
 MODELS = {
     "plain": lambda folder, **options: test_multitoken.make_trainer(folder, make_backbone("gpt2"), **options),

@@ -19,9 +19,10 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, Trainer
 from hf_targets.training.averaging import ExponentialAverage
 from tests import diffusion_training
 from tests.mdlm_models import make_mdlm
+from tests.multitoken import test_trainer as test_multitoken
+from tests.phrases import test_trainer as test_phrases
 from tests.tiny_models import make_dynamic_model, make_model
 from tests.trainer_runs import assert_same, losses, run_processes, weights
-from tests.training import test_multitoken, test_phrases
 
 CASES = {
     "difference_tied": lambda: make_model("gpt2"),
