@@ -12,11 +12,12 @@ from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_segments
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.masked_diffusion.sampling.canvas import blank_canvas, given_canvas
-from hf_targets.masked_diffusion.sampling.filling import Streamer
 from hf_targets.masked_diffusion.sampling.loop import fill_canvas
 from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput
-from hf_targets.masked_diffusion.sampling.settings import SamplerName, SamplerSettings
+from hf_targets.masked_diffusion.sampling.sampler import Sampler
+from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
+from hf_targets.masked_diffusion.sampling.window import Streamer
 
 
 class MaskedDiffusionGeneration:
@@ -32,7 +33,7 @@ class MaskedDiffusionGeneration:
         batch_size: int | None = None,
         max_length: int | None = None,
         num_steps: int | None = None,
-        sampler: SamplerName | str = "cached",
+        sampler: str | Sampler = "cached",
         temperature: float = 1.0,
         top_p: float | None = None,
         tokens_per_step: int | None = None,
@@ -69,6 +70,7 @@ class MaskedDiffusionGeneration:
             max_length: Tokens of the canvas, given ones counted: masks are appended up to it. A model of `predicted`
                 rows (`masked_diffusion.rows`) takes the length that they were padded to, and leaves padding at the end
                 of its text. None: as long as `input_ids`, or without them as the model's max_position_embeddings.
+            sampler: One of these names, that of a registered one, or a `Sampler` with its options.
             num_steps: Of `ancestral`, `cached`, `confidence`; None: as many as the row with the most masked tokens has.
             temperature: 0 takes the most probable token.
             top_p: Draws among the most probable tokens of the network, as few as reach this probability together.
@@ -89,7 +91,8 @@ class MaskedDiffusionGeneration:
         """
         check_segments(token_type_ids)
         config = self.config
-        settings = SamplerSettings(sampler, num_steps, tokens_per_step, entropy_bound)
+        options = {"num_steps": num_steps, "tokens_per_step": tokens_per_step, "entropy_bound": entropy_bound}
+        chosen = make_sampler(sampler, **options)
         draw = TokenDraw(
             Uniforms(generator, execution_device(self)),
             config.mask_token_id,
@@ -125,7 +128,7 @@ class MaskedDiffusionGeneration:
             output = fill_canvas(
                 self,
                 canvas,
-                settings,
+                chosen,
                 draw,
                 self.schedule,
                 window=config.max_position_embeddings,

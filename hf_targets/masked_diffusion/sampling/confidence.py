@@ -1,19 +1,22 @@
 """Unmasking by confidence: the tokens that the network is surest of come first."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from hf_targets.masked_diffusion.sampling.filling import Window
 from hf_targets.masked_diffusion.sampling.ranking import rank
-from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
+from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule
 from hf_targets.maths.unmasking_times import time_of_share
 
 
-def by_confidence(window: Window, settings: SamplerSettings, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-    """Fill a window by drawing a token at every masked place, and keeping those of the highest probability.
+@dataclass(frozen=True)
+class Confidence(Sampler):
+    """Fills a window by drawing a token at every masked place, and keeping those of the highest probability.
 
     The confidence of a place is the network's probability, without temperature or nucleus, of the token drawn there.
     Of equal ones the left is kept. The tokens not kept are drawn anew after the next evaluation.
@@ -22,21 +25,41 @@ def by_confidence(window: Window, settings: SamplerSettings, draw: TokenDraw, sc
     another model better for it. Report the entropy of what is generated beside perplexity.
 
     Args:
-        settings: `num_steps` shares the masked tokens of each row evenly among so many steps, one more in the first
+        num_steps: Shares the masked tokens of each row evenly among so many steps, one more in the first
             ones where it does not divide them; a row with fewer tokens than steps takes one a step.
-            `tokens_per_step` keeps so many at each step. None of both: one.
+        tokens_per_step: Tokens to keep at each step, in place of `num_steps`. None of both: one.
     Source: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), low-confidence remasking; Chang et al. 2022,
         "MaskGIT", which keeps more in later steps and adds noise to the confidence.
     """
-    at_start = window.masked.sum(dim=1)
-    step = 0
-    while (masked := window.masked).any():
-        places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
-        drawn = draw(places)
-        confidence = places.gather(1, drawn[:, None])[:, 0]
-        kept = most_confident(masked, confidence, _quota(at_start, step, settings))
-        window.fill(kept, drawn[kept[masked]])
-        step += 1
+
+    num_steps: int | None = None
+    tokens_per_step: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("num_steps", self.num_steps)
+        check_count("tokens_per_step", self.tokens_per_step)
+        if self.num_steps is not None and self.tokens_per_step is not None:
+            raise ValueError(
+                "num_steps and tokens_per_step both say how many tokens a step unmasks, got "
+                f"{self.num_steps} and {self.tokens_per_step}; leave out one of them"
+            )
+
+    def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
+        """Fill all that is masked in a window."""
+        at_start = window.masked.sum(dim=1)
+        step = 0
+        while (masked := window.masked).any():
+            places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
+            drawn = draw(places)
+            confidence = places.gather(1, drawn[:, None])[:, 0]
+            kept = most_confident(masked, confidence, self._quota(at_start, step))
+            window.fill(kept, drawn[kept[masked]])
+            step += 1
+
+    def _quota(self, at_start: Int[Tensor, "batch"], step: int) -> Int[Tensor, "batch"]:
+        if self.num_steps is None:
+            return torch.full_like(at_start, self.tokens_per_step or 1)
+        return at_start // self.num_steps + (step < at_start % self.num_steps)
 
 
 def most_confident(
@@ -51,9 +74,3 @@ def most_confident(
     doubt = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
     doubt[masked] = -confidence.double().clamp(min=-1e300)
     return masked & (rank(doubt) < quota[:, None])
-
-
-def _quota(at_start: Int[Tensor, "batch"], step: int, settings: SamplerSettings) -> Int[Tensor, "batch"]:
-    if settings.num_steps is None:
-        return torch.full_like(at_start, settings.tokens_per_step or 1)
-    return at_start // settings.num_steps + (step < at_start % settings.num_steps)

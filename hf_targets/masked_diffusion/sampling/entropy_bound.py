@@ -1,21 +1,22 @@
 """Entropy-bounded unmasking: as many tokens at once as hardly depend on each other."""
 
-import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from hf_targets.masked_diffusion.sampling.filling import Window
 from hf_targets.masked_diffusion.sampling.ranking import rank
-from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw
+from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule
 from hf_targets.maths.unmasking_times import time_of_share
 
 
-def by_entropy_bound(window: Window, settings: SamplerSettings, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-    """Fill a window from the places of the lowest entropy on, as many at once as the bound allows.
+@dataclass(frozen=True)
+class EntropyBound(Sampler):
+    """Fills a window from the places of the lowest entropy on, as many at once as the bound allows.
 
     Drawing tokens at once ignores how they depend on each other, by at most sum H - max H nats of their entropies H.
     Each evaluation unmasks the most places, by rising entropy, for which that is within the bound: always one.
@@ -24,15 +25,31 @@ def by_entropy_bound(window: Window, settings: SamplerSettings, draw: TokenDraw,
     this makes text more repetitive: report the entropy of what is generated beside perplexity.
 
     Args:
-        settings: `entropy_bound`, in nats: 0 unmasks one token at a time beside those that are certain, inf all.
+        entropy_bound: In nats: 0 unmasks one token at a time beside those that are certain, inf all.
     Source: Ben-Hamu et al. 2025, "Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking".
     """
-    bound = math.inf if settings.entropy_bound is None else settings.entropy_bound
-    at_start = window.masked.sum(dim=1)
-    while (masked := window.masked).any():
-        places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
-        chosen = within_bound(masked, entropies(places), bound)
-        window.fill(chosen, draw(places[chosen[masked]]))
+
+    entropy_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.entropy_bound is None:
+            raise ValueError(
+                "sampler='entropy_bound' needs entropy_bound, in nats: 0 unmasks a token at a time, more unmasks "
+                "several; try 0.1"
+            )
+        if not self.entropy_bound >= 0:
+            raise ValueError(
+                f"entropy_bound is in nats and must be 0 or more, got {self.entropy_bound}; 0 unmasks a token at a time"
+            )
+
+    def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
+        """Fill all that is masked in a window."""
+        assert self.entropy_bound is not None
+        at_start = window.masked.sum(dim=1)
+        while (masked := window.masked).any():
+            places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
+            chosen = within_bound(masked, entropies(places), self.entropy_bound)
+            window.fill(chosen, draw(places[chosen[masked]]))
 
 
 def entropies(log_probabilities: Float[Tensor, "places vocab"]) -> Float[Tensor, "places"]:

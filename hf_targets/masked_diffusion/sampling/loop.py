@@ -1,32 +1,17 @@
 """The loop behind `generate`: one window of the canvas after another, each filled by a sampler."""
 
-from functools import partial
-
-from hf_targets.masked_diffusion.sampling.ancestral import ancestral
 from hf_targets.masked_diffusion.sampling.canvas import Canvas
-from hf_targets.masked_diffusion.sampling.confidence import by_confidence
-from hf_targets.masked_diffusion.sampling.denoiser import Denoiser
-from hf_targets.masked_diffusion.sampling.entropy_bound import by_entropy_bound
-from hf_targets.masked_diffusion.sampling.filling import Filling, Streamer
-from hf_targets.masked_diffusion.sampling.first_hitting import first_hitting
 from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput
-from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
+from hf_targets.masked_diffusion.sampling.window import Denoiser, Filling, Streamer
 from hf_targets.maths.noise import NoiseSchedule
-
-_SAMPLERS = {
-    "ancestral": partial(ancestral, cached=False),
-    "cached": partial(ancestral, cached=True),
-    "first_hitting": first_hitting,
-    "confidence": by_confidence,
-    "entropy_bound": by_entropy_bound,
-}
 
 
 def fill_canvas(
     denoiser: Denoiser,
     canvas: Canvas,
-    settings: SamplerSettings,
+    sampler: Sampler,
     draw: TokenDraw,
     schedule: NoiseSchedule,
     *,
@@ -48,7 +33,7 @@ def fill_canvas(
     for start in window_starts(canvas.ids.shape[1], window, stride):
         part = filling.window(start, start + window)
         if part.masked.any():
-            _SAMPLERS[settings.sampler](part, settings, draw, schedule)
+            sampler.fill(part, draw, schedule)
     if streamer is not None:
         streamer.end()
     return filling.output()

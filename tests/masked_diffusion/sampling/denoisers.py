@@ -4,7 +4,7 @@ import torch
 
 from hf_targets.masked_diffusion.sampling.canvas import Canvas, blank_canvas, given_canvas
 from hf_targets.masked_diffusion.sampling.loop import fill_canvas
-from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
 from hf_targets.maths.noise import NoiseSchedule
 
@@ -73,8 +73,8 @@ def sample(denoiser, canvas, sampler="ancestral", *, seed=0, window=64, stride=N
     drawing = {key: options.pop(key) for key in ("temperature", "top_p", "float64") if key in options}
     schedule = NoiseSchedule(options.pop("schedule", "log_linear"))
     draw = TokenDraw(Uniforms(generator, CPU), MASK, **drawing)
-    settings = SamplerSettings(sampler, **options)
-    return fill_canvas(denoiser, canvas, settings, draw, schedule, window=window, stride=stride, streamer=streamer)
+    chosen = make_sampler(sampler, **options)
+    return fill_canvas(denoiser, canvas, chosen, draw, schedule, window=window, stride=stride, streamer=streamer)
 
 
 def canvas_of(ids, attention_mask=None, max_length=None):

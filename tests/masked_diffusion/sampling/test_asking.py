@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_targets.masked_diffusion.sampling.canvas import blank_canvas, given_canvas
-from hf_targets.masked_diffusion.sampling.settings import SamplerSettings
+from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from tests.masked_diffusion.sampling.denoisers import CPU, MASK, VOCAB, canvas_of
 
 
@@ -110,4 +110,4 @@ def test_a_blank_canvas_has_rows_and_columns(size, length, name):
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        SamplerSettings(**options)
+        make_sampler(**{"sampler": "cached", **options})

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.masked_diffusion.sampling import drawing
+from hf_targets.masked_diffusion.sampling import token_sampling
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms, keep_nucleus
 from tests.masked_diffusion.sampling.denoisers import CPU, MASK, VOCAB, chi_square
 
@@ -103,7 +103,7 @@ def test_temperature_0_needs_no_random_numbers():
 @pytest.mark.parametrize("entries", [1, 3 * VOCAB, 10**9])
 def test_tokens_do_not_depend_on_how_many_are_drawn_at_once(entries, monkeypatch):
     expected = make_draw()(random_log_p(50, VOCAB))
-    monkeypatch.setattr(drawing, "ENTRIES_AT_ONCE", entries)
+    monkeypatch.setattr(token_sampling, "ENTRIES_AT_ONCE", entries)
     assert torch.equal(make_draw()(random_log_p(50, VOCAB)), expected)
 
 

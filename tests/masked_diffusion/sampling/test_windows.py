@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.masked_diffusion.sampling.filling import Filling
 from hf_targets.masked_diffusion.sampling.loop import window_starts
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
+from hf_targets.masked_diffusion.sampling.window import Filling
 from tests.masked_diffusion.sampling.denoisers import MASK, SAMPLERS, VOCAB, Reader, canvas_of, sample
 
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)

@@ -6,8 +6,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hf_targets.masked_diffusion.sampling.canvas import Canvas
-from hf_targets.masked_diffusion.sampling.denoiser import Denoiser
 from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput
+
+
+class Denoiser(Protocol):
+    """A network that predicts the clean tokens of a canvas, a text of which some tokens are masked."""
+
+    def log_probabilities(
+        self,
+        canvas: Int[Tensor, "rows length"],
+        where: Bool[Tensor, "rows length"],
+        *,
+        attention_mask: Int[Tensor, "rows length"] | None,
+        timesteps: Float[Tensor, "rows"],
+    ) -> Float[Tensor, "places vocab"]:
+        """Return log p(clean token) at the places where `where` is true, row by row; there may be none."""
+        ...
 
 
 class Streamer(Protocol):

@@ -1,0 +1,43 @@
+"""The samplers by name."""
+
+from dataclasses import fields
+from typing import Any
+
+from hf_targets.masked_diffusion.sampling.ancestral import Ancestral, Cached
+from hf_targets.masked_diffusion.sampling.confidence import Confidence
+from hf_targets.masked_diffusion.sampling.entropy_bound import EntropyBound
+from hf_targets.masked_diffusion.sampling.first_hitting import FirstHitting
+from hf_targets.masked_diffusion.sampling.sampler import Sampler
+from hf_targets.registry import Registry
+
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "fill")
+"""The samplers by the name that `generate` takes; `SAMPLERS.register("mine", Mine)` adds one."""
+
+SAMPLERS.register("ancestral", Ancestral)
+SAMPLERS.register("cached", Cached)
+SAMPLERS.register("first_hitting", FirstHitting)
+SAMPLERS.register("confidence", Confidence)
+SAMPLERS.register("entropy_bound", EntropyBound)
+
+
+def make_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
+    """Return a sampler of a name with its options, of which those that are None are left at their defaults.
+
+    Raises:
+        ValueError: If the name or a value is out of range, or an option is not one of this sampler.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(sampler, Sampler):
+        if given:
+            raise ValueError(f"{sampler} has its options already, got {', '.join(given)} beside it; leave them out")
+        return sampler
+    cls = SAMPLERS[sampler]
+    taken = {option.name for option in fields(cls)}
+    for name, value in given.items():
+        if name not in taken:
+            takers = " and ".join(key for key, other in SAMPLERS.items() if name in {one.name for one in fields(other)})
+            raise ValueError(
+                f"{name} is an option of {takers}, got {value} with sampler={sampler!r}; leave it out, or take another "
+                "sampler"
+            )
+    return cls(**given)
