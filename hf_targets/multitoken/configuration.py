@@ -8,6 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
 from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.multitoken.head_kinds import HEADS
 
 BASE_FIELDS = (
     "ngram_size",
@@ -22,7 +23,6 @@ BASE_FIELDS = (
 """What a user chooses when putting heads on a base model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
-Head = Literal["mlp", "medusa", "conditional"]
 
 
 class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
@@ -62,11 +62,11 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
         default=None,
         metadata={"help": "Lambda in [0, 1]: share of the heads' earlier predictions in the logits; None: none."},
     )
-    head: Head = field(
+    head: str = field(
         default="mlp",
         metadata={
             "help": '"mlp": two linear layers with ReLU; "medusa": a residual SiLU block; "conditional": an MLP that '
-            "also reads the conjugate, so that a word difference depends on the words before it."
+            "also reads the conjugate, so that a word difference depends on the words before it. Or a registered one."
         },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
@@ -90,12 +90,12 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
                 f"ngram_size (N) counts the next word too and must be an integer, 2 or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
-        for name, value, allowed in (("target", self.target, Target), ("head", self.head, Head)):
-            if value not in get_args(allowed):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
-        if self.head == "conditional" and self.target != "difference":
+        for name, value, allowed in (("target", self.target, get_args(Target)), ("head", self.head, HEADS)):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        if HEADS[self.head].reads_conjugate and self.target != "difference":
             raise ValueError(
-                f'head="conditional" reads the conjugate of a word difference, and target is {self.target!r}; choose '
+                f'head="{self.head}" reads the conjugate of a word difference, and target is {self.target!r}; choose '
                 'target="difference", or another head'
             )
         if not self.loss_weight >= 0:  # not a number either

@@ -10,6 +10,7 @@ from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.multitoken.head_kinds import HEADS
 from hf_targets.multitoken.self_generated import sample_blocks
 from hf_targets.multitoken.trainer import MultiTokenTrainer
 
@@ -20,6 +21,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "medusa": {"target": "embedding", "head": "medusa"},
 }
 """Draft heads by name: what they predict, and what they are made of."""
+
+
+def settings_of(kind: str) -> dict[str, Any]:
+    """Return the fields of `MultiTokenConfig` of a kind of draft heads: one of `KINDS`, or any registered head.
+
+    A registered head predicts word differences if it reads their conjugate, and embeddings if not.
+
+    Raises:
+        ValueError: If there is none of that name; it names those there are.
+    """
+    if kind in KINDS:
+        return KINDS[kind]
+    if kind in HEADS:
+        return {"target": "difference" if HEADS[kind].reads_conjugate else "embedding", "head": kind}
+    raise ValueError(f"draft heads must be one of {', '.join({**KINDS, **HEADS})}, got {kind!r}")
 
 
 def load_base(name_or_path: str) -> PreTrainedModel:
@@ -69,15 +85,14 @@ def train_draft_heads(
     read without dropout, and not copied.
 
     Args:
-        kind: One of `KINDS`.
+        kind: As for `settings_of`.
         ngram_size: N: the heads draft up to N - 1 words.
     Raises:
         ValueError: If the kind is unknown.
     """
-    if kind not in KINDS:
-        raise ValueError(f"draft heads must be one of {', '.join(KINDS)}, got {kind!r}")
+    settings = settings_of(kind)
     set_seed(args.seed)
-    model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **KINDS[kind])
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **settings)
     model.backbone.requires_grad_(False)
     trainer = MultiTokenTrainer(model=model, args=args, train_dataset=train)
     trainer.train()

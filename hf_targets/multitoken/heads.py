@@ -1,75 +1,16 @@
-"""Future-word heads: small networks that share the output matrix of the model they sit on, or bring their own."""
+"""Future-token heads: small networks that share the output matrix of the model they sit on, or bring their own."""
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hf_targets.backbones.weight_access import call_inside
-from hf_targets.backbones.zero_linear import ZeroLinear
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.multitoken.configuration import MultiTokenConfig
-
-
-class MlpHead(nn.Module):
-    """Two d x d linear layers with ReLU between them: the paper's head, 8.39M parameters at d = 2048.
-
-    Source: Heo et al., equation (4) and appendix A.3.1. That the layers keep the width d is derived from the counts
-        given there; whether they have biases cannot be told from them.
-    """
-
-    def __init__(self, width: int, *, bias: bool) -> None:
-        super().__init__()
-        self.inner = nn.Linear(width, width, bias=bias)
-        self.outer = nn.Linear(width, width, bias=bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
-        return self.outer(F.relu(self.inner(hidden)))
-
-
-class MedusaHead(nn.Module):
-    """x + SiLU(W x + b), the identity at the start.
-
-    Source: Cai et al. 2024, "Medusa", section 2.1.1.
-    Departs: there b keeps its random start; ours is zero, so that a new head is exactly the identity.
-    """
-
-    def __init__(self, width: int, *, bias: bool) -> None:
-        super().__init__()
-        self.linear = ZeroLinear(width, width, bias=bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
-        return hidden + F.silu(self.linear(hidden))
-
-
-class ConditionalHead(nn.Module):
-    """The paper's head on the hidden state and the conjugate: two linear layers, 2d -> d -> d, with ReLU between them.
-
-    Both inputs are brought to root mean square 1 first, as their lengths differ by the model.
-
-    Departs: the paper's head sees the hidden state alone, and the words since then only enter by being added to what it
-        says. Reading them too, as Hydra's draft heads do (Ankner et al. 2024), makes its drafts right more often.
-    """
-
-    def __init__(self, width: int, *, bias: bool) -> None:
-        super().__init__()
-        self.inner = nn.Linear(2 * width, width, bias=bias)
-        self.outer = nn.Linear(width, width, bias=bias)
-
-    def forward(self, hidden: Tensor, conjugate: Tensor) -> Tensor:
-        """Map hidden states and conjugates (..., d) to predicted differences (..., d)."""
-        read = [F.rms_norm(part, part.shape[-1:]) for part in (hidden, conjugate)]
-        return self.outer(F.relu(self.inner(torch.cat(read, dim=-1))))
-
-
-_KINDS = {"mlp": MlpHead, "medusa": MedusaHead, "conditional": ConditionalHead}
+from hf_targets.multitoken.head_kinds import HEADS
 
 
 class FutureHeads(nn.Module):
-    """Heads 1 to N - 1; `heads[n - 1]` is head n, and calling it gives the vector before the conjugate is added.
-
-    A conditional head is called with the conjugate too.
+    """Heads 1 to N - 1; `heads[n - 1]` is head n, a `Head`.
 
     A module of its own rather than a ModuleList, so that peft can train it through `modules_to_save=["heads"]`.
 
@@ -80,8 +21,7 @@ class FutureHeads(nn.Module):
 
     def __init__(self, config: MultiTokenConfig, width: int, vocab_size: int | None = None) -> None:
         super().__init__()
-        head = _KINDS[config.head]
-        self.conditional = head is ConditionalHead
+        head = HEADS[config.head]
         self.differences = config.target == "difference"
         self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.ngram_size - 1))
         self.outputs: nn.ModuleList | None = None
@@ -122,9 +62,7 @@ class FutureHeads(nn.Module):
 
     def states(self, hidden: Tensor, count: int) -> Tensor:
         """Return what heads 1 to `count` make of hidden states (rows, d) before any word is known, (rows, count, d)."""
-        if self.conditional:
-            return hidden[:, None].expand(-1, count, -1)
-        return torch.stack([head(hidden) for head in self.layers[:count]], dim=1)
+        return torch.stack([head.begin(hidden) for head in self.layers[:count]], dim=1)  # pyright: ignore
 
     def complete(self, n: int, states: Tensor, words: Tensor | None) -> Tensor:
         """Return head n's predicted embeddings (rows, d) from its `states`, given the n words since then.
@@ -134,8 +72,7 @@ class FutureHeads(nn.Module):
         """
         if words is None or not self.differences:
             return states
-        conjugate = reconstruction_conjugates(words, n)[:, 0]
-        return (self.layers[n - 1](states, conjugate) if self.conditional else states) + conjugate
+        return self.layers[n - 1].complete(states, reconstruction_conjugates(words, n)[:, 0])  # pyright: ignore
 
     def forward(self, hidden: Tensor, words: Tensor | None, past: int = 0) -> list[Tensor]:
         """Return head n's predicted embeddings that are due among the last positions, for n = 1 to N - 1.
@@ -151,11 +88,10 @@ class FutureHeads(nn.Module):
         for n, head in enumerate(self.layers, start=1):
             first = max(past - n, 0)
             seen = hidden[:, first : max(time - n, first)]
-            if not self.differences or not seen.shape[1]:
-                predictions.append(seen if self.conditional else head(seen))
-                continue
-            assert words is not None
-            conjugates = reconstruction_conjugates(words[:, first:], n)
-            said = head(seen, conjugates) if self.conditional else head(seen)
-            predictions.append(said + conjugates)
+            predicted = head.begin(seen)  # pyright: ignore[reportCallIssue]
+            if self.differences and seen.shape[1]:
+                assert words is not None
+                conjugates = reconstruction_conjugates(words[:, first:], n)
+                predicted = head.complete(predicted, conjugates)  # pyright: ignore[reportCallIssue]
+            predictions.append(predicted)
         return predictions

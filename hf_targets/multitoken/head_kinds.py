@@ -1,0 +1,99 @@
+"""The kinds of heads: what one makes of a hidden state, before and after the tokens since then are known."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.registry import Registry
+
+
+class Head(nn.Module):
+    """One head; a kind has this as its base, is made with `width` (d) and `bias`, and maps (..., d) to (..., d).
+
+    Attributes:
+        reads_conjugate: Whether the kind needs the conjugate of a word difference, so that its target must be one.
+    """
+
+    reads_conjugate: ClassVar[bool] = False
+
+    def begin(self, hidden: Tensor) -> Tensor:
+        """Return what hidden states (..., d) say alone: a predicted embedding, or a difference to be completed."""
+        return self(hidden)
+
+    def complete(self, begun: Tensor, conjugate: Tensor) -> Tensor:
+        """Return the predicted embeddings (..., d), now that the conjugates (..., d) of the differences are known."""
+        return begun + conjugate
+
+
+class MlpHead(Head):
+    """Two d x d linear layers with ReLU between them: the paper's head, 8.39M parameters at d = 2048.
+
+    Source: Heo et al., equation (4) and appendix A.3.1. That the layers keep the width d is derived from the counts
+        given there; whether they have biases cannot be told from them.
+    """
+
+    def __init__(self, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width, bias=bias)
+        self.outer = nn.Linear(width, width, bias=bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
+        return self.outer(F.relu(self.inner(hidden)))
+
+
+class MedusaHead(Head):
+    """x + SiLU(W x + b), the identity at the start.
+
+    Source: Cai et al. 2024, "Medusa", section 2.1.1.
+    Departs: there b keeps its random start; ours is zero, so that a new head is exactly the identity.
+    """
+
+    def __init__(self, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.linear = ZeroLinear(width, width, bias=bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
+        return hidden + F.silu(self.linear(hidden))
+
+
+class ConditionalHead(Head):
+    """The paper's head on the hidden state and the conjugate: two linear layers, 2d -> d -> d, with ReLU between them.
+
+    Both inputs are brought to root mean square 1 first, as their lengths differ by the model.
+
+    Departs: the paper's head sees the hidden state alone, and the words since then only enter by being added to what it
+        says. Reading them too, as Hydra's draft heads do (Ankner et al. 2024), makes its drafts right more often.
+    """
+
+    reads_conjugate = True
+
+    def __init__(self, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2 * width, width, bias=bias)
+        self.outer = nn.Linear(width, width, bias=bias)
+
+    def forward(self, hidden: Tensor, conjugate: Tensor) -> Tensor:
+        """Map hidden states and conjugates (..., d) to predicted differences (..., d)."""
+        read = [F.rms_norm(part, part.shape[-1:]) for part in (hidden, conjugate)]
+        return self.outer(F.relu(self.inner(torch.cat(read, dim=-1))))
+
+    def begin(self, hidden: Tensor) -> Tensor:
+        """Return hidden states (..., d) as they are: nothing can be said before the conjugate is known."""
+        return hidden
+
+    def complete(self, begun: Tensor, conjugate: Tensor) -> Tensor:
+        """Return the predicted embeddings (..., d) of `begun` hidden states."""
+        return self(begun, conjugate) + conjugate
+
+
+HEADS: Registry[type[Head]] = Registry("head", "begin", "complete", "forward")
+"""The kinds by the name that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one."""
+
+HEADS.register("mlp", MlpHead)
+HEADS.register("medusa", MedusaHead)
+HEADS.register("conditional", ConditionalHead)
