@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
-from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, train_draft_heads
+from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of, train_draft_heads
 from hf_targets.training.outputs import TOKENIZER_OUTPUT, TRAINER_OUTPUT
 from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
@@ -49,8 +49,8 @@ class Setup(SeedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if unknown := set(self.kinds) - set(KINDS):
-            raise ValueError(f"kinds must be of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+        for kind in self.kinds:
+            settings_of(kind)
 
 
 def main() -> None:

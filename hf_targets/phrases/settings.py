@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -13,14 +14,13 @@ from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name
 from hf_targets.phrases.batches.retokenization import Retokenizer
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
-from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
-from hf_targets.phrases.mining.ngrams import PhraseMiner, TokenNgrams, WordNgrams
+from hf_targets.phrases.mining.miner import MiningTask
+from hf_targets.phrases.mining.miners import MINERS
 from hf_targets.phrases.vocabulary.tokenization import tokenizer_fingerprint
 from hf_targets.training.settings import parse_mapping
 
 _TEXTS_AT_ONCE = 1000
 _Settings = TypeVar("_Settings", bound="PhraseSettings")
-KINDS = ("words", "tokens", "fmm", "none")
 
 
 @dataclass
@@ -32,7 +32,10 @@ class PhraseSettings:
 
     phrases: str = field(
         default="words",
-        metadata={"help": 'N-words: "words", N-ids: "tokens", forward maximum matching: "fmm", or "none".'},
+        metadata={
+            "help": 'N-words: "words", N-ids: "tokens", forward maximum matching: "fmm", constituents: "parsing", or '
+            '"none".'
+        },
     )
     negatives: list[str] = field(
         default_factory=lambda: ["in_batch", "prefix", "self_retrieval"],
@@ -54,6 +57,7 @@ class PhraseSettings:
             '"at_tokens", where a token is the target; "everywhere".'
         },
     )
+    parser_models: str | None = field(default=None, metadata={"help": "Folder of a stanza pipeline, for parsing."})
     fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the corpus, for fmm."})
     projection: str = field(default="mlp", metadata={"help": 'From encoder to backbone: "mlp" or "linear".'})
     tie_phrase_embeddings: bool = field(default=True, metadata={"help": "One embedding for input and output."})
@@ -67,8 +71,8 @@ class PhraseSettings:
     kl_detach_teacher: bool = field(default=True, metadata={"help": "Whether the text in tokens is left as it is."})
 
     def __post_init__(self) -> None:
-        if self.phrases not in KINDS:
-            raise ValueError(f"phrases must be one of {', '.join(KINDS)}, got {self.phrases!r}")
+        if self.phrases not in (*MINERS, "none"):
+            raise ValueError(f"phrases must be one of {', '.join(MINERS)}, none, got {self.phrases!r}")
         if "corpus_retrieval" in self.negatives and self.phrases != "fmm":
             raise ValueError(
                 f'corpus_retrieval looks phrases up in a table of frequent ones, which phrases="fmm" has, got '
@@ -127,21 +131,17 @@ def make_collator(
         ValueError: If a setting is out of range, or negatives are to be generated without a model.
     """
     longest, retrieval, language_model, retokenizer = settings.max_phrase_tokens, None, None, None
-    miner: PhraseMiner
-    if settings.phrases == "words":
-        miner = WordNgrams(2, 5)
-    elif settings.phrases == "tokens":
-        miner = TokenNgrams(2, min(5, longest))
-    else:
-        rows = _token_ids(texts, tokenizer)
-        miner = ForwardMaximumMatching.mine(
-            rows,
-            min_count=settings.fmm_min_count,
-            max_tokens=longest,
-            excluded_ids=tokenizer.all_special_ids,  # pyright: ignore[reportArgumentType]
-        )
-        if "corpus_retrieval" in settings.negatives:
-            retrieval = CorpusRetrieval.from_corpus(rows, miner.phrases, num_successors=settings.num_successors)
+    rows = cache(partial(_token_ids, texts, tokenizer))  # read once, and only by what needs them
+    task = MiningTask(
+        rows,
+        max_tokens=longest,
+        min_count=settings.fmm_min_count,
+        excluded_ids=tokenizer.all_special_ids,  # pyright: ignore[reportArgumentType]
+        parser=settings.parser_models,
+    )
+    miner = MINERS[settings.phrases].for_task(task)
+    if "corpus_retrieval" in settings.negatives:
+        retrieval = CorpusRetrieval.from_corpus(rows(), miner.phrases, num_successors=settings.num_successors)
     if "generation" in settings.negatives:
         if settings.negatives_model is None:
             raise ValueError("negatives by generation take a causal language model; give negatives_model")

@@ -139,7 +139,7 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
     assert (model.config.head, model.config.target, model.config.ngram_size) == ("conditional", "difference", 4)
     original = AutoModelForCausalLM.from_pretrained(base).backbone.state_dict()
     assert all(torch.equal(tensor, original[name]) for name, tensor in model.backbone.state_dict().items())
-    with pytest.raises(ValueError, match="kinds must be of wdr, wdr-plain, simple, medusa, got tree"):
+    with pytest.raises(ValueError, match="must be one of wdr, wdr-plain, simple, medusa, mlp, conditional, got"):
         run("train_draft_heads", "--kinds", "tree", "--output_dir", str(tmp_path / "other"))
 
     arguments = ["--heads", str(tmp_path / "out"), "--num_prompts", "2", "--batch_sizes", "1", "2", "--rounds", "1"]

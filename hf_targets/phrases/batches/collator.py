@@ -14,7 +14,7 @@ from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseMatc
 from hf_targets.phrases.batches.interleaving import PhrasedText, choose_spans, usable_spans
 from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN
-from hf_targets.phrases.mining.ngrams import PhraseMiner
+from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 FalseNegatives = Literal["at_tokens", "everywhere", "keep"]

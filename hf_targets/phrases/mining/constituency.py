@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hf_targets.extras import require
+from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 
@@ -40,6 +41,16 @@ class ConstituencyPhrases:
             raise ValueError(f"a phrase has 2 tokens or more, and max_tokens is {max_tokens}; raise it, or give None")
         self.labels, self.max_tokens = frozenset(labels), max_tokens
         self._pipeline = _load(pipeline) if isinstance(pipeline, str | os.PathLike) else pipeline
+
+    @classmethod
+    def for_task(cls, task: MiningTask) -> "ConstituencyPhrases":
+        """Return the constituents that a parser finds."""
+        if task.parser is None:
+            raise ValueError(
+                "phrases of parsed sentences take a parser; give the folder of a stanza pipeline's models, as "
+                "stanza.download('en', model_dir=folder, processors='tokenize,pos,constituency') writes it"
+            )
+        return cls(task.parser, max_tokens=task.max_tokens)
 
     def spans(self, text: TokenizedText) -> np.ndarray:
         """Return the constituents of 2 to `max_tokens` tokens, (phrases, 2), sorted, distinct, without special ones.

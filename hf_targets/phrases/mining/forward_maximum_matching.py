@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _BREAK = -1  # in place of a token that no phrase holds
@@ -94,6 +95,12 @@ class ForwardMaximumMatching:
         saved = np.concatenate([counts for _, counts in levels]) * (sizes - 1)
         best = np.argsort(-saved, kind="stable")[:max_phrases]
         return cls(tokens[start : start + size].tolist() for start, size in zip(starts[best], sizes[best], strict=True))
+
+    @classmethod
+    def for_task(cls, task: MiningTask) -> "ForwardMaximumMatching":
+        """Return a table of the phrases that stand often enough in the texts."""
+        mined = {"max_tokens": task.max_tokens, "excluded_ids": task.excluded_ids}
+        return cls.mine(task.rows(), min_count=task.min_count, **mined)
 
     def spans(self, text: TokenizedText) -> np.ndarray:
         """Return the matches, (matches, 2) tokens [start, end); a special token is in none."""

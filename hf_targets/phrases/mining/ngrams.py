@@ -1,25 +1,14 @@
 """Where the phrases of a text are: windows of its tokens, or of its words."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
 from hf_targets.extras import require
+from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _QUOTES = ('"', "''", "``")  # the word tokenizer writes any of them as another
-
-
-class PhraseMiner(Protocol):
-    """Whatever finds the phrases of a text."""
-
-    def spans(self, text: TokenizedText) -> np.ndarray:
-        """Return the tokens [start, end) of each candidate: (phrases, 2) integers, sorted, distinct, 2 tokens or more.
-
-        Candidates may overlap, and none holds a special token.
-        """
-        ...
 
 
 class TokenNgrams:
@@ -42,6 +31,11 @@ class TokenNgrams:
                 f"a phrase has 2 tokens or more: 2 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}"
             )
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
+
+    @classmethod
+    def for_task(cls, task: MiningTask) -> "TokenNgrams":
+        """Return the windows of 2 to 5 tokens."""
+        return cls(2, min(5, task.max_tokens))
 
     def spans(self, text: TokenizedText) -> np.ndarray:
         """Return every window of `min_tokens` to `max_tokens` tokens without a special token."""
@@ -77,6 +71,11 @@ class WordNgrams:
             raise ValueError(f"max_tokens must be 2 or more, as a phrase has two tokens, got {max_tokens}")
         self.min_words, self.max_words, self.max_tokens = min_words, max_words, max_tokens
         self._tokenizer = require("nltk.tokenize", extra="phrases").NLTKWordTokenizer()
+
+    @classmethod
+    def for_task(cls, task: MiningTask) -> "WordNgrams":
+        """Return the runs of 2 to 5 words."""
+        return cls(2, 5)
 
     def spans(self, text: TokenizedText) -> np.ndarray:
         """Return every window of `min_words` to `max_words` words and 2 tokens or more, without a special token."""

@@ -11,7 +11,7 @@ from typing import Literal, Self, cast
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.phrases.mining.ngrams import PhraseMiner
+from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.file_rules import check_arrays, check_settings
 from hf_targets.phrases.vocabulary.files import ARRAYS_FILE, SETTINGS_FILE, read_phrases, write_phrases

@@ -1,0 +1,16 @@
+"""The phrase miners by name."""
+
+from typing import Any
+
+from hf_targets.phrases.mining.constituency import ConstituencyPhrases
+from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
+from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
+from hf_targets.registry import Registry
+
+MINERS: Registry[Any] = Registry("phrase miner", "spans", "for_task")
+"""Miners by the name that recipes take; `MINERS.register("mine", Mine)` adds one."""
+
+MINERS.register("words", WordNgrams)
+MINERS.register("tokens", TokenNgrams)
+MINERS.register("fmm", ForwardMaximumMatching)
+MINERS.register("parsing", ConstituencyPhrases)
