@@ -1,347 +1,217 @@
-"""What every model owes its user; a new model adds itself to the tables in `tests/tiny_models.py`."""
+"""What every model owes its user; a new model adds itself to the table in `tests/model_cases.py`."""
 
+import copy
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig
-from transformers.pytorch_utils import Conv1D
+from transformers import AutoConfig
 
-from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets.backbones.new_parts import new_parameters, new_part_of
+from hf_targets.training.lora import add_lora
 from tests.memory import realigned
-from tests.tiny_models import (
-    ATTENTIONS,
-    CACHED_FAMILIES,
-    FAMILIES,
-    KINDS,
-    TARGETS,
-    VOCAB,
-    make_any,
-    make_backbone,
-    make_dynamic_model,
-    make_model,
-    make_vocabulary,
-    new_part,
-    phrase_ids,
-    token_ids,
-    training_inputs,
-)
+from tests.model_cases import CASES
+from tests.trainer_runs import assert_same, weights
 
-families = pytest.mark.parametrize("family", FAMILIES)
-cached_families = pytest.mark.parametrize("family", CACHED_FAMILIES)
-targets = pytest.mark.parametrize("target", TARGETS)
-# in training Reformer takes multiples of its chunks alone, and a text with phrases is of any length
-TRAINABLE = [(family, kind) for family in FAMILIES for kind in KINDS if (family, kind) != ("reformer", "phrases")]
+every_model = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-@families
-@targets
-def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(family, target, tmp_path):
-    model = make_model(family, target=target, ensemble_weight=0.3)
-    ids = token_ids(2, 16)
-    model.save_pretrained(tmp_path)
-    assert not list(tmp_path.glob("*.bin"))
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "multitoken"
-    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
-    assert isinstance(again, MultiTokenForCausalLM)
-    for field in ("ngram_size", "target", "loss_weight", "ensemble_weight", "head", "head_bias"):
-        assert getattr(again.config, field) == getattr(model.config, field)
-    assert type(again.config.backbone) is type(model.config.backbone)
-    assert again.config.backbone is again.backbone.config
-    config = AutoConfig.from_pretrained(tmp_path)
-    assert MultiTokenConfig.from_dict(json.loads(config.to_json_string(use_diff=False))).to_dict() == config.to_dict()
-    expected, got = model(ids, labels=ids), again(ids, labels=ids)
-    assert torch.equal(got.logits, expected.logits)
-    assert torch.equal(got.loss, expected.loss)
-    tensors = model.state_dict()
-    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.state_dict().items())
+def chosen(attribute):
+    """Parametrize over the models whose case says yes."""
+    cases = {name: case for name, case in CASES.items() if getattr(case, attribute)}
+    return pytest.mark.parametrize("case", cases.values(), ids=cases)
 
 
-@families
-def test_a_saved_dynamic_vocabulary_comes_back_bit_for_bit_through_the_auto_class(family, tmp_path):
-    model, ids, vocabulary = make_dynamic_model(family, kl_direction="reverse"), phrase_ids(), make_vocabulary()
-    model.save_pretrained(tmp_path)
-    assert not list(tmp_path.glob("*.bin"))
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "dynamic_vocab"
-    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
-    assert isinstance(again, DynamicVocabForCausalLM)
-    assert again.config.kl_direction == "reverse"
-    for part, module in (("backbone", again.backbone), ("phrase_encoder", again.phrase_encoder.transformer)):
-        assert type(getattr(again.config, part)) is type(getattr(model.config, part))
-        assert getattr(again.config, part) is module.config
-    config = AutoConfig.from_pretrained(tmp_path)
-    assert DynamicVocabConfig.from_dict(json.loads(config.to_json_string(use_diff=False))).to_dict() == config.to_dict()
-    expected, got = (one(ids, labels=ids, phrases=vocabulary) for one in (model, again))
-    assert torch.equal(got.logits, expected.logits)
-    assert torch.equal(got.loss, expected.loss)
-    tensors = model.state_dict()
-    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.state_dict().items())
-
-
-@pytest.mark.parametrize(("family", "attention"), ATTENTIONS)
-def test_without_an_ensemble_the_logits_are_the_backbones_bit_for_bit(family, attention, tmp_path):
-    base = make_backbone(family)
-    base.save_pretrained(tmp_path)
-    ids = token_ids(2, 16)
-    mask = torch.ones_like(ids)
-    mask[0, 10:] = 0
-    bare = realigned(AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention))
-    model = realigned(MultiTokenForCausalLM.from_base(tmp_path, backbone_kwargs={"attn_implementation": attention}))
-    expected = bare(input_ids=ids, attention_mask=mask).logits
-    for weight in (None, 0.0):
-        assert torch.equal(model(input_ids=ids, attention_mask=mask, ensemble_weight=weight).logits, expected)
-    model.save_pretrained(tmp_path / "wrapped")
-    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "wrapped", attn_implementation=attention))
-    assert torch.equal(again(input_ids=ids, attention_mask=mask).logits, expected)
-
-
-@cached_families
-@targets
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_changes_nothing(family, target, side):
-    model = make_model(family, target=target)
-    rows = [token_ids(1, length, seed=length) for length in (7, 12)]
-    alone = [model(row, labels=row, ensemble_weight=0.3) for row in rows]
-    ids, mask = torch.zeros(2, 12, dtype=torch.long), torch.zeros(2, 12, dtype=torch.long)
-    for number, row in enumerate(rows):
-        place = slice(12 - row.shape[1], None) if side == "left" else slice(row.shape[1])
-        ids[number, place], mask[number, place] = row[0], 1
-    together = model(
-        ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        labels=ids.masked_fill(mask == 0, -100),
-        ensemble_weight=0.3,
-        nll_weights=[0.0, 0.3],
-    )
-    for number, (row, single) in enumerate(zip(rows, alone, strict=True)):
-        torch.testing.assert_close(together.logits[number][mask[number] == 1], single.logits[0], rtol=1e-4, atol=1e-4)
-        nlls = model(row, labels=row, nll_weights=[0.0, 0.3]).nlls[0]
-        torch.testing.assert_close(together.nlls[number], nlls, rtol=1e-4, atol=1e-4)
-    counts = [row.shape[1] - 1 for row in rows]
-    expected = sum(single.loss * count for single, count in zip(alone, counts, strict=True)) / sum(counts)
-    torch.testing.assert_close(together.loss, expected, rtol=1e-4, atol=1e-4)
-
-
-@families
-@targets
-def test_the_loss_is_the_weighted_sum_of_its_parts(family, target):
-    model = make_model(family, target=target, ngram_size=3, loss_weight=0.6)
-    ids = token_ids(2, 16)
-    output = model(ids, labels=ids)
-    next_word, *heads = output.loss_parts.values()
-    assert list(output.loss_parts) == ["next_word", "head_1", "head_2"]
-    torch.testing.assert_close(output.loss, next_word / 2 + 0.6 / 4 * sum(heads))
-
-
-@pytest.mark.parametrize(("family", "kind"), TRAINABLE)
-def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(family, kind):
-    model, batch = make_any(family, kind).train(), training_inputs(kind)
-    unused = {"backbone.lm_head.bias"} if family == "reformer" else set()  # Reformer does not add it
-    model(**batch).loss.backward()
-    missing = {name for name, parameter in model.named_parameters() if parameter.grad is None}
-    assert missing == unused
+def gradients(model, batch):
+    """Return the loss of a batch and a copy of every gradient."""
     model.zero_grad()
-    model.backbone.requires_grad_(False)
-    model(**batch).loss.backward()
-    assert all(p.grad is None for p in model.backbone.parameters())
-    assert all(p.grad is not None for p in new_part(model).parameters())
-    assert all(p.grad.abs().sum() > 0 for name, p in new_part(model).named_parameters() if ".k_proj.bias" not in name)
+    torch.manual_seed(3)
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@families
-def test_lora_trains_the_adapter_and_the_heads_alone(family):
-    base = make_model(family)
-    linear = (torch.nn.Linear, Conv1D)
-    layers = [name for name, module in base.backbone.base_model.named_modules() if isinstance(module, linear)]
-    config = LoraConfig(r=2, target_modules=layers, modules_to_save=["heads"], fan_in_fan_out=family == "gpt2")
-    if family == "reformer":
-        base.enable_input_require_grads()  # its reversible layers pass on no gradient otherwise
-    model = get_peft_model(base, config).train()
-    ids = token_ids(2, 16)
-    model(input_ids=ids, labels=ids).loss.backward()
-    trained = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert trained
-    assert all("lora_" in name or "heads.modules_to_save" in name for name in trained)
-    assert any("lora_" in name for name in trained)
-    assert sum("heads.modules_to_save" in name for name in trained) == 3 * 4
+@every_model
+def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(case, tmp_path):
+    model, batch = case.make(), case.batch()
+    model.save_pretrained(tmp_path)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == type(model).config_class.model_type
+    again = realigned(case.auto.from_pretrained(tmp_path))
+    assert type(again) is type(model) and not again.training
+    assert_same(weights(again), weights(model), rtol=0, atol=0)
+    one, other = model(**batch), again(**batch)
+    assert torch.equal(other.loss, one.loss)
+    assert one.logits is None or torch.equal(other.logits, one.logits)
 
 
-@cached_families
-@pytest.mark.parametrize("kind", ["difference", "phrases"])
-def test_gradient_checkpointing_gives_the_same_gradients(family, kind):
-    model, batch = make_any(family, kind).train(), training_inputs(kind)
-    model(**batch).loss.backward()
-    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+@every_model
+def test_the_configuration_survives_json(case, tmp_path):
+    config = case.make().config
+    config.save_pretrained(tmp_path)
+    kind = type(config)
+    texts = [config.to_json_string(use_diff=use_diff) for use_diff in (False, True)]
+    for again in (AutoConfig.from_pretrained(tmp_path), *(kind.from_dict(json.loads(text)) for text in texts)):
+        assert type(again) is kind
+        assert again.to_dict() | {"_name_or_path": ""} == config.to_dict() | {"_name_or_path": ""}
+
+
+@every_model
+def test_with_the_target_switched_off_it_is_the_model_without_bit_for_bit(case):
+    off, bare = case.off(case.make())
+    assert torch.equal(off, bare)
+
+
+@every_model
+def test_the_loss_is_the_weighted_sum_of_its_parts(case):
+    model = case.make()
+    output, shares = model(**case.batch()), case.part_weights(model)
+    assert output.loss_parts.keys() == shares.keys()
+    assert not any(part.requires_grad for part in output.loss_parts.values())
+    total = sum(shares[name] * part for name, part in output.loss_parts.items())
+    torch.testing.assert_close(output.loss, total)
+
+
+@every_model
+def test_a_step_without_a_target_has_loss_0_and_finite_gradients(case):
+    model = case.make().train()
+    for count in (None, 0, torch.tensor(0)):
+        output = model(**case.without_targets(), num_items_in_batch=count)
+        output.loss.backward()
+        assert output.loss == 0 and all(part == 0 for part in output.loss_parts.values())
+        assert all(p.grad is None or p.grad.eq(0).all() for p in model.parameters())
+
+
+@chosen("row_by_row")
+def test_rows_apart_add_up_to_the_step_of_the_batch(case):
+    model, batch = case.make().train(), case.batch()
+    whole, expected = gradients(model, batch)
     model.zero_grad()
+    rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(len(batch["input_ids"]))]
+    losses = [model(**row).loss for row in rows]
+    counts = [float((row["labels"][:, 1:] != -100).sum()) for row in rows]  # the first token is no target anywhere here
+    apart = [model(**row, num_items_in_batch=torch.tensor(sum(counts))).loss for row in rows]
+    torch.testing.assert_close(sum(apart), whole)
+    torch.testing.assert_close(torch.stack(apart) / torch.stack(losses), torch.tensor(counts) / sum(counts))
+    sum(apart).backward()
+    for name, parameter in model.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-5)
+
+
+@every_model
+def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(case):
+    model, batch = case.make().train(), case.batch()
+    _, found = gradients(model, batch)
+    assert dict(model.named_parameters()).keys() - found.keys() == case.unused
+    ours = list(map(id, new_parameters(model) or [next(model.parameters())]))
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in ours)
+    _, found = gradients(model, batch)
+    assert found.keys() == {name for name, parameter in model.named_parameters() if id(parameter) in ours}
+    # what is added to all keys alike changes no attention
+    assert all(gradient.abs().sum() > 0 for name, gradient in found.items() if ".k_proj.bias" not in name)
+
+
+@every_model
+def test_lora_trains_the_adapters_and_the_new_part_alone(case):
+    model, batch = case.make(), case.batch()
+    name, own = new_part_of(model), len(new_parameters(model))
+    model.enable_input_require_grads()  # the layers of some backbones pass on no gradient otherwise
+    tuned = add_lora(model, 2).train()
+    _, found = gradients(tuned, batch)
+    adapters = {key for key in found if "lora_" in key}
+    assert adapters
+    assert len(found.keys() - adapters) == own
+    assert all(f"{name}.modules_to_save" in key for key in found.keys() - adapters)
+    tuned.merge_and_unload()(**batch)
+
+
+@chosen("checkpoints")
+def test_gradient_checkpointing_gives_the_same_gradients(case):
+    model, batch = case.make().train(), case.batch()
+    _, expected = gradients(model, batch)
     model.gradient_checkpointing_enable()
     assert model.is_gradient_checkpointing
-    model(**batch).loss.backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-5, atol=1e-6)
+    _, found = gradients(model, batch)
+    assert_same(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@cached_families
-@targets
-def test_bfloat16_is_near_full_precision_with_a_float32_loss(family, target):
-    model = make_model(family, target=target)
-    ids = token_ids(2, 12)
-    full = model(ids, labels=ids, ensemble_weight=0.2)
-    half = model.bfloat16()(ids, labels=ids, ensemble_weight=0.2)
+@every_model
+def test_bfloat16_is_near_full_precision_with_a_float32_loss(case):
+    model, batch = case.make(), case.batch()
+    full = model(**batch)
+    half = model.bfloat16()(**batch)
     assert half.loss.dtype == torch.float32
-    assert half.logits.dtype == torch.bfloat16
     assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
 
 
-@cached_families
-def test_phrases_in_bfloat16_are_near_those_in_full_precision(family):
-    model, batch, ids, vocabulary = (
-        make_any(family, "phrases"),
-        training_inputs("phrases"),
-        phrase_ids(),
-        make_vocabulary(),
-    )
-    full, logits = model(**batch), model(ids, phrases=vocabulary).logits
-    half = model.bfloat16()(**batch)
-    assert half.loss.dtype == torch.float32
-    for name in ("phrase", "token"):
-        assert abs(half.loss_parts[name] / full.loss_parts[name] - 1) < 0.05
-    halved = model(ids, phrases=vocabulary).logits
-    assert halved.dtype == torch.bfloat16
-    assert (halved.float() - logits).std() < 0.1 * logits.std()
+@every_model
+def test_a_copy_is_a_model_of_its_own(case):
+    model, batch = case.make(), case.batch()
+    expected = model(**batch).loss
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(model(**batch).loss, expected)
+
+
+@every_model
+def test_threads_get_what_each_would_alone(case):
+    model, batch = case.make(), case.batch()
+
+    def work(count):
+        with torch.no_grad():
+            return model(**batch, num_items_in_batch=torch.tensor(count)).loss
+
+    expected = [work(count) for count in range(1, 7)]
+    with ThreadPoolExecutor(3) as pool:
+        torch.testing.assert_close(list(pool.map(work, range(1, 7))), expected)
+
+
+@every_model
+def test_bad_input_is_told_before_anything_is_computed(case):
+    model, batch = case.make(), case.batch()
+    ids, labels = batch["input_ids"], batch["labels"]
+    for changes, told in (
+        ({"labels": labels[:, 1:]}, r"labels must have the shape of input_ids, \(\d+, \d+\), got \(\d+, \d+\)"),
+        ({"labels": labels.float()}, "labels must be token ids, integers, got torch.float32"),
+        ({"labels": labels.masked_fill(labels == labels[0, 2], -7)}, r"labels must be in \[0, .*got -7"),
+        ({"labels": labels.masked_fill(labels == labels[0, 2], 10**6)}, r"labels must be in \[0, .*got 1000000"),
+        ({"input_ids": ids.masked_fill(ids == ids[0, 2], 10**6)}, r"input_ids must be in \[0, .*got 1000000"),
+        ({"input_ids": ids[:0], "labels": labels[:0]}, "at least one token"),
+        ({"return_dict": False}, "return_dict=False|always a"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model(**{**batch, **changes})
 
 
 _COMPILED = """
 import torch
-from tests.tiny_models import make_any, new_part, training_inputs
+from tests.model_cases import CASES
 
-for family, kinds in (("gpt_neo", ("difference", "embedding")), ("llama", ("difference", "embedding", "phrases"))):
-    for kind in kinds:
-        model, batch = make_any(family, kind).train(), training_inputs(kind)
-        results = []
-        for run in (model, torch.compile(model, backend="aot_eager")):
-            loss = run(**batch).loss
-            loss.backward()
-            results.append((loss.detach(), *(p.grad.clone() for p in new_part(model).parameters())))
-            model.zero_grad()
-        for one, other in zip(*results):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+for name, case in CASES.items():
+    if not case.compiles:
+        continue
+    torch._dynamo.reset()
+    model, batch = case.make().train(), case.batch()
+    results = []
+    for run in (model, torch.compile(model, backend="aot_eager")):
+        loss = run(**batch).loss
+        loss.backward()
+        results.append((loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)))
+        model.zero_grad()
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
 print("same")
 """
 
 
 def test_compiling_gives_the_same_loss_and_gradients():
     # in a process of its own: the shape checks of the test run cannot be compiled
-    command = [sys.executable, "-c", _COMPILED]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("same\n")
-
-
-@families
-@targets
-def test_no_position_sees_what_comes_after_it(family, target):
-    model = make_model(family, target=target)
-    ids = token_ids(1, 16)
-    changed = ids.clone()
-    changed[0, 9:] = (ids[0, 9:] + 7) % VOCAB
-    for weight in (0.0, 0.5):
-        torch.manual_seed(0)
-        before = model(ids, ensemble_weight=weight).logits[0, :9]
-        torch.manual_seed(0)
-        after = model(changed, ensemble_weight=weight).logits[0, :9]
-        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
-
-
-@families
-def test_no_position_sees_the_phrases_after_it(family):
-    model, vocabulary, ids = make_dynamic_model(family), make_vocabulary(), phrase_ids(2, 16)
-    changed = torch.cat([ids[:, :9], ids[:, 9:].flip(0, 1)], dim=1)
-    assert not torch.equal(changed, ids)
-    before, after = (model(given, phrases=vocabulary).logits[:, :9] for given in (ids, changed))
-    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
-
-
-@cached_families
-@pytest.mark.usefixtures("clear_choices")
-def test_cached_generation_is_uncached_generation(family):
-    model = make_model(family).double()
-    prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
-    cached = model.generate(**prompt, max_new_tokens=8, do_sample=False)
-    assert torch.equal(cached, model.generate(**prompt, max_new_tokens=8, do_sample=False, use_cache=False))
-    bare = model.backbone.generate(**prompt, max_new_tokens=8, do_sample=False)
-    assert torch.equal(cached, bare)
-
-
-@families
-@pytest.mark.parametrize("weight", [0.0, 0.4])
-@pytest.mark.usefixtures("clear_choices")
-def test_generation_takes_the_best_word_of_the_forward_pass(family, weight):
-    model = make_model(family).double()
-    ids = token_ids(1, 6)
-    generated = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, ensemble_weight=weight
-    )
-    for _ in range(generated.shape[1] - 6):
-        torch.manual_seed(0)
-        best = model(ids, ensemble_weight=weight).logits[:, -1].argmax(-1, keepdim=True)
-        ids = torch.cat([ids, best], dim=1)
-    assert torch.equal(generated, ids)
-
-
-def test_a_stateful_backbone_generates_what_it_would_alone():
-    config = MambaConfig(
-        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, bos_token_id=0, eos_token_id=0
-    )
-    backbone = AutoModelForCausalLM.from_config(config).eval()
-    prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
-    expected = backbone.generate(**prompt, max_new_tokens=5, do_sample=False)
-    model = MultiTokenForCausalLM.from_base(backbone).eval()
-    assert torch.equal(model.generate(**prompt, max_new_tokens=5, do_sample=False), expected)
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_static_cache_generates_the_same(family):
-    model = make_model(family).double()
-    prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
-    options = {"max_new_tokens": 4, "do_sample": False, "disable_compile": True}
-    static = model.generate(**prompt, **options, cache_implementation="static")
-    assert torch.equal(static, model.generate(**prompt, **options))
-
-
-@cached_families
-@pytest.mark.parametrize("weight", [0.0, 0.4])
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.usefixtures("clear_choices")
-def test_left_padded_rows_generate_what_each_does_alone(family, weight, beams):
-    model = make_model(family).double()
-    options = {"max_new_tokens": 5, "do_sample": False, "num_beams": beams, "ensemble_weight": weight}
-    rows = [token_ids(1, length, seed=length) for length in (4, 7)]
-    alone = [model.generate(row, attention_mask=torch.ones_like(row), **options)[0, row.shape[1] :] for row in rows]
-    ids, mask = torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
-    for number, row in enumerate(rows):
-        ids[number, 7 - row.shape[1] :], mask[number, 7 - row.shape[1] :] = row[0], 1
-    together = model.generate(ids, attention_mask=mask, pad_token_id=0, **options)[:, 7:]
-    for number, expected in enumerate(alone):
-        assert together[number, : len(expected)].tolist() == expected.tolist()
-
-
-@families
-def test_bad_input_is_told_before_anything_is_computed(family):
-    model = make_model(family)
-    ids = token_ids(2, 8)
-    with pytest.raises(ValueError, match=r"labels must have the shape of input_ids, \(2, 8\), got \(2, 7\)"):
-        model(ids, labels=ids[:, 1:])
-    with pytest.raises(ValueError, match=r"input_ids must be in \[0, 49\].*got 50"):
-        model(ids.masked_fill(ids == ids[0, 0], VOCAB))
-    with pytest.raises(ValueError, match=r"labels must be in \[0, 49\].*got -7"):
-        model(ids, labels=ids.masked_fill(ids == ids[0, 0], -7))
-    with pytest.raises(ValueError, match=r"labels must be token ids, integers, got torch.float32"):
-        model(ids, labels=ids.float())
-    with pytest.raises(ValueError, match=r"at least one token, got shape \(0, 8\)"):
-        model(ids[:0])
-    with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
-        model(ids, ensemble_weight=1.5)
-    with pytest.raises(ValueError, match="return_dict=False"):
-        model(ids, return_dict=False)
+    done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True)
+    assert done.stdout.endswith("same\n"), done.stderr

@@ -87,6 +87,11 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         self.post_init()
 
     @property
+    def new_part(self) -> str | None:
+        """The network that weighs several curves, which a model without has not; a single curve has no parameters."""
+        return None if self.backbone.curves is None else "backbone.curves"
+
+    @property
     def schedule(self) -> NoiseSchedule:
         """How fast tokens are masked."""
         config = cast(MdlmConfig, self.config)

@@ -1,5 +1,7 @@
 """LoRA on the backbone, and what a target adds trained in full beside it."""
 
+import re
+
 import torch
 from transformers import PreTrainedModel
 
@@ -31,9 +33,9 @@ def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: floa
         lora_alpha=alpha,
         lora_dropout=dropout,
         target_modules="all-linear",
-        exclude_modules=None if whole is None else rf".*\b{whole}\..*",
+        exclude_modules=None if whole is None else rf".*\b{re.escape(whole)}\..*",
         modules_to_save=None if whole is None else [whole],
-        task_type="CAUSAL_LM",
+        task_type="CAUSAL_LM" if hasattr(model, "prepare_inputs_for_generation") else None,
     )
     with torch.random.fork_rng():
         torch.manual_seed(torch.initial_seed())

@@ -19,18 +19,6 @@ kinds = pytest.mark.parametrize("kind", ["difference", "phrases"])
 wrappers = pytest.mark.parametrize("kind", [MultiTokenForCausalLM, DynamicVocabForCausalLM])
 
 
-@pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_without_a_target_has_loss_0_and_finite_gradients(kind, count):
-    model, batch = make_any("gpt2", kind).train(), training_inputs(kind)
-    for name in batch.keys() & {"labels", "phrase_targets"}:
-        batch[name] = torch.full_like(batch[name], IGNORED)
-    output = model(**batch, num_items_in_batch=count)
-    output.loss.backward()
-    assert output.loss == 0 and all(part == 0 for part in output.loss_parts.values())
-    assert all(parameter.grad.eq(0).all() for parameter in model.parameters())
-
-
 @families
 @kinds
 def test_a_configuration_answers_for_its_backbone(kind, family):
