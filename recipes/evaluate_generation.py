@@ -26,18 +26,14 @@ from hf_targets import (
     PhraseVocabulary,
     TokenNgrams,
     WordNgrams,
-    load_corpus,
-)
-from hf_targets.data.documents import documents_of
-from hf_targets.evaluation.continuations import (
-    PrefixBegin,
     continue_prefixes,
-    format_column_differences,
-    format_columns,
+    documents_of,
+    load_corpus,
     measure_continuations,
     take_prefixes,
+    with_phrases,
 )
-from hf_targets.phrases.continuations import with_phrases
+from hf_targets.evaluation.continuations import PrefixBegin, format_column_differences, format_columns
 from hf_targets.training.outputs import write_json
 from hf_targets.training.seeds import SeedSettings
 from hf_targets.training.settings import parse

@@ -22,13 +22,13 @@ from hf_targets import (
     MultiTokenForCausalLM,
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
+    add_lora,
     load_corpus,
     pack_blocks,
     train_bpe_tokenizer,
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import is_better, train_rows
-from hf_targets.training.lora import add_lora
 from hf_targets.training.model_card import create_repository, save_with_card, upload_folder
 from hf_targets.training.outputs import MODEL_OUTPUT
 from hf_targets.training.runs import Run

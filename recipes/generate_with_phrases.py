@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, set_seed
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, TokenNgrams, WordNgrams
-from hf_targets.phrases.highlighting import mark_in_terminal, phrase_page
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, TokenNgrams, WordNgrams, mark_in_terminal, phrase_page
 from hf_targets.training.settings import parse
 
 

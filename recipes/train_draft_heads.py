@@ -19,9 +19,9 @@ from itertools import product
 import torch
 from transformers import AutoTokenizer
 
-from hf_targets import MultiTokenTrainingArguments
+from hf_targets import MultiTokenTrainingArguments, train_draft_heads
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
-from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of, train_draft_heads
+from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
 from hf_targets.training.outputs import TOKENIZER_OUTPUT, TRAINER_OUTPUT
 from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder

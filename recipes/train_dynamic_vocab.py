@@ -24,6 +24,7 @@ from hf_targets import (
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
     PhraseCollator,
+    add_lora,
     load_corpus,
     pack_blocks,
     train_bpe_tokenizer,
@@ -31,7 +32,6 @@ from hf_targets import (
 from hf_targets.evaluation.continuations import format_columns
 from hf_targets.phrases.settings import PhraseSettings, make_collator, phrase_rows
 from hf_targets.training.comparison import train_rows
-from hf_targets.training.lora import add_lora
 from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse

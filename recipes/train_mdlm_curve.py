@@ -27,12 +27,15 @@ from hf_targets import (
     MdlmConfig,
     MdlmForMaskedDiffusion,
     SentenceCurve,
+    add_missing_tokens,
     load_corpus,
+    sentence_rows,
     train_bpe_tokenizer,
+    wrapped_blocks,
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.masked_diffusion.length_protocols import LengthProtocol
-from hf_targets.masked_diffusion.rows import add_missing_tokens, mask_token_id, sentence_rows, wrapped_blocks
+from hf_targets.masked_diffusion.rows import mask_token_id
 from hf_targets.training.comparison import train_rows
 from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder

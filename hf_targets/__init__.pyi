@@ -1,0 +1,65 @@
+# The public names, each from where it is made: `hf_targets/__init__.py` reads this file, and so do editors and type
+# checkers. A name is imported when it is first asked for.
+
+from .curves.configuration import CurveConfig as CurveConfig
+from .curves.sentence_curve import SentenceCurve as SentenceCurve
+from .data.blocks import pack_blocks as pack_blocks
+from .data.corpora import load_corpus as load_corpus
+from .data.documents import documents_of as documents_of
+from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
+from .data.tokenization import word_level_tokenizer as word_level_tokenizer
+from .evaluation.continuations import continue_prefixes as continue_prefixes
+from .evaluation.continuations import measure_continuations as measure_continuations
+from .evaluation.continuations import take_prefixes as take_prefixes
+from .masked_diffusion.arguments import DiffusionTrainingArguments as DiffusionTrainingArguments
+from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
+from .masked_diffusion.model import MdlmForMaskedDiffusion as MdlmForMaskedDiffusion
+from .masked_diffusion.perplexity_bound import perplexity_bound as perplexity_bound
+from .masked_diffusion.rows import DiffusionCollator as DiffusionCollator
+from .masked_diffusion.rows import add_missing_tokens as add_missing_tokens
+from .masked_diffusion.rows import sentence_rows as sentence_rows
+from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
+from .masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput as MaskedDiffusionGenerationOutput
+from .masked_diffusion.sampling.sampler import Sampler as Sampler
+from .masked_diffusion.sampling.samplers import SAMPLERS as SAMPLERS
+from .masked_diffusion.sampling.streaming import CanvasStreamer as CanvasStreamer
+from .masked_diffusion.sampling.streaming import CanvasTrace as CanvasTrace
+from .masked_diffusion.trainer import DiffusionTrainer as DiffusionTrainer
+from .multitoken.arguments import MultiTokenTrainingArguments as MultiTokenTrainingArguments
+from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
+from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
+from .multitoken.draft_heads import train_draft_heads as train_draft_heads
+from .multitoken.drafting.output import DraftedGenerationOutput as DraftedGenerationOutput
+from .multitoken.head_kinds import HEADS as HEADS
+from .multitoken.head_kinds import Head as Head
+from .multitoken.medusa import MedusaReport as MedusaReport
+from .multitoken.medusa import load_medusa_heads as load_medusa_heads
+from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
+from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
+from .phrases.arguments import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
+from .phrases.batches.collator import PhraseCollator as PhraseCollator
+from .phrases.batches.generated_negatives import Generation as Generation
+from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
+from .phrases.batches.negatives import InBatch as InBatch
+from .phrases.batches.negatives import PreBatch as PreBatch
+from .phrases.batches.negatives import Prefixes as Prefixes
+from .phrases.batches.negatives import SelfRetrieval as SelfRetrieval
+from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
+from .phrases.continuations import with_phrases as with_phrases
+from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
+from .phrases.encoder import PhraseEncoder as PhraseEncoder
+from .phrases.highlighting import mark_in_terminal as mark_in_terminal
+from .phrases.highlighting import phrase_page as phrase_page
+from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
+from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
+from .phrases.mining.miners import MINERS as MINERS
+from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
+from .phrases.mining.ngrams import WordNgrams as WordNgrams
+from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
+from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
+from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
+from .retrieval.documents import DocumentRetriever as DocumentRetriever
+from .retrieval.vector_index import PhraseIndex as PhraseIndex
+from .training.lora import add_lora as add_lora
+
+__version__: str
