@@ -2,10 +2,8 @@
 
 import copy
 import logging
-import os
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self, cast
 
 from safetensors import safe_open
@@ -21,6 +19,7 @@ from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.weight_access import whole_state_dict
 from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 from hf_targets.backbones.wrapping import load_base
+from hf_targets.files import written_together
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 
 logger = logging.getLogger(__name__)
@@ -62,13 +61,9 @@ class CheckpointMixin(StrictLoading):
         config.heads_only = True
         config.architectures = [type(self).__name__]
         state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
-        folder = Path(save_directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix=".heads-") as unfinished:
-            save_file(state, Path(unfinished, HEADS_NAME), metadata={"format": "pt", _FINGERPRINT: base.to_json()})
+        with written_together(save_directory, HEADS_NAME, CONFIG_NAME) as unfinished:
+            save_file(state, unfinished / HEADS_NAME, metadata={"format": "pt", _FINGERPRINT: base.to_json()})
             config.save_pretrained(unfinished)
-            for file in (HEADS_NAME, CONFIG_NAME):
-                os.replace(Path(unfinished, file), folder / file)
 
     def _unchanged_base(self, name: str) -> Fingerprint:
         """Return the fingerprint of the base model, once it is certain that the backbone still is that model."""

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from hf_targets.backbones.published import find_checkpoint, read_tensors
 from hf_targets.backbones.weight_access import call_inside, whole_state_dict
 from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 from hf_targets.backbones.wrapping import load_base
+from hf_targets.files import written_together
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 
 logger = logging.getLogger(__name__)
@@ -139,13 +139,9 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
     values |= {"hidden_size": width, "vocab_size": vocab_size, "truncated_vocab_size": vocab_size}
     values |= {"medusa_fc_bias": config.head_bias, "original_lm_head": not config.own_outputs}
     values |= {"base_model_name_or_path": config.base_model_name_or_path}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as unfinished:
-        save_file(tensors, Path(unfinished, "model.safetensors"), metadata={"format": "pt"})
-        Path(unfinished, "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        for name in ("model.safetensors", "config.json"):
-            os.replace(Path(unfinished, name), folder / name)
+    with written_together(folder, "model.safetensors", "config.json") as unfinished:
+        save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+        (unfinished / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def _refuse_whole_model(file: Path, *, has_heads: bool) -> NoReturn:

@@ -5,10 +5,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_targets.extras import require
+from hf_targets.files import written_together
 
 _VERSION = 1
 _INDEX, _SETTINGS = "phrase_index.faiss", "phrase_index.json"
@@ -17,15 +17,10 @@ _KEYS = {"mode", "dim", "count", "num_probes", "fingerprint", "sha256"}
 
 def write_index(folder: str | os.PathLike[str], index: Any, settings: Mapping[str, Any]) -> None:
     """Write `index` and its `settings` to `folder`, made if missing; a failure leaves what was there."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".phrase_index-", dir=folder) as unfinished:
-        new_index, new_settings = Path(unfinished, _INDEX), Path(unfinished, _SETTINGS)
-        require("faiss", extra="phrases").write_index(index, str(new_index))
-        told = {"version": _VERSION, **settings, "sha256": _sha256(new_index)}
-        new_settings.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-        new_index.replace(folder / _INDEX)
-        new_settings.replace(folder / _SETTINGS)
+    with written_together(folder, _INDEX, _SETTINGS) as unfinished:
+        require("faiss", extra="phrases").write_index(index, str(unfinished / _INDEX))
+        told = {"version": _VERSION, **settings, "sha256": _sha256(unfinished / _INDEX)}
+        (unfinished / _SETTINGS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:

@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.maths.losses import IGNORED
-from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseMatcher, PhraseWindow, padded
+from hf_targets.maths.trie import TokenTrie
+from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseWindow, padded
 from hf_targets.phrases.batches.interleaving import PhrasedText, choose_spans, usable_spans
 from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN
@@ -229,14 +230,14 @@ class PhraseCollator:
     ) -> Iterator[tuple[int, int, int]]:
         if self.false_negatives == "keep":
             return
-        matcher = PhraseMatcher(entries.numbers)
+        trie = TokenTrie(entries.numbers)
         for row, (text, spans) in enumerate(zip(texts, pieces, strict=True)):
             places = {start: (place - 1, end) for place, (start, end) in enumerate(spans) if place > 0}
-            for position, phrase in matcher.matches(text.tokens):
-                place, end = places.get(position, (None, 0))
-                is_target = end == position + len(phrase)
-                if place is None or is_target or (end > position + 1 and self.false_negatives == "at_tokens"):
+            for start, stop in trie.matches(text.tokens):
+                place, end = places.get(start, (None, 0))
+                is_target = end == stop
+                if place is None or is_target or (end > start + 1 and self.false_negatives == "at_tokens"):
                     continue
-                entry = entries.numbers[phrase]
+                entry = entries.numbers[text.tokens[start:stop]]
                 if entries.row_mask[row, entry]:
                     yield row, place, entry

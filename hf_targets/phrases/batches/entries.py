@@ -1,6 +1,6 @@
 """The phrases of one training batch: distinct entries, each the first tokens of a window that is encoded once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,30 +17,6 @@ class PhraseWindow(NamedTuple):
     shortest: int
     row: int | None
     """The row whose table they stand in, where rows do not share them; None: every row's."""
-
-
-class PhraseMatcher:
-    """Finds every appearance of a set of phrases, overlapping or not, in time linear in the text.
-
-    >>> list(PhraseMatcher([(1, 2), (1, 2, 3), (2, 3)]).matches((1, 2, 1, 2, 3)))
-    [(0, (1, 2)), (2, (1, 2)), (2, (1, 2, 3)), (3, (2, 3))]
-    """
-
-    def __init__(self, phrases: Iterable[Phrase]) -> None:
-        self._phrases = frozenset(phrases)
-        lengths: dict[Phrase, set[int]] = {}
-        for phrase in self._phrases:
-            lengths.setdefault(phrase[:MIN_PHRASE_TOKENS], set()).add(len(phrase))
-        self._lengths = {start: sorted(found) for start, found in lengths.items()}
-
-    def matches(self, tokens: Phrase) -> Iterator[tuple[int, Phrase]]:
-        """Yield (position, phrase) from left to right, and the shorter phrase first."""
-        find, phrases, num_tokens = self._lengths.get, self._phrases, len(tokens)
-        for position, start in enumerate(pairwise(tokens)):
-            for length in find(start, ()):
-                phrase = tokens[position : position + length]
-                if position + length <= num_tokens and phrase in phrases:
-                    yield position, phrase
 
 
 class PhraseEntries:

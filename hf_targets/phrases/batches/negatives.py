@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.batches.entries import (
     MIN_PHRASE_TOKENS,
     Phrase,
-    PhraseMatcher,
     PhraseWindow,
     checked_num_successors,
 )
@@ -99,9 +99,8 @@ class SelfRetrieval:
     def windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:
         """Yield each appearance with its successors, the one that was chosen as a phrase included."""
         for row, text in enumerate(texts):
-            for position, phrase in PhraseMatcher(text.phrases).matches(text.tokens):
-                end = position + len(phrase) + self.num_successors
-                yield PhraseWindow(text.tokens[position:end], len(phrase) + 1, row)
+            for start, end in TokenTrie(text.phrases).matches(text.tokens):
+                yield PhraseWindow(text.tokens[start : end + self.num_successors], end - start + 1, row)
 
 
 class CorpusRetrieval:
@@ -142,16 +141,14 @@ class CorpusRetrieval:
         short = next((phrase for phrase in table if len(phrase) < MIN_PHRASE_TOKENS), None)
         if short is not None:
             raise ValueError(f"phrases must have at least {MIN_PHRASE_TOKENS} tokens, got {short}; leave it out")
-        matcher = PhraseMatcher(table)
+        trie = TokenTrie(table)
         found: dict[Phrase, dict[Phrase, None]] = {}
         for text in corpus:
             tokens = tuple(map(int, text.ids if isinstance(text, TokenizedText) else text))
-            for position, phrase in matcher.matches(tokens):
-                kept = found.setdefault(phrase, {})
-                if max_continuations is None or len(kept) < max_continuations:
-                    continuation = tokens[position : position + len(phrase) + num_successors]
-                    if len(continuation) > len(phrase):
-                        kept[continuation] = None
+            for start, end in trie.matches(tokens):
+                kept = found.setdefault(tokens[start:end], {})
+                if (max_continuations is None or len(kept) < max_continuations) and end < len(tokens):
+                    kept[tokens[start : end + num_successors]] = None
         return cls({phrase: tuple(kept) for phrase, kept in found.items()})
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
@@ -37,15 +38,7 @@ class ForwardMaximumMatching:
                 "a table needs phrases, each of 2 token ids or more, none negative, got "
                 f"{'no phrase' if wrong is None else wrong}; leave out what is shorter"
             )
-        self._nodes: dict[int, int] = {}  # the child of a node (0 is the root) for a token id, which has 32 bits
-        self._is_end = bytearray(1)
-        for phrase in self.phrases:
-            node = 0
-            for id_ in phrase:
-                node = self._nodes.setdefault(node << 32 | id_, len(self._is_end))
-                if node == len(self._is_end):
-                    self._is_end.append(False)
-            self._is_end[node] = True
+        self._trie = TokenTrie(self.phrases)
 
     def __len__(self) -> int:
         return len(self.phrases)
@@ -109,23 +102,11 @@ class ForwardMaximumMatching:
             ids = [_BREAK if id_ in text.special_ids else id_ for id_ in ids]
         spans, start = [], 0
         while start < len(ids):
-            end = self._longest(ids, start)
+            end = self._trie.longest(ids, start)
             if end is not None:
                 spans.append((start, end))
             start = start + 1 if end is None else end
         return np.array(spans, np.int64).reshape(-1, 2)
-
-    def _longest(self, ids: list[int], start: int) -> int | None:
-        """Return the end of the longest phrase that begins at `start`."""
-        node, longest = 0, None
-        for place in range(start, len(ids)):
-            child = self._nodes.get(node << 32 | ids[place])
-            if child is None:
-                break
-            node = child
-            if self._is_end[node]:
-                longest = place + 1
-        return longest
 
 
 def _joined(corpus: Iterable[TokenizedText] | Iterable[Sequence[int]], excluded_ids: Collection[int]) -> np.ndarray:

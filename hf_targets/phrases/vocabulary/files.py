@@ -4,12 +4,13 @@ import json
 import os
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+
+from hf_targets.files import written_together
 
 ARRAYS_FILE = "phrase_vocabulary.safetensors"
 SETTINGS_FILE = "phrase_vocabulary.json"
@@ -21,12 +22,9 @@ def write_phrases(folder: str | os.PathLike, settings: dict[str, Any], arrays: d
     content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     settings = {"format_version": FORMAT_VERSION, "arrays_sha256": sha256(content).hexdigest(), **settings}
     text = json.dumps({**settings, "settings_sha256": _checksum(settings)}, indent=1)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=".phrases-") as unfinished:
-        for name, data in ((ARRAYS_FILE, content), (SETTINGS_FILE, text.encode())):
-            Path(unfinished, name).write_bytes(data)
-        for name in (ARRAYS_FILE, SETTINGS_FILE):
-            os.replace(Path(unfinished, name), Path(folder, name))
+    with written_together(folder, ARRAYS_FILE, SETTINGS_FILE) as unfinished:
+        (unfinished / ARRAYS_FILE).write_bytes(content)
+        (unfinished / SETTINGS_FILE).write_bytes(text.encode())
 
 
 def read_phrases(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

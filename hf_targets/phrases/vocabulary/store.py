@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from torch import Tensor
 
+from hf_targets.maths.trie import TokenTrie
+
 _Item = TypeVar("_Item")
 TokenIds = Sequence[int] | np.ndarray | Tensor
 
@@ -167,23 +169,14 @@ class PhraseStore:
 
     def contract(self, token_ids: TokenIds) -> list[int]:
         """Return `token_ids` with phrases in place of their tokens: from left to right, the longest one each time."""
-        if self._lengths is None:
-            lengths: dict[tuple[int, ...], set[int]] = {}
-            for phrase in self._ids:
-                lengths.setdefault(phrase[:2], set()).add(len(phrase))
-            self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
+        if self._trie is None:
+            self._trie = TokenTrie(self._ids)
         tokens = tuple(integers(token_ids))
         contracted, place = [], 0
         while place < len(tokens):
-            for length in self._lengths.get(tokens[place : place + 2], ()):
-                phrase_id = self._ids.get(tokens[place : place + length])
-                if phrase_id is not None:
-                    contracted.append(phrase_id)
-                    place += length
-                    break
-            else:
-                contracted.append(tokens[place])
-                place += 1
+            end = self._trie.longest(tokens, place)
+            contracted.append(tokens[place] if end is None else self._ids[tokens[place:end]])
+            place = place + 1 if end is None else end
         return contracted
 
     def _append(self, phrase: tuple[int, ...], *, is_alive: bool) -> int:
@@ -198,7 +191,7 @@ class PhraseStore:
     def _forget(self) -> None:
         """Drop what was derived from the phrases, since they changed."""
         self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        self._lengths: dict[tuple[int, ...], list[int]] | None = None  # of the phrases that begin with two tokens
+        self._trie: TokenTrie | None = None
 
     def _checked(self, phrase: TokenIds, place: int) -> tuple[int, ...]:
         tokens = tuple(integers(phrase))

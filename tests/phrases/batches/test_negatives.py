@@ -6,7 +6,6 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
 from hf_targets.phrases.batches.collator import PhraseCollator
-from hf_targets.phrases.batches.entries import PhraseMatcher
 from hf_targets.phrases.batches.interleaving import PhrasedText
 from hf_targets.phrases.batches.negatives import (
     CorpusRetrieval,
@@ -293,20 +292,6 @@ def test_sources_together_give_the_union_of_what_each_gives(texts, corpus):
     assert together == [set().union(*(each[row] for each in alone)) for row in range(len(texts))]
     shared = tables(collator([*sources, InBatch()])(rows_of(texts)))
     assert shared == [set().union(*together)] * len(texts)
-
-
-@law
-@given(text=st.lists(st.sampled_from(PLAIN), max_size=20), phrases=st.sets(st.tuples(*[st.sampled_from(PLAIN)] * 3)))
-def test_a_matcher_finds_every_appearance_in_order(text, phrases):
-    phrases = phrases | {phrase[:2] for phrase in list(phrases)[::2]}
-    found = list(PhraseMatcher(phrases).matches(tuple(text)))
-    places = [
-        (place, tuple(text[place : place + length]))
-        for place in range(len(text))
-        for length in (2, 3)
-        if place + length <= len(text)
-    ]
-    assert found == [(place, phrase) for place, phrase in places if phrase in phrases]
 
 
 def test_names_give_the_sources():

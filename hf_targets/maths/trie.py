@@ -1,0 +1,59 @@
+"""A set of token sequences, looked up in a text."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+class TokenTrie:
+    """Sequences of token ids as a tree, so that all that begin at a place of a text are found in one walk.
+
+    Args:
+        sequences: Each one or more ids, in [0, 2^32).
+
+    >>> trie = TokenTrie([(1, 2), (1, 2, 3), (2, 3)])
+    >>> list(trie.matches([1, 2, 1, 2, 3]))
+    [(0, 2), (2, 4), (2, 5), (3, 5)]
+    >>> trie.longest([1, 2, 1, 2, 3], 2), trie.longest([1, 2], 1)
+    (5, None)
+    """
+
+    def __init__(self, sequences: Iterable[Sequence[int]] = ()) -> None:
+        self._nodes: dict[int, int] = {}  # the child of a node (0 is the root) for a token id, which has 32 bits
+        self._is_end = bytearray(1)
+        for sequence in sequences:
+            self.add(sequence)
+
+    def add(self, sequence: Sequence[int]) -> None:
+        """Add a sequence, which may be there already."""
+        node, nodes, is_end = 0, self._nodes, self._is_end
+        for id_ in sequence:
+            node = nodes.setdefault(node << 32 | id_, len(is_end))
+            if node == len(is_end):
+                is_end.append(False)
+        is_end[node] = True
+
+    def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield the (start, end) of each sequence in a text, by rising start, and the shorter one first."""
+        find, is_end, length = self._nodes.get, self._is_end, len(tokens)
+        for start in range(length):
+            node = find(tokens[start])
+            place = start + 1
+            while node is not None:
+                if is_end[node]:
+                    yield start, place
+                if place == length:
+                    break
+                node = find(node << 32 | tokens[place])
+                place += 1
+
+    def longest(self, tokens: Sequence[int], start: int) -> int | None:
+        """Return the end of the longest sequence that begins at `start`, None if none does."""
+        find, is_end = self._nodes.get, self._is_end
+        node, longest = 0, None
+        for place in range(start, len(tokens)):
+            child = find(node << 32 | tokens[place])
+            if child is None:
+                break
+            node = child
+            if is_end[node]:
+                longest = place + 1
+        return longest
