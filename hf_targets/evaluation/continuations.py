@@ -16,6 +16,7 @@ from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
+from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_difference, format_mean
 
 PrefixBegin = Literal["rows", "anywhere"]
@@ -258,6 +259,4 @@ def _difference(seeds: Sequence[Mapping[str, float]], reference: Sequence[Mappin
 
 def _table(rows: Mapping[str, Sequence[Mapping[str, float]]], cell_of: Mapping[str, Callable[[str], str]]) -> str:
     names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(rows.values()))))
-    lines = [["model", *names], ["---", *["---:"] * len(names)]]
-    lines += [[model, *map(cell, names)] for model, cell in cell_of.items()]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown_table(["model", *names], [[model, *map(cell, names)] for model, cell in cell_of.items()])

@@ -12,11 +12,12 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
+from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.extras import require
 
 GIVEN = "given features"
@@ -176,18 +177,16 @@ def text_features(
     backbone: Any = model
     while backbone.base_model is not backbone:
         backbone = backbone.base_model
-    order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
     features = np.empty(0)
     with without_dropout(model):
-        for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            ids = pad_sequence([rows[place] for place in places], batch_first=True)
-            lengths = torch.tensor([len(rows[place]) for place in places])
-            mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        for places in by_length(list(map(len, rows)), batch_size):
+            ids, mask = padded_rows([rows[place] for place in places])
             output = backbone(
                 input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
             )
-            last = output.last_hidden_state[torch.arange(len(places)), (lengths - 1).to(execution_device(model))]
+            last = output.last_hidden_state[
+                torch.arange(len(places)), (mask.sum(dim=1) - 1).to(execution_device(model))
+            ]
             if not len(features):
                 features = np.empty((len(rows), last.shape[-1]), np.float32)
             features[places] = last.float().cpu().numpy()
@@ -207,9 +206,7 @@ def _load(
 
 
 def _longest(model: PreTrainedModel, max_length: int | None) -> int:
-    positions = getattr(
-        model.config.get_text_config(), "max_position_embeddings", None
-    )  # not every model has a last position
+    positions = max_positions(model.config)  # not every model has a last position
     if max_length is None:
         return 1024 if positions is None else min(1024, positions)
     if max_length < 1 or (positions is not None and max_length > positions):

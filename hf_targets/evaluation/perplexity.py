@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
@@ -230,9 +231,7 @@ def _negative_log_likelihoods(
     model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
 ) -> list[Tensor]:
     """Return for each row the negative log-likelihoods of its targets, in float64, reading long rows first."""
-    positions = getattr(
-        model.config.get_text_config(), "max_position_embeddings", None
-    )  # not every model has a last position
+    positions = max_positions(model.config)  # not every model has a last position
     for place, (ids, _) in enumerate(rows):
         if positions is not None and len(ids) > positions:
             raise ValueError(

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_targets.evaluation.timing import settled_time
+from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_mean
 
 
@@ -143,10 +144,7 @@ def format_speeds(speeds: Sequence[Speed]) -> str:
 
     Speeds of one name, such as those of heads trained with several seeds, become a mean with its standard error.
     """
-    lines = [
-        "| decoding | tokens / s | x plain | tokens / pass | accepted / pass | same text |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    columns, lines = ["decoding", "tokens / s", "x plain", "tokens / pass", "accepted / pass", "same text"], []
     plain = speeds[0].tokens_per_second
     for name in dict.fromkeys(speed.name for speed in speeds):
         seeds = [speed for speed in speeds if speed.name == name]
@@ -158,5 +156,5 @@ def format_speeds(speeds: Sequence[Speed]) -> str:
             format_mean([speed.accepted_per_pass for speed in seeds]),
             f"{min(speed.same for speed in seeds):.0%}",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown_table(columns, lines)

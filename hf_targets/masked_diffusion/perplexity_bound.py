@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
+from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
 from hf_targets.masked_diffusion.length_protocols import (
@@ -133,17 +134,15 @@ def perplexity_bound(
     check_one_protocol(protocols)
     noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
     measured = [place for place, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
-    measured.sort(key=lambda place: -len(blocks[place][0]))  # rows of a length together
     nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
     with without_dropout(model):
-        for start in range(0, len(measured), batch_size):
-            places = measured[start : start + batch_size]
+        for numbers in by_length([len(blocks[place][0]) for place in measured], batch_size):
+            places = [measured[number] for number in numbers]
             ids, labels, may_mask = (
                 pad_sequence([blocks[place][column] for place in places], batch_first=True, padding_value=fill)
                 for column, fill in enumerate((0, IGNORED, 0))
             )
-            lengths = torch.tensor([len(blocks[place][0]) for place in places])
-            mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+            _, mask = padded_rows([blocks[place][0] for place in places])
             batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
             nelbos[places] = noise.row_nelbos(model, places, *batch).double().cpu()
     nelbo, error = mean_bound(nelbos, num_tokens)

@@ -19,6 +19,7 @@ from transformers.generation.stopping_criteria import (
 )
 
 from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import embedding_rows
 from hf_targets.maths.mixing import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
@@ -170,7 +171,7 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every word on its own
         cache = model_kwargs["past_key_values"]
-        max_positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        longest = max_positions(self.config)
         # Transformers' loop reads the whole prompt again if a cache holds some of it already
         alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
@@ -188,7 +189,7 @@ class HeadsGenerationMixin(GenerationMixin):
                 self,
                 input_ids,
                 settings=drafting,
-                max_positions=max_positions,
+                max_positions=longest,
                 processors=logits_processor,
                 criteria=stopping_criteria,
                 config=config,
@@ -196,7 +197,7 @@ class HeadsGenerationMixin(GenerationMixin):
                 **model_kwargs,
             )
         drafter = ChainDrafter(self, config)
-        lengths = {"max_length": config.max_length, "max_positions": max_positions}
+        lengths = {"max_length": config.max_length, "max_positions": longest}
         candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, **lengths)
         output = super()._assisted_decoding(
             input_ids,

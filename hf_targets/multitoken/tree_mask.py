@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
 
 
@@ -22,7 +23,7 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo
         windows.append(config.window_size)
-    longest = getattr(config, "max_position_embeddings", math.inf)
+    longest = max_positions(config) or math.inf
     if any(window is not None and window < longest for window in windows):
         return False
     device, dtype = execution_device(output_embedding(backbone)), backbone.dtype

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from hf_targets.markdown import markdown_table
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -194,13 +196,16 @@ def phrase_costs(
 
 def format_phrase_costs(costs: Sequence[PhraseCost]) -> str:
     """Return a Markdown table of the paper's columns, relative to the first row, in 10^12 operations and GiB."""
-    lines = [
-        "| phrases | TFLOPs | relative | mean steps | GiB | relative |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+    columns = ["phrases", "TFLOPs", "relative", "mean steps", "GiB", "relative"]
+    rows = [
+        [
+            f"{cost.num_phrases:,}",
+            f"{cost.flops / 1e12:.4g}",
+            f"{cost.flops / costs[0].flops:.2f}",
+            f"{cost.num_steps:.1f}",
+            f"{cost.num_bytes / 2**30:.4f}",
+            f"{cost.num_bytes / costs[0].num_bytes:.2f}",
+        ]
+        for cost in costs
     ]
-    for cost in costs:
-        lines.append(
-            f"| {cost.num_phrases:,} | {cost.flops / 1e12:.4g} | {cost.flops / costs[0].flops:.2f} | "
-            f"{cost.num_steps:.1f} | {cost.num_bytes / 2**30:.4f} | {cost.num_bytes / costs[0].num_bytes:.2f} |"
-        )
-    return "\n".join(lines)
+    return markdown_table(columns, rows, num_names=0)

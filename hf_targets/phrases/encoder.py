@@ -6,6 +6,7 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
 from hf_targets.phrases.configuration import DynamicVocabConfig
 from hf_targets.phrases.inputs import check_windows
@@ -45,7 +46,7 @@ class PhraseEncoder(nn.Module):
                 f"{input_dim} and {output_dim}; set tie_phrase_embeddings=False"
             )
         self.widths = (input_dim, output_dim)
-        self.max_tokens: int | None = getattr(config.phrase_encoder.get_text_config(), "max_position_embeddings", None)
+        self.max_tokens = max_positions(config.phrase_encoder)
         self.input_projection = _projection(config.projection, width, input_dim)
         self.output_projection = (
             None if config.tie_phrase_embeddings else _projection(config.projection, width, output_dim)

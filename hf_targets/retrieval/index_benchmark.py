@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from hf_targets.markdown import markdown_table
 from hf_targets.retrieval.vector_index import PhraseIndex
 
 
@@ -90,16 +91,19 @@ def _speed_of(index: PhraseIndex, queries: Tensor, k: int, num_probes: int | Non
 
 def format_index_speeds(speeds: Sequence[IndexSpeed]) -> str:
     """Return a Markdown table."""
-    lines = [
-        "| search | recall | ms, one query | ms, all | MB | build, s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    lines += [
-        f"| {speed.name} | {speed.recall:.3f} | {speed.milliseconds:.2f} | {speed.batch_milliseconds:.1f} | "
-        f"{speed.num_bytes / 1e6:.0f} | {speed.build_seconds:.1f} |"
+    columns = ["search", "recall", "ms, one query", "ms, all", "MB", "build, s"]
+    rows = [
+        [
+            speed.name,
+            f"{speed.recall:.3f}",
+            f"{speed.milliseconds:.2f}",
+            f"{speed.batch_milliseconds:.1f}",
+            f"{speed.num_bytes / 1e6:.0f}",
+            f"{speed.build_seconds:.1f}",
+        ]
         for speed in speeds
     ]
-    return "\n".join(lines)
+    return markdown_table(columns, rows)
 
 
 def _milliseconds(calls: Sequence[Callable[[], object]]) -> float:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.data.batches import by_length, padded_rows
+
 Pooling = Literal["mean", "cls", "last", "pooler"]
 
 
@@ -50,15 +52,13 @@ def text_encoder(
         for text, row in zip(texts, rows, strict=True):
             if not row:
                 raise ValueError(f"a text must have a token, and {text[:40]!r} has none; leave it out")
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        pooled = []
-        for start in range(0, len(order), batch_size):
-            batch = [torch.tensor(rows[place]) for place in order[start : start + batch_size]]
-            ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad_id).to(model.device)
-            lengths = torch.tensor([len(row) for row in batch], device=model.device)
-            mask = torch.arange(ids.shape[1], device=model.device) < lengths[:, None]
-            output = model(input_ids=ids, attention_mask=mask.long())
-            pooled.append(_pool(output, mask, pooling).float().cpu())
+        pooled, order = [], []
+        for places in by_length(list(map(len, rows)), batch_size):
+            ids, mask = padded_rows([torch.tensor(rows[place]) for place in places], pad_id)
+            ids, mask = ids.to(model.device), mask.to(model.device)
+            output = model(input_ids=ids, attention_mask=mask)
+            pooled.append(_pool(output, mask.bool(), pooling).float().cpu())
+            order += places
         vectors = torch.cat(pooled)[torch.tensor(order).argsort()]
         return torch.nn.functional.normalize(vectors, dim=1) if normalize else vectors
 

@@ -12,6 +12,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_targets.backbones.new_parts import new_part_of
+from hf_targets.backbones.positions import max_positions
 from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
 from hf_targets.training.resuming import train
@@ -196,7 +197,7 @@ def _arguments_of(name: str, args: TargetTrainingArguments, seed: int) -> Target
 
 def _check_length(model: PreTrainedModel, corpus: Mapping[str, Dataset]) -> None:
     block_size = len(corpus["train"][0]["input_ids"])
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    positions = max_positions(model.config)
     if positions is not None and block_size > positions:
         raise ValueError(f"block_size must be at most the model's {positions} positions, got {block_size}; lower it")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
+from hf_targets.backbones.positions import max_positions
 from hf_targets.training.comparison import Row
 from hf_targets.training.tables import format_differences, format_table
 
@@ -171,7 +172,7 @@ def generate_sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     """Return the prompt with up to 48 sampled tokens (top-p .9), no more than the model has positions for."""
     set_seed(seed)
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    positions = max_positions(model.config)
     room = 48 if positions is None else positions - inputs["input_ids"].shape[1]
     if room < 1:
         return prompt

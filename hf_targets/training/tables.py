@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from hf_targets.markdown import markdown_table
 from hf_targets.maths.losses import perplexity
 from hf_targets.maths.statistics import format_difference, format_mean, mean_and_standard_error
 from hf_targets.training.comparison import Row
@@ -25,7 +26,7 @@ def format_table(rows: Sequence[Row]) -> str:
     validation text chose.
     """
     heading = ["model", "perplexity", "with ensemble", "lambda", "per word", "per word, ensemble", "training"]
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
+    lines = []
     for name, seeds in by_name(rows).items():
         figures = [
             format_mean([row.test_perplexity(ensemble=ensemble, level=level) for row in seeds])
@@ -36,7 +37,7 @@ def format_table(rows: Sequence[Row]) -> str:
         shown = ", ".join(f"{weight:g}" for weight in weights)
         seconds = format_mean([row.seconds for row in seeds], digits=0)
         lines.append([name, *figures[:2], shown, *figures[2:], f"{seconds} s"])
-    return _markdown(lines)
+    return markdown_table(heading, lines)
 
 
 def format_differences(rows: Sequence[Row]) -> str:
@@ -50,7 +51,7 @@ def format_differences(rows: Sequence[Row]) -> str:
     base = [row.test["perplexity"] for row in reference]
     has_heads = any(row.ensemble_weight is not None for row in rows)
     heading = [f"perplexity against {first}", "alone", *(["with ensemble"] if has_heads else [])]
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
+    lines = []
     for name, seeds in others:
         alone = [row.test["perplexity"] for row in seeds]
         cells = [format_difference(alone, base)]
@@ -59,7 +60,7 @@ def format_differences(rows: Sequence[Row]) -> str:
             known = [value for value in ensemble if value is not None]
             cells.append(format_difference(known, base) if known else "")
         lines.append([name, *cells])
-    return _markdown(lines)
+    return markdown_table(heading, lines)
 
 
 def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
@@ -78,8 +79,8 @@ def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
         return mean_and_standard_error([value(row) for row in seeds])[0]
 
     heading = "perplexity" if what is None else f"perplexity ({what})"
-    lines = [["model", "parameters", heading, "x the first", "validation", "training", "x the first"]]
-    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    columns = ["model", "parameters", heading, "x the first", "validation", "training", "x the first"]
+    lines = []
     for name, seeds in groups.items():
         bound = format_mean([row.test["perplexity"] for row in seeds])
         if len(seeds) == 1 and (margin := seeds[0].test.get("nelbo_margin")) is not None:
@@ -97,23 +98,19 @@ def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
                 f"{mean(seeds, lambda row: row.seconds) / mean(first, lambda row: row.seconds):.2f}",
             ]
         )
-    return _markdown(lines)
+    return markdown_table(columns, lines)
 
 
 def format_weights(rows: Sequence[Row], level: str = "perplexity") -> str:
     """Return the rows' test perplexities at every ensemble weight as a Markdown table, means over seeds."""
     prefix = f"{level}_"
     weights = sorted({float(key.removeprefix(prefix)) for row in rows for key in row.test if _is_weight(key, prefix)})
-    lines = [["model", *(f"lambda {weight:g}" for weight in weights)], ["---", *["---:"] * len(weights)]]
+    lines = []
     for name, seeds in by_name(rows).items():
         figures = [[row.test.get(f"{prefix}{weight:g}") for row in seeds] for weight in weights]
         lines.append([name, *(format_mean(values, digits=1) for values in figures)])
-    return _markdown(lines)
+    return markdown_table(["model", *(f"lambda {weight:g}" for weight in weights)], lines)
 
 
 def _is_weight(key: str, prefix: str) -> bool:
     return key.startswith(prefix) and key.removeprefix(prefix).replace(".", "").isdigit()
-
-
-def _markdown(lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
