@@ -3,31 +3,24 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, cast
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from hf_targets.backbones.alignment import next_targets, steps_into_sequence
 from hf_targets.backbones.backbone import check_backbone, output_embedding
+from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.backbones.inputs import (
-    check_attention_mask,
-    check_count,
-    check_ids,
     check_nll_weights,
-    check_shapes,
-    kept_positions,
 )
-from hf_targets.backbones.weight_access import call_inside, num_rows, output_cross_entropy
+from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
-    backbone_inputs,
     check_loading,
     keep_weights,
     load_base,
@@ -35,10 +28,11 @@ from hf_targets.backbones.wrapping import (
     split_fields,
 )
 from hf_targets.backbones.zero_linear import ZeroLinear
-from hf_targets.maths.losses import IGNORED, ngram_loss, target_count, token_cross_entropy
+from hf_targets.maths.losses import ngram_loss
 from hf_targets.maths.mixing import mix_predictions
 from hf_targets.multitoken.checkpoint import CheckpointMixin
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
+from hf_targets.multitoken.future import known_words, read_future, score
 from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.hidden_state_cache import PastPredictions
@@ -193,55 +187,50 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
                 not: of heads with `own_outputs`, with a cache that does not hold what its positions predicted, or with
                 labels beside a filled one.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a MultiTokenCausalLMOutput")
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
-        # Trainer takes every parameter with "label" in its name for one that its batches have
-        shifted: Tensor | None = kwargs.pop("shift_labels", None)
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
-        scored = labels is not None or shifted is not None
-        check_count(num_items_in_batch, has_labels=scored)
-        text = self._check_inputs(input_ids, inputs_embeds, labels, shifted)
-        check_attention_mask(attention_mask, text, past_key_values)
-        check_nll_weights(nll_weights, has_labels=scored)
-        kept = kept_positions(logits_to_keep, text.shape[1])
-        if weight and past_key_values is not None:
-            PastPredictions.check(past_key_values)
-            if scored and past_key_values.get_seq_length():
-                raise ValueError("an ensemble scores labels of whole sequences; leave out past_key_values or labels")
-        if scored:
-            kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
-        outputs = self.backbone.base_model(
+        call = CausalCall.of(
+            MultiTokenCausalLMOutput,
+            kwargs,
+            return_dict=return_dict,
+            logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
+            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            return_dict=True,
-            **backbone_inputs(past_key_values=past_key_values, token_type_ids=token_type_ids),
-            **kwargs,
+            labels=labels,
+            token_type_ids=token_type_ids,
+            num_items_in_batch=num_items_in_batch,
         )
+        call.check_ids(num_rows(self.get_output_embeddings()))
+        check_nll_weights(nll_weights, has_labels=call.scored)
+        if weight and past_key_values is not None:
+            PastPredictions.check(past_key_values)
+            if call.scored and past_key_values.get_seq_length():
+                raise ValueError("an ensemble scores labels of whole sequences; leave out past_key_values or labels")
+        outputs = call.read(self.backbone)
         hidden: Tensor = outputs[0]
-        targets = next_targets(labels, attention_mask, position_ids, shifted=shifted) if scored else None
+        output, targets = self.get_output_embeddings(), call.targets()
         future, exists, sums = [], [], []
-        if scored or weight:
+        if call.scored or weight:
             cache = outputs.get("past_key_values") if weight else None
-            known = self._known_words(hidden, input_ids, attention_mask, position_ids, cache)
+            known = known_words(cast(MultiTokenConfig, self.config), call, hidden, cache)
             # one call with a gradient: of several, FSDP may lose that of a tied matrix
-            future, exists, sums = call_inside(self.get_output_embeddings(), self._read, *known, targets, smoothing)
+            read = partial(read_future, self.heads, output)
+            future, exists, sums = call_inside(output, read, *known, targets, smoothing)
 
         loss = loss_parts = nlls = logits = None
         if targets is not None:
-            count = target_count(targets, num_items_in_batch)
+            count = call.count(targets)
             parts = {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
             loss = ngram_loss(parts["next_word"], list(parts.values())[1:], self.config.loss_weight)
             loss_parts = {name: part.detach() for name, part in parts.items()}
             if nll_weights is not None:
-                nlls = self._score(hidden, future, exists, targets, nll_weights)
-        if skip_logits is None:
-            skip_logits = self.training and scored
-        if not skip_logits:
+                nlls = score(output, hidden, future, exists, targets, nll_weights)
+        if call.wants_logits(skip_logits, training=self.training):
             mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            logits = self.get_output_embeddings()(mixed[:, kept])
+            logits = output(mixed[:, call.kept])
         return MultiTokenCausalLMOutput(
             loss=loss,
             loss_parts=loss_parts,
@@ -252,94 +241,3 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
         )
-
-    def _check_inputs(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        labels: Tensor | None,
-        shifted: Tensor | None,
-    ) -> Tensor:
-        text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
-        vocab_size = num_rows(self.get_output_embeddings())
-        for name, ids in (("input_ids", input_ids), ("labels", labels), ("shift_labels", shifted)):
-            if ids is not None:
-                check_ids(ids, vocab_size, name, None if name == "input_ids" else IGNORED)
-        return text
-
-    def _known_words(
-        self,
-        hidden: Tensor,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        cache: Cache | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the hidden states and words that the heads look at, and the steps of the positions read now.
-
-        With a cache the first two go back to earlier positions, whose heads predict the targets of these.
-        """
-        batch, time, _ = hidden.shape
-        words = torch.zeros_like(hidden[..., 0], dtype=torch.long) if input_ids is None else input_ids
-        if self.config.target == "difference" and input_ids is None:
-            raise ValueError(
-                'heads with target="difference" need input_ids: the words between a position and its target are part '
-                "of the prediction"
-            )
-        layer = None
-        if isinstance(cache, DynamicCache):
-            layer = PastPredictions.find(cache)
-            if layer is None:
-                layer = PastPredictions()
-                cache.layers.append(layer)
-        before = None if layer is None else layer.last_steps()
-        steps = steps_into_sequence(batch, time, attention_mask, position_ids, hidden.device, before=before)
-        if layer is not None:
-            hidden, words, _ = layer.extend(hidden, words, steps, window=self.config.ngram_size - 1)
-        return hidden, words, steps
-
-    def _read(
-        self,
-        matrix: Tensor,
-        bias: Tensor | None,
-        hidden: Tensor,
-        words: Tensor,
-        steps: Tensor,
-        targets: Tensor | None,
-        smoothing: float,
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Return what the heads predict with the output matrix, which of it exists, and the summed losses.
-
-        Entry n - 1 of the first two is head n's, (batch, time - n, d) and (batch, time - n), longer if a cache tells
-        what earlier positions predicted; its last row predicts the target of the last position. Entry n of the losses
-        is the sum of L_n of equation (5); there are none without targets.
-        """
-        time = steps.shape[1]
-        past = hidden.shape[1] - time
-        rows = F.embedding(words[:, 1:], matrix.detach()) if self.config.target == "difference" else None
-        future = self.heads(hidden, rows, past)
-        exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
-        if targets is None:
-            return future, exists, []
-        kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
-        states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
-        labels = [part.flatten() for part in (targets, *kept)]
-        if self.heads.outputs is None:  # one call over all rows: one gradient of the shared matrix
-            joined = torch.cat(states), matrix, torch.cat(labels), bias
-            losses = token_cross_entropy(*joined, label_smoothing=smoothing).split([len(part) for part in states])
-        else:
-            losses = [token_cross_entropy(states[0], matrix, labels[0], bias, label_smoothing=smoothing)]
-            for n in range(1, len(states)):
-                own = self.heads.output(n, self.get_output_embeddings())
-                losses.append(output_cross_entropy(own, states[n], labels[n], label_smoothing=smoothing))
-        return future, exists, [part.sum() for part in losses]
-
-    @torch.no_grad()
-    def _score(
-        self, hidden: Tensor, future: list[Tensor], exists: list[Tensor], targets: Tensor, weights: Sequence[float]
-    ) -> Tensor:
-        scores = []
-        for weight in weights:
-            mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-            scores.append(output_cross_entropy(self.get_output_embeddings(), mixed, targets).sum(dim=1))
-        return torch.stack(scores, dim=1)

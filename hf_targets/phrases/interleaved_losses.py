@@ -9,19 +9,12 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import DynamicVocabConfig
-from hf_targets.phrases.inputs import check_phrase_batch
 from hf_targets.phrases.loss import excluded_phrases, kl_loss, phrase_loss
+from hf_targets.phrases.phrase_batch import PhraseBatch
 
 
 def interleaved_losses(
-    model: Any,
-    hidden: Tensor,
-    num_targets: Tensor,
-    interleaved: tuple[Tensor | None, ...],
-    encoded: tuple[Tensor | None, Tensor | None],
-    phrase_mask: Tensor | None,
-    masked_phrases: Tensor | None,
-    kwargs: dict[str, Any],
+    model: Any, hidden: Tensor, num_targets: Tensor, batch: PhraseBatch, others: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Return L_p and L_kl of each row, (batch,) each, by name; divided by `num_targets` they are each text's own.
 
@@ -33,25 +26,15 @@ def interleaved_losses(
         model: A `DynamicVocabForCausalLM`.
         hidden: (batch, time, d), the states of the same text in tokens, which L_kl compares with.
         num_targets: (batch,), how many tokens of the text are predicted.
-        interleaved: `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets` and `token_positions` of the batch.
-        encoded: `windows` and `phrase_windows`.
-        phrase_mask: (batch, phrases).
-        masked_phrases: (k, 3).
-        kwargs: Passed to the backbone.
+        batch: The text with phrases.
+        others: Passed to the backbone.
     Raises:
-        ValueError: If only a part of the fields is there, or one points to nothing.
+        ValueError: If a field of the batch points to nothing.
     """
-    ids, mask, labels, token_positions = interleaved
-    windows, phrase_windows = encoded
-    if ids is None or labels is None or token_positions is None or windows is None or phrase_windows is None:
-        raise ValueError(
-            "phrase_input_ids needs phrase_targets, token_positions, windows and phrase_windows beside it; "
-            "PhraseCollator makes them all"
-        )
+    ids, windows, phrase_windows = batch.phrase_input_ids, batch.windows, batch.phrase_windows
     output = model.get_output_embeddings()
     vocab_size = num_rows(output)
-    sizes = {"num_phrases": len(phrase_windows), "vocab_size": vocab_size, "time": hidden.shape[1]}
-    check_phrase_batch(ids, mask, labels, token_positions, windows, phrase_mask, masked_phrases, **sizes)
+    batch.check(vocab_size, hidden.shape[1])
     tokens = model.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
     if len(phrase_windows):
         inputs, outputs = model.phrase_encoder(windows, phrase_windows)
@@ -64,9 +47,10 @@ def interleaved_losses(
         inputs, outputs = model.phrase_encoder(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
         embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0
         outputs = outputs[:0]
-    states = model.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **kwargs)[0]
-    targets = next_targets(labels, mask)
-    excluded = excluded_phrases(ids.shape, len(outputs), phrase_mask, masked_phrases, ids.device)
+    mask = batch.phrase_attention_mask
+    states = model.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **others)[0]
+    targets = next_targets(batch.phrase_targets, mask)
+    excluded = excluded_phrases(ids.shape, len(outputs), batch.phrase_mask, batch.masked_phrases, ids.device)
     parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
     if model.config.kl_loss_weight:
         sums = kl_loss(
@@ -74,7 +58,7 @@ def interleaved_losses(
             states,
             targets,
             hidden,
-            token_positions,
+            batch.token_positions,
             output,
             outputs,
             first_tokens,

@@ -13,14 +13,12 @@ from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.backbone import check_backbone
+from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_count, check_ids, check_shapes, kept_positions
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
-    backbone_inputs,
     check_copyable,
     check_loading,
     keep_weights,
@@ -28,7 +26,7 @@ from hf_targets.backbones.wrapping import (
     place_new_part,
     split_fields,
 )
-from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
 from hf_targets.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
@@ -36,6 +34,7 @@ from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.interleaved_losses import interleaved_losses
 from hf_targets.phrases.loss import phrase_loss, token_loss
+from hf_targets.phrases.phrase_batch import PhraseBatch
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.tokenization import tokenizer_fingerprint
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
@@ -224,14 +223,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         *,
         token_type_ids: Tensor | None = None,
         phrases: Phrases | None = None,
-        phrase_input_ids: Tensor | None = None,
-        phrase_attention_mask: Tensor | None = None,
-        phrase_targets: Tensor | None = None,
-        token_positions: Tensor | None = None,
-        windows: Tensor | None = None,
-        phrase_windows: Tensor | None = None,
-        phrase_mask: Tensor | None = None,
-        masked_phrases: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
@@ -240,8 +231,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     ) -> DynamicVocabCausalLMOutput:
         """Predict.
 
-        With the fields from `phrase_input_ids` on, which `PhraseCollator` makes, the loss is L_p + L_t + L_kl. With
-        labels alone it is that of the sequence given: over tokens, or over tokens and `phrases`.
+        With the fields of a `PhraseBatch`, which `PhraseCollator` makes, the loss is L_p + L_t + L_kl. With labels
+        alone
+        it is that of the sequence given: over tokens, or over tokens and `phrases`.
 
         Args:
             input_ids: (batch, time), tokens, and phrases from V on.
@@ -250,85 +242,68 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             labels: (batch, time), unshifted, -100 is not a target; phrases from V on.
             token_type_ids: (batch, time), for a backbone that takes them.
             phrases: One vocabulary for all rows, one for each, or a table of `phrase_table`.
-            phrase_input_ids: (batch, places), the same text with phrases V + p of the batch's own table.
-            phrase_targets: (batch, places), unshifted as `labels` are.
-            token_positions: (batch, places), where in `input_ids` the last token of each place stands.
-            windows: (windows, length), token ids to encode.
-            phrase_windows: (phrases, 2), window and number of tokens of each phrase p.
-            phrase_mask: (batch, phrases), which of them are in a row's vocabulary.
-            masked_phrases: (k, 3), row, place and phrase of those that are a right continuation there, too.
             num_items_in_batch: What every part of the loss is divided by; None counts the targets of `labels`.
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
-            kwargs: Passed to the backbone, but for `shift_labels`, (batch, time): labels that are shifted already, the
-                target of each position at its own index. They take precedence over `labels`.
+            kwargs: The fields of a `PhraseBatch`; `shift_labels`, (batch, time): labels that are shifted already, the
+                target of each position at its own index, which take precedence over `labels`; all else is passed to the
+                backbone.
         Raises:
             ValueError: If labels or the attention mask have another shape, labels are missing beside
                 `num_items_in_batch`, an id is neither a token nor a phrase of its row, logits of positions beyond the
                 text are asked for, the fields of `PhraseCollator` point to nothing or are there in part only, or
                 `phrases` beside them.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a DynamicVocabCausalLMOutput")
-        if phrases is not None and phrase_input_ids is not None:
+        batch = PhraseBatch.taken_from(kwargs)
+        if phrases is not None and batch is not None:
             raise ValueError("a training batch brings its own phrases; leave out phrases or phrase_input_ids")
-        if token_type_ids is not None and phrase_input_ids is not None:
+        if token_type_ids is not None and batch is not None:
             raise ValueError("token_type_ids are of the text in tokens, and a batch with phrases has another beside it")
-        shifted: Tensor | None = kwargs.pop("shift_labels", None)  # Trainer takes parameters named so for labels
-        scored = labels is not None or shifted is not None
-        check_count(num_items_in_batch, has_labels=scored)
-        text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
-        check_attention_mask(attention_mask, text, past_key_values)
-        kept = kept_positions(logits_to_keep, text.shape[1])
-        table = None if phrases is None else self.phrase_table(phrases)
-        if table is not None and not table.num_slots:
-            table = None
-        self._check_ids(table, input_ids=input_ids, labels=labels, shift_labels=shifted)
-        if scored:
-            kwargs.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
-        if table is not None and input_ids is not None:
-            inputs_embeds, input_ids = self._embed(input_ids, table), None
-        outputs = self.backbone.base_model(
+        call = CausalCall.of(
+            DynamicVocabCausalLMOutput,
+            kwargs,
+            return_dict=return_dict,
+            logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
+            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            return_dict=True,
-            **backbone_inputs(past_key_values=past_key_values, token_type_ids=token_type_ids),
-            **kwargs,
+            labels=labels,
+            token_type_ids=token_type_ids,
+            num_items_in_batch=num_items_in_batch,
         )
+        table = None if phrases is None else self.phrase_table(phrases)
+        if table is not None and not table.num_slots:
+            table = None
+        self._check_ids(table, call)
+        embeds = None if table is None or input_ids is None else self._embed(input_ids, table)
+        outputs = call.read(self.backbone, embeds)
         hidden: Tensor = outputs[0]
-        output = self.get_output_embeddings()
+        output, targets = self.get_output_embeddings(), call.targets()
 
         loss = loss_parts = row_losses = logits = None
-        if scored:
-            targets = next_targets(labels, attention_mask, position_ids, shifted=shifted)
-            count = target_count(targets, num_items_in_batch)
+        if targets is not None:
+            count = call.count(targets)
             if table is None:
                 parts = {"token": token_loss(hidden, targets, output)}
             else:
                 rows, excluded = table.rows_of_batch(*targets.shape)
                 parts = {"phrase": phrase_loss(hidden, targets, output, rows, excluded)}
-            if phrase_input_ids is not None:
-                interleaved = (phrase_input_ids, phrase_attention_mask, phrase_targets, token_positions)
-                encoded = (windows, phrase_windows)
-                num_targets = (targets != IGNORED).sum(dim=1)
-                masks = (phrase_mask, masked_phrases)
-                parts |= interleaved_losses(self, hidden, num_targets, interleaved, encoded, *masks, kwargs)
             weights = dict.fromkeys(parts, 1.0)
-            if phrase_input_ids is not None:
+            if batch is not None:
+                num_targets = (targets != IGNORED).sum(dim=1)
+                parts |= interleaved_losses(self, hidden, num_targets, batch, call.others)
                 weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
             # The paper leaves open what L_p is divided by: the number of tokens, so that this sum over fewer and longer
             # steps stays comparable with L_t: nats for each token of the text. L_kl has its 1/m (`kl_divisor`).
             loss = torch.stack([weights[name] * part.sum() / count for name, part in parts.items()]).sum()
             loss_parts = {name: (part.sum() / count).detach() for name, part in parts.items()}
             row_losses = {name: part.detach() for name, part in parts.items()}
-        if skip_logits is None:
-            skip_logits = self.training and scored
-        if not skip_logits:
-            logits = output(hidden[:, kept])
+        if call.wants_logits(skip_logits, training=self.training):
+            logits = output(hidden[:, call.kept])
             if table is not None:
-                logits = torch.cat([logits, table.logits(hidden[:, kept]).to(logits.dtype)], dim=-1)
+                logits = torch.cat([logits, table.logits(hidden[:, call.kept]).to(logits.dtype)], dim=-1)
         return DynamicVocabCausalLMOutput(
             loss=loss,
             loss_parts=loss_parts,
@@ -339,19 +314,17 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attentions=outputs.get("attentions"),
         )
 
-    def _check_ids(self, table: PhraseTable | None, **named: Tensor | None) -> None:
-        if table is not None and named["input_ids"] is not None:
-            table.check_batch(len(named["input_ids"]))
-        vocab_size = num_rows(self.get_output_embeddings())
-        for name, ids in named.items():
-            if ids is None:
-                continue
-            ignored = None if name == "input_ids" else IGNORED
-            if table is None:
-                hint = f"an id from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
-                check_ids(ids, vocab_size, name, ignored, hint)
-            elif ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
-                table.check_ids(ids, name, ignored)
+    def _check_ids(self, table: PhraseTable | None, call: CausalCall) -> None:
+        if table is None:
+            vocab_size = num_rows(self.get_output_embeddings())
+            hint = f"an id from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
+            call.check_ids(vocab_size, hint)
+            return
+        if call.input_ids is not None:
+            table.check_batch(len(call.input_ids))
+        for name, ids in call.ids.items():
+            if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
+                table.check_ids(ids, name, None if name == "input_ids" else IGNORED)
 
     def _embed(self, ids: Tensor, table: PhraseTable) -> Tensor:
         tokens = self.get_input_embeddings()(ids.masked_fill(ids >= table.vocab_size, 0))

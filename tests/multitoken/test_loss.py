@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets import MultiTokenForCausalLM
+from hf_targets.multitoken.future import read_future
 from tests.tiny_models import TARGETS, VOCAB, make_backbone, make_model, token_ids
 
 
@@ -48,8 +49,8 @@ def brute_force_parts(model, ids, labels, ensemble_weight=None):
 
 def predicted_embeddings(model, hidden, ids):
     """Return what each head predicts from the first of these hidden states on."""
-    known, output = model._known_words(hidden, ids, None, None, None), model.get_output_embeddings()
-    return model._read(output.weight, output.bias, *known, None, 0.0)[0]
+    output, steps = model.get_output_embeddings(), torch.arange(ids.shape[1]).expand_as(ids)
+    return read_future(model.heads, output, output.weight, output.bias, hidden, ids, steps, None, 0.0)[0]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -247,10 +247,10 @@ def test_other_bad_input_is_told_before_anything_is_computed():
         MODEL(ids, phrases=vocabulary, labels=torch.full_like(ids, 54))
     with pytest.raises(ValueError, match=r"at least one token, got shape \(2, 0\)"):
         MODEL(ids[:, :0], phrases=vocabulary)
-    for name in ("phrase_targets", "token_positions", "windows", "phrase_windows"):
+    for name in ("phrase_input_ids", "phrase_targets", "token_positions", "windows", "phrase_windows"):
         batch = phrase_batch()
         del batch[name]
-        with pytest.raises(ValueError, match="phrase_input_ids needs phrase_targets, token_positions, windows"):
+        with pytest.raises(ValueError, match=f"and lacks {name}; PhraseCollator makes them all"):
             MODEL(**batch)
 
 

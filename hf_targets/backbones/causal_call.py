@@ -1,0 +1,122 @@
+"""One call of a causal model around a backbone: what it is given, checked, and what its positions are to predict."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from hf_targets.backbones.alignment import next_targets
+from hf_targets.backbones.inputs import check_attention_mask, check_count, check_ids, check_shapes, kept_positions
+from hf_targets.backbones.wrapping import backbone_inputs
+from hf_targets.maths.losses import IGNORED, target_count
+
+
+@dataclass(frozen=True)
+class CausalCall:
+    """What `forward` of a wrapped causal model was given.
+
+    Attributes:
+        input_ids, labels, shift_labels: (batch, time), integers.
+        attention_mask, position_ids, token_type_ids: (batch, time).
+        inputs_embeds: (batch, time, d), in place of `input_ids`.
+        num_items_in_batch: What a loss is divided by; None: the targets.
+        kept: The positions whose logits are wanted.
+        others: Arguments for the backbone alone.
+    """
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    position_ids: Tensor | None
+    past_key_values: Cache | None
+    inputs_embeds: Tensor | None
+    labels: Tensor | None
+    shift_labels: Tensor | None
+    token_type_ids: Tensor | None
+    num_items_in_batch: Tensor | int | None
+    kept: slice | Tensor
+    others: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        output_class: type,
+        others: dict[str, Any],
+        *,
+        return_dict: bool | None,
+        logits_to_keep: int | Tensor,
+        **given: Any,
+    ) -> Self:
+        """Return the call, once shapes, mask and count are certain to fit each other.
+
+        Args:
+            output_class: Of the model, for an error.
+            others: Arguments that the model does not know itself, among them perhaps `shift_labels`: Trainer takes
+                every parameter with "label" in its name for one that its batches have, so that it is none.
+            given: The other fields of this class.
+        Raises:
+            ValueError: If they do not, labels are missing beside a count, or `return_dict` is False.
+        """
+        if return_dict is False:
+            raise ValueError(f"return_dict=False is not supported: the output is always a {output_class.__name__}")
+        others, labels = dict(others), given["labels"]
+        shifted = others.pop("shift_labels", None)
+        scored = labels is not None or shifted is not None
+        check_count(given["num_items_in_batch"], has_labels=scored)
+        text = check_shapes(given["input_ids"], given["inputs_embeds"], labels=labels, shift_labels=shifted)
+        check_attention_mask(given["attention_mask"], text, given["past_key_values"])
+        kept = kept_positions(logits_to_keep, text.shape[1])
+        if scored:
+            others.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
+        return cls(**given, shift_labels=shifted, kept=kept, others=others)
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are labels."""
+        return self.labels is not None or self.shift_labels is not None
+
+    @property
+    def ids(self) -> dict[str, Tensor]:
+        """The token ids that were given, by name."""
+        named = {"input_ids": self.input_ids, "labels": self.labels, "shift_labels": self.shift_labels}
+        return {name: ids for name, ids in named.items() if ids is not None}
+
+    def check_ids(self, vocab_size: int, hint: str = "") -> None:
+        """Check that all ids are tokens.
+
+        Raises:
+            ValueError: If one is not; the hint tells what else it may be.
+        """
+        for name, ids in self.ids.items():
+            check_ids(ids, vocab_size, name, None if name == "input_ids" else IGNORED, hint)
+
+    def read(self, backbone: PreTrainedModel, inputs_embeds: Tensor | None = None) -> Any:
+        """Return the outputs of the backbone below its output matrix.
+
+        Args:
+            inputs_embeds: In place of the text that was given.
+        """
+        own = inputs_embeds is None
+        return backbone.base_model(
+            input_ids=self.input_ids if own else None,
+            attention_mask=self.attention_mask,
+            position_ids=self.position_ids,
+            inputs_embeds=self.inputs_embeds if own else inputs_embeds,
+            return_dict=True,
+            **backbone_inputs(past_key_values=self.past_key_values, token_type_ids=self.token_type_ids),
+            **self.others,
+        )
+
+    def targets(self) -> Tensor | None:
+        """Return what the state at each position predicts, (batch, time), -100 for nothing; None without labels."""
+        if not self.scored:
+            return None
+        return next_targets(self.labels, self.attention_mask, self.position_ids, shifted=self.shift_labels)
+
+    def count(self, targets: Tensor) -> Tensor | int:
+        """Return what every part of the loss is divided by."""
+        return target_count(targets, self.num_items_in_batch)
+
+    def wants_logits(self, skip_logits: bool | None, *, training: bool) -> bool:
+        """Return whether logits are computed: asked for, or (None) unless in training with labels."""
+        return not (training and self.scored) if skip_logits is None else not skip_logits

@@ -1,0 +1,100 @@
+"""What the heads of a model predict, which of it exists, and what it loses against the targets."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Cache, DynamicCache
+
+from hf_targets.backbones.alignment import steps_into_sequence
+from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.weight_access import output_cross_entropy
+from hf_targets.maths.losses import IGNORED, token_cross_entropy
+from hf_targets.maths.mixing import mix_predictions
+from hf_targets.multitoken.configuration import MultiTokenConfig
+from hf_targets.multitoken.heads import FutureHeads
+from hf_targets.multitoken.hidden_state_cache import PastPredictions
+
+
+def known_words(
+    config: MultiTokenConfig, call: CausalCall, hidden: Tensor, cache: Cache | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the hidden states and words that the heads look at, and the steps of the positions read now.
+
+    With a cache the first two go back to earlier positions, whose heads predict the targets of these.
+    """
+    batch, time, _ = hidden.shape
+    words = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.input_ids is None else call.input_ids
+    if config.target == "difference" and call.input_ids is None:
+        raise ValueError(
+            'heads with target="difference" need input_ids: the words between a position and its target are part '
+            "of the prediction"
+        )
+    layer = None
+    if isinstance(cache, DynamicCache):
+        layer = PastPredictions.find(cache)
+        if layer is None:
+            layer = PastPredictions()
+            cache.layers.append(layer)
+    before = None if layer is None else layer.last_steps()
+    given = call.attention_mask, call.position_ids
+    steps = steps_into_sequence(batch, time, *given, hidden.device, before=before)
+    if layer is not None:
+        hidden, words, _ = layer.extend(hidden, words, steps, window=config.ngram_size - 1)
+    return hidden, words, steps
+
+
+def read_future(
+    heads: FutureHeads,
+    output: nn.Linear,
+    matrix: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor,
+    words: Tensor,
+    steps: Tensor,
+    targets: Tensor | None,
+    smoothing: float,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return what the heads predict with the output matrix, which of it exists, and the summed losses.
+
+    Entry n - 1 of the first two is head n's, (batch, time - n, d) and (batch, time - n), longer if a cache tells
+    what earlier positions predicted; its last row predicts the target of the last position. Entry n of the losses
+    is the sum of L_n of equation (5); there are none without targets.
+    """
+    time = steps.shape[1]
+    past = hidden.shape[1] - time
+    rows = F.embedding(words[:, 1:], matrix.detach()) if heads.differences else None
+    future = heads(hidden, rows, past)
+    exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
+    if targets is None:
+        return future, exists, []
+    kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
+    states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
+    labels = [part.flatten() for part in (targets, *kept)]
+    if heads.outputs is None:  # one call over all rows: one gradient of the shared matrix
+        joined = torch.cat(states), matrix, torch.cat(labels), bias
+        losses = token_cross_entropy(*joined, label_smoothing=smoothing).split([len(part) for part in states])
+    else:
+        losses = [token_cross_entropy(states[0], matrix, labels[0], bias, label_smoothing=smoothing)]
+        for n in range(1, len(states)):
+            own = heads.output(n, output)
+            losses.append(output_cross_entropy(own, states[n], labels[n], label_smoothing=smoothing))
+    return future, exists, [part.sum() for part in losses]
+
+
+@torch.no_grad()
+def score(
+    output: nn.Linear,
+    hidden: Tensor,
+    future: list[Tensor],
+    exists: list[Tensor],
+    targets: Tensor,
+    weights: Sequence[float],
+) -> Tensor:
+    """Return each row's summed negative log-likelihood under each ensemble weight, (batch, weights)."""
+    scores = []
+    for weight in weights:
+        mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
+        scores.append(output_cross_entropy(output, mixed, targets).sum(dim=1))
+    return torch.stack(scores, dim=1)
