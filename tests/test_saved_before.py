@@ -1,4 +1,4 @@
-"""What was saved when modules lay elsewhere loads, and computes what it did: files name classes, never modules."""
+"""What was saved, and named, when modules lay elsewhere loads, and computes what it did: files name no modules."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,50 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+import hf_targets
 from hf_targets import PhraseIndex, PhraseVocabulary, word_level_tokenizer
 
 FOLDER = Path(__file__).parent / "saved_before"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 IDS = torch.arange(1, 13).view(2, 6)
 VOCAB = 20
+NAMES = {
+    "CanvasStreamer",
+    "CanvasTrace",
+    "ConstituencyPhrases",
+    "CurveConfig",
+    "DiffusionTrainer",
+    "DiffusionTrainingArguments",
+    "DocumentRetriever",
+    "DraftedGenerationOutput",
+    "DynamicVocabConfig",
+    "DynamicVocabForCausalLM",
+    "DynamicVocabTrainer",
+    "DynamicVocabTrainingArguments",
+    "ForwardMaximumMatching",
+    "MaskedDiffusionGenerationOutput",
+    "MdlmConfig",
+    "MdlmForMaskedDiffusion",
+    "MedusaReport",
+    "MultiTokenConfig",
+    "MultiTokenForCausalLM",
+    "MultiTokenTrainer",
+    "MultiTokenTrainingArguments",
+    "PhraseCollator",
+    "PhraseEncoder",
+    "PhraseIndex",
+    "PhraseSchedule",
+    "PhraseVocabulary",
+    "SentenceCurve",
+    "TokenNgrams",
+    "WordNgrams",
+    "load_corpus",
+    "load_medusa_heads",
+    "pack_blocks",
+    "save_medusa_for_vllm",
+    "train_bpe_tokenizer",
+    "word_level_tokenizer",
+}
 
 
 def check(name, values):
@@ -47,3 +85,7 @@ def test_masked_diffusion(name):
     canvas = IDS.clone()
     canvas[:, ::2] = VOCAB - 1
     check(name, AutoModelForMaskedLM.from_pretrained(FOLDER / name)(canvas).logits)
+
+
+def test_every_public_name_of_then_is_one_now():
+    assert set(hf_targets.__all__) >= NAMES
