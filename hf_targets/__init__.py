@@ -6,7 +6,12 @@ import lazy_loader
 
 from hf_targets.auto import register
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the names are in __init__.pyi
+__getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the names are in __init__.pyi
 __version__ = version("hf-targets")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 register()

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Path]:
     """Give a folder to write files into; at the end of the `with` they take their places in `folder`, in this order.
 
-    `folder` is made if it is missing. If anything fails, what was in it stays as it was.
+    `folder` is made if it is missing. If writing fails, what was in it stays as it was.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

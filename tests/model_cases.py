@@ -25,6 +25,7 @@ class ModelCase:
         auto: The Auto class that loads it.
         off: Gives its logits with the target switched off, and those of the model that has none.
         part_weights: Of each part of the loss, by its name.
+        settings: Fields of its configuration that are not the defaults.
         row_by_row: Whether rows of a batch can be taken alone; not where they are each other's negatives.
         checkpoints, compiles: Whether gradient checkpointing and torch.compile work for what is wrapped.
         unused: Parameters that no output depends on.
@@ -35,6 +36,7 @@ class ModelCase:
     auto: Any
     off: Callable[[Any], tuple[Tensor, Tensor]]
     part_weights: Callable[[Any], dict[str, float]]
+    settings: dict[str, Any]
     row_by_row: bool = True
     checkpoints: bool = True
     compiles: bool = False
@@ -80,6 +82,7 @@ def _causal_case(family: str, kind: str) -> ModelCase:
         auto=AutoModelForCausalLM,
         off=_phrases_off if phrases else _ensemble_off,
         part_weights=_weights_of_phrases if phrases else _weights_of_heads,
+        settings={"kl_direction": "reverse"} if phrases else {"ensemble_weight": 0.3},
         row_by_row=not phrases and family != "reformer",  # whose hashes are drawn for a batch
         checkpoints=family != "reformer",
         compiles=family == "llama" or (family == "gpt_neo" and not phrases),
@@ -102,6 +105,7 @@ CASES = {
             auto=AutoModelForMaskedLM,
             off=_curve_off,
             part_weights=lambda _: {"nelbo": 1.0},
+            settings={"noise_schedule": "cosine", "num_diffusion_steps": 50},
             compiles=kind in ("plain", "curve", "curves", "hidden"),
         )
         for kind in CURVES

@@ -1,6 +1,5 @@
 """Training and evaluation of masked diffusion models."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import cached_property, partial
 from typing import Any, cast
@@ -32,8 +31,6 @@ from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.trainer import WORDS_COLUMN, num_targets
-
-logger = logging.getLogger(__name__)
 
 TIMES_COLUMN, PLACE_COLUMN = "timesteps", "row_place"
 

@@ -1,4 +1,4 @@
-"""The kinds of heads: what one makes of a hidden state, before and after the tokens since then are known."""
+"""The kinds of heads: what one makes of a hidden state, alone or with the tokens since then."""
 
 from typing import ClassVar
 
@@ -11,21 +11,16 @@ from hf_targets.registry import Registry
 
 
 class Head(nn.Module):
-    """One head; a kind has this as its base, is made with `width` (d) and `bias`, and maps (..., d) to (..., d).
+    """One head; a kind has this as its base and is made with `width` (d) and `bias`.
+
+    Its `forward(hidden)` maps hidden states (..., d) to predicted embeddings or differences (..., d). A kind that reads
+    the conjugate of a word difference has `forward(hidden, conjugate)` instead: its target must be a difference.
 
     Attributes:
-        reads_conjugate: Whether the kind needs the conjugate of a word difference, so that its target must be one.
+        reads_conjugate: Whether it does.
     """
 
     reads_conjugate: ClassVar[bool] = False
-
-    def begin(self, hidden: Tensor) -> Tensor:
-        """Return what hidden states (..., d) say alone: a predicted embedding, or a difference to be completed."""
-        return self(hidden)
-
-    def complete(self, begun: Tensor, conjugate: Tensor) -> Tensor:
-        """Return the predicted embeddings (..., d), now that the conjugates (..., d) of the differences are known."""
-        return begun + conjugate
 
 
 class MlpHead(Head):
@@ -82,17 +77,11 @@ class ConditionalHead(Head):
         read = [F.rms_norm(part, part.shape[-1:]) for part in (hidden, conjugate)]
         return self.outer(F.relu(self.inner(torch.cat(read, dim=-1))))
 
-    def begin(self, hidden: Tensor) -> Tensor:
-        """Return hidden states (..., d) as they are: nothing can be said before the conjugate is known."""
-        return hidden
 
-    def complete(self, begun: Tensor, conjugate: Tensor) -> Tensor:
-        """Return the predicted embeddings (..., d) of `begun` hidden states."""
-        return self(begun, conjugate) + conjugate
+HEADS: Registry[type[Head]] = Registry("head", Head, needs=("forward",), reserved=("simple", "wdr"))
+"""The kinds by the name that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
 
-
-HEADS: Registry[type[Head]] = Registry("head", "begin", "complete", "forward")
-"""The kinds by the name that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one."""
+The reserved names are of heads together with a target, `multitoken.draft_heads.KINDS`."""
 
 HEADS.register("mlp", MlpHead)
 HEADS.register("medusa", MedusaHead)

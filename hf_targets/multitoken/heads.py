@@ -22,6 +22,7 @@ class FutureHeads(nn.Module):
     def __init__(self, config: MultiTokenConfig, width: int, vocab_size: int | None = None) -> None:
         super().__init__()
         head = HEADS[config.head]
+        self.reads_conjugate = head.reads_conjugate
         self.differences = config.target == "difference"
         self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.ngram_size - 1))
         self.outputs: nn.ModuleList | None = None
@@ -62,7 +63,7 @@ class FutureHeads(nn.Module):
 
     def states(self, hidden: Tensor, count: int) -> Tensor:
         """Return what heads 1 to `count` make of hidden states (rows, d) before any word is known, (rows, count, d)."""
-        return torch.stack([head.begin(hidden) for head in self.layers[:count]], dim=1)  # pyright: ignore
+        return torch.stack([self._begun(n, hidden) for n in range(1, count + 1)], dim=1)
 
     def complete(self, n: int, states: Tensor, words: Tensor | None) -> Tensor:
         """Return head n's predicted embeddings (rows, d) from its `states`, given the n words since then.
@@ -72,7 +73,7 @@ class FutureHeads(nn.Module):
         """
         if words is None or not self.differences:
             return states
-        return self.layers[n - 1].complete(states, reconstruction_conjugates(words, n)[:, 0])  # pyright: ignore
+        return self._completed(n, states, reconstruction_conjugates(words, n)[:, 0])
 
     def forward(self, hidden: Tensor, words: Tensor | None, past: int = 0) -> list[Tensor]:
         """Return head n's predicted embeddings that are due among the last positions, for n = 1 to N - 1.
@@ -85,13 +86,20 @@ class FutureHeads(nn.Module):
             needed n positions later: (batch, time - max(past, n), d). An empty tensor if there are none.
         """
         time, predictions = hidden.shape[1], []
-        for n, head in enumerate(self.layers, start=1):
+        for n in range(1, len(self) + 1):
             first = max(past - n, 0)
             seen = hidden[:, first : max(time - n, first)]
-            predicted = head.begin(seen)  # pyright: ignore[reportCallIssue]
+            predicted = self._begun(n, seen)
             if self.differences and seen.shape[1]:
                 assert words is not None
-                conjugates = reconstruction_conjugates(words[:, first:], n)
-                predicted = head.complete(predicted, conjugates)  # pyright: ignore[reportCallIssue]
+                predicted = self._completed(n, predicted, reconstruction_conjugates(words[:, first:], n))
             predictions.append(predicted)
         return predictions
+
+    def _begun(self, n: int, hidden: Tensor) -> Tensor:
+        """Return what head n says of hidden states (..., d) alone; these as they are if it waits for the conjugate."""
+        return hidden if self.reads_conjugate else self.layers[n - 1](hidden)
+
+    def _completed(self, n: int, begun: Tensor, conjugate: Tensor) -> Tensor:
+        """Return head n's predicted embeddings (..., d), now that the conjugate of its difference is known."""
+        return (self.layers[n - 1](begun, conjugate) if self.reads_conjugate else begun) + conjugate

@@ -73,6 +73,8 @@ class PhraseSettings:
     def __post_init__(self) -> None:
         if self.phrases not in (*MINERS, "none"):
             raise ValueError(f"phrases must be one of {', '.join(MINERS)}, none, got {self.phrases!r}")
+        if self.phrases == "parsing" and self.parser_models is None:
+            raise ValueError("phrases of parsed sentences take a parser; give parser_models, a folder of stanza's")
         if "corpus_retrieval" in self.negatives and self.phrases != "fmm":
             raise ValueError(
                 f'corpus_retrieval looks phrases up in a table of frequent ones, which phrases="fmm" has, got '

@@ -9,7 +9,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
-from transformers import EvalPrediction, Trainer, default_data_collator
+from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments, default_data_collator
 
 from hf_targets.backbones.alignment import mask_first_tokens
 from hf_targets.backbones.new_parts import new_parameters
@@ -42,11 +42,17 @@ class TargetTrainer(Trainer):
     made_by = "hf_targets.pack_blocks makes them"
     """What to do about data without the columns that are needed."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Any = None,
+        **kwargs: Any,
+    ) -> None:
         self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
         self._parts_since = 0
-        defaults = {"compute_metrics": self._compute_metrics, "data_collator": default_data_collator}
-        super().__init__(*args, **{**defaults, **kwargs})
+        kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
+        super().__init__(model, args, data_collator or default_data_collator, **kwargs)
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
@@ -146,7 +152,7 @@ class TargetTrainer(Trainer):
         """Return what `metrics` are made of: here, of a causal model that has nothing beside its backbone.
 
         Args:
-            inputs: Of an evaluation batch, without what only counts words.
+            inputs: Of an evaluation batch, without `num_words`.
         Returns: The loss, each row's summed negative log-likelihood (rows, 1), and each row's number of targets.
         """
         targets = next_tokens(inputs["labels"])
@@ -168,9 +174,7 @@ class TargetTrainer(Trainer):
     def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
         num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
         if not num_tokens:
-            raise ValueError(
-                "an evaluation needs at least one target, and all labels are -100, padding or first tokens"
-            )
+            raise ValueError("an evaluation needs at least one target: no label of the data is one that is predicted")
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -73,6 +73,26 @@ def test_padding_on_either_side_changes_nothing(family, target, side):
 
 
 @cached_families
+@targets
+def test_an_ensemble_in_bfloat16_is_near_full_precision(family, target):
+    model, ids = make_model(family, target=target), token_ids(2, 12)
+    full = model(ids, labels=ids, ensemble_weight=0.2)
+    half = model.bfloat16()(ids, labels=ids, ensemble_weight=0.2)
+    assert half.logits.dtype == torch.bfloat16 and half.loss.dtype == torch.float32
+    assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
+
+
+@families
+def test_a_saved_dynamic_vocabulary_scores_phrases_as_before_bit_for_bit(family, tmp_path):
+    model, ids, vocabulary = make_dynamic_model(family), phrase_ids(), make_vocabulary()
+    model.save_pretrained(tmp_path)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
+    expected, got = (one(ids, labels=ids, phrases=vocabulary) for one in (model, again))
+    assert torch.equal(got.logits, expected.logits)
+    assert torch.equal(got.loss, expected.loss)
+
+
+@cached_families
 def test_phrases_in_bfloat16_are_near_those_in_full_precision(family):
     model, batch, ids, vocabulary = (
         make_any(family, "phrases"),

@@ -22,12 +22,6 @@ class Gated(Head):
     def forward(self, hidden, conjugate):
         return self.linear(hidden) * conjugate.sigmoid()
 
-    def begin(self, hidden):
-        return hidden
-
-    def complete(self, begun, conjugate):
-        return self(begun, conjugate) + conjugate
-
 
 @pytest.fixture(autouse=True)
 def registered():

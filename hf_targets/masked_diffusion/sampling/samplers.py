@@ -10,7 +10,7 @@ from hf_targets.masked_diffusion.sampling.first_hitting import FirstHitting
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.registry import Registry
 
-SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "fill")
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", Sampler, needs=("fill",))
 """The samplers by the name that `generate` takes; `SAMPLERS.register("mine", Mine)` adds one."""
 
 SAMPLERS.register("ancestral", Ancestral)

@@ -7,7 +7,7 @@ from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMat
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.registry import Registry
 
-MINERS: Registry[Any] = Registry("phrase miner", "spans", "for_task")
+MINERS: Registry[Any] = Registry("phrase miner", needs=("spans", "for_task"), reserved=("none",))
 """Miners by the name that recipes take; `MINERS.register("mine", Mine)` adds one."""
 
 MINERS.register("words", WordNgrams)

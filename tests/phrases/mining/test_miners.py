@@ -54,4 +54,6 @@ def test_a_table_is_mined_from_the_texts_with_the_settings():
 
 def test_parsing_takes_a_parser():
     with pytest.raises(ValueError, match="phrases of parsed sentences take a parser; give the folder"):
-        make_collator(PhraseSettings(phrases="parsing"), WORDS, TEXTS, VOCAB)
+        MINERS["parsing"].for_task(MiningTask(read_nothing))
+    with pytest.raises(ValueError, match="give parser_models"):
+        PhraseSettings(phrases="parsing")
