@@ -202,7 +202,7 @@ def test_a_training_killed_while_it_saves_ends_as_unbroken(file, tmp_path):
 
 _KILLED_AMONG_HEADS = """
 import os, signal, sys
-from hf_targets.training import multitoken
+from hf_targets.multitoken import trainer as multitoken
 from tests.training.test_resuming import make
 from hf_targets.training.resuming import train
 
