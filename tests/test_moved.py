@@ -1,0 +1,58 @@
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import hf_targets
+from hf_targets.moved import _MODULES, moved_name, new_place
+
+OLD = [
+    *_MODULES,
+    "models.multitoken.causal",
+    "models.phrases.model",
+    "models.mdlm.layers",
+    "models.curves.k_curves",
+    "models.wrapping",
+    "decoding.multitoken.rows",
+    "decoding.phrases.table",
+    "decoding.masked_diffusion.canvas",
+]
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_a_module_of_the_old_layout_has_what_the_new_one_has(old):
+    for name in [name for name in sys.modules if new_place(name)]:
+        del sys.modules[name]
+    with pytest.warns(DeprecationWarning, match=f"hf_targets.{old} is hf_targets"):
+        module = import_module(f"hf_targets.{old}")
+    real = import_module(str(new_place(f"hf_targets.{old}")))
+    own = [name for name, value in vars(real).items() if getattr(value, "__module__", None) == real.__name__]
+    assert own
+    assert all(getattr(module, name) is getattr(real, name) for name in own)
+
+
+def test_arguments_of_targets_are_found_where_pickles_name_them():
+    with pytest.warns(DeprecationWarning, match="is hf_targets.MultiTokenTrainingArguments now"):
+        found = moved_name("hf_targets.training.arguments", "MultiTokenTrainingArguments")
+    assert found is hf_targets.MultiTokenTrainingArguments
+    with pytest.warns(DeprecationWarning, match="DiffusionTrainingArguments"):
+        from hf_targets.training.arguments import DiffusionTrainingArguments
+    assert DiffusionTrainingArguments is hf_targets.DiffusionTrainingArguments
+
+
+def test_what_never_was_is_not_found():
+    with pytest.raises(ModuleNotFoundError, match=r"hf_targets\.nothing"):
+        import_module("hf_targets.nothing")
+    with pytest.raises(ModuleNotFoundError, match="nothing"):
+        import_module("hf_targets.models.nothing")
+    with pytest.raises(ImportError, match="Nothing"):
+        from hf_targets.training.arguments import Nothing  # noqa: F401
+    assert new_place("hf_targets.multitoken.causal") is None
+    assert new_place("other.models.wrapping") is None
+
+
+def test_a_program_of_the_old_layout_still_runs():
+    command = [sys.executable, "-W", "ignore", "-m", "hf_targets.models.llama2c", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "Convert a model of llama2.c" in done.stdout, done.stderr
