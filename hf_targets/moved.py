@@ -142,8 +142,10 @@ class OldPlaces(MetaPathFinder):
         new = new_place(fullname)
         if new is None:
             return None
+        real = find_spec(new)
         spec = ModuleSpec(fullname, _OldPlace(new))
-        spec.submodule_search_locations = []  # modules below it are looked up here, too
+        if real is None or real.submodule_search_locations is not None:
+            spec.submodule_search_locations = []  # a folder: modules below it are looked up here, too
         return spec
 
 
