@@ -33,7 +33,9 @@ class Setup(SeedSettings):
     """Which heads on which model, trained on what."""
 
     model_name_or_path: str = field(metadata={"help": "The model that is to decode faster: a folder, or a Hub id."})
-    kinds: list[str] = field(default_factory=lambda: ["wdr"], metadata={"help": f"Heads: of {', '.join(KINDS)}."})
+    kinds: list[str] = field(
+        default_factory=lambda: ["wdr"], metadata={"help": f"Of {', '.join(KINDS)}, or a registered head."}
+    )
     ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 words."})
     dataset: str | None = field(
         default=None, metadata={"help": "Corpus, file, folder, or name on the Hub; None: the model's own text."}

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from hf_targets import MultiTokenForCausalLM
+from hf_targets import HEADS, MultiTokenForCausalLM
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
 from hf_targets.multitoken.draft_heads import KINDS, draft_text
 from hf_targets.training.seeds import row_folder
@@ -46,7 +46,11 @@ class Setup:
 
 def ways_of(setup: Setup, device: torch.device) -> dict[str, Way]:
     """Return what is compared; prompt lookup comes with single rows only, as in Transformers."""
-    folders = [(kind, folder) for kind in KINDS for folder in sorted(Path(setup.heads).glob(row_folder(kind, "*")))]
+    folders = [
+        (kind, folder)
+        for kind in {**KINDS, **HEADS}
+        for folder in sorted(Path(setup.heads).glob(row_folder(kind, "*")))
+    ]
     if not folders:
         raise ValueError(f"no heads in {setup.heads}; recipes/train_draft_heads.py leaves them there, a folder a kind")
     lookup = {"prompt_lookup_num_tokens": setup.lookup_tokens}
