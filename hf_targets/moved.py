@@ -1,4 +1,4 @@
-"""Modules and names that lay elsewhere in version 0.1.0: their old places still work, with a DeprecationWarning."""
+"""Modules and names that lay elsewhere before each target had a folder: the old places warn, and still work."""
 
 import sys
 import warnings

@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from importlib import import_module
@@ -7,6 +8,7 @@ import pytest
 import hf_targets
 from hf_targets.moved import _MODULES, moved_name, new_place
 
+PLACES = ("hf_targets.multitoken", "hf_targets.training")  # of arguments: now, then
 OLD = [
     *_MODULES,
     "models.multitoken.causal",
@@ -39,6 +41,16 @@ def test_arguments_of_targets_are_found_where_pickles_name_them():
     with pytest.warns(DeprecationWarning, match="DiffusionTrainingArguments"):
         from hf_targets.training.arguments import DiffusionTrainingArguments
     assert DiffusionTrainingArguments is hf_targets.DiffusionTrainingArguments
+
+
+def test_training_arguments_that_were_pickled_then_are_read(tmp_path):
+    args = hf_targets.MultiTokenTrainingArguments(str(tmp_path), use_cpu=True, head_warmup_steps=3)
+    now, then = (f"{module}.arguments\nMultiTokenTrainingArguments".encode() for module in PLACES)
+    content = pickle.dumps(args, protocol=2)
+    assert now in content
+    with pytest.warns(DeprecationWarning, match="is hf_targets.MultiTokenTrainingArguments now"):
+        read = pickle.loads(content.replace(now, then))
+    assert type(read) is type(args) and read.head_warmup_steps == 3
 
 
 def test_what_never_was_is_not_found():

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
+from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
 
@@ -239,16 +239,12 @@ def _negative_log_likelihoods(
             )
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    order = sorted(
-        (place for place, (ids, _) in enumerate(rows) if len(ids) > 1), key=lambda place: -len(rows[place][0])
-    )
+    scored = [place for place, (ids, _) in enumerate(rows) if len(ids) > 1]
     found = {}
     with without_dropout(model):
-        for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            ids = pad_sequence([rows[place][0] for place in places], batch_first=True)
-            lengths = torch.tensor([len(rows[place][0]) for place in places])
-            mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        for numbers in by_length([len(rows[place][0]) for place in scored], batch_size):
+            places = [scored[number] for number in numbers]
+            ids, mask = padded_rows([rows[place][0] for place in places])
             logits = model(
                 input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
             ).logits

@@ -15,9 +15,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from hf_targets.backbones.backbone import check_backbone, output_embedding
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.fingerprint import Fingerprint
-from hf_targets.backbones.inputs import (
-    check_nll_weights,
-)
+from hf_targets.backbones.inputs import check_nll_weights
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,

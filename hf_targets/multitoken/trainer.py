@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
+from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.training.trainer import TargetTrainer, next_tokens, num_targets
+from hf_targets.training.trainer import TargetTrainer, num_targets
 
 
 def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
@@ -149,7 +150,7 @@ class MultiTokenTrainer(TargetTrainer):
         if not self.has_heads:
             return super().row_losses(model, inputs)
         outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
-        return outputs.loss, outputs.nlls, num_targets(next_tokens(inputs["labels"]))
+        return outputs.loss, outputs.nlls, num_targets(next_targets(inputs["labels"], None))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
         """Return the `perplexities` of all weights."""

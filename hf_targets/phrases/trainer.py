@@ -7,9 +7,10 @@ from accelerate.data_loader import SeedableRandomSampler
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, RandomSampler, Sampler
-from transformers import PreTrainedModel, default_data_collator
+from transformers import PreTrainedModel
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
+from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import perplexity
@@ -17,7 +18,7 @@ from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.training.trainer import TargetTrainer, next_tokens, num_targets
+from hf_targets.training.trainer import TargetTrainer, num_targets
 
 _EVALUATION_SEED = 0  # of all trainings alike, so that their seeds are compared on the same phrases
 
@@ -73,7 +74,7 @@ class DynamicVocabTrainer(TargetTrainer):
                     f"phrase ids begin where the model's {vocab_size} tokens end, and the collator's begin at "
                     f"{data_collator.vocab_size}; make it with vocab_size={vocab_size}"
                 )
-        super().__init__(model=model, args=args, data_collator=data_collator or default_data_collator, **kwargs)
+        super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -125,7 +126,7 @@ class DynamicVocabTrainer(TargetTrainer):
             return super().row_losses(model, inputs)
         outputs = model(**inputs, skip_logits=True)
         losses = torch.stack([outputs.row_losses["token"], outputs.row_losses["phrase"]], dim=1)
-        return outputs.loss, losses, num_targets(next_tokens(inputs["labels"]))
+        return outputs.loss, losses, num_targets(next_targets(inputs["labels"], None))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
         """Return the perplexity in tokens, and with phrases that of the way of writing the text that was drawn."""

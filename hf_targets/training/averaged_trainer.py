@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 class AveragedTrainer(TargetTrainer):
     """Trainer whose model is the average of its weights.
 
-    With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model`
-    and checkpoints save as the model (so that a checkpoint is the model whose numbers were logged, and the best one can
-    be loaded at the end), and what the model is left with when `train` returns. A checkpoint has the raw weights too,
+    With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model` and checkpoints save
+    as the model (so that a checkpoint is the model whose numbers were logged, and the best one can be loaded at the
+    end), and what the model is left with when `train` returns. A checkpoint has the raw weights too,
     in `averaging.safetensors`, from which a resumed training goes on just as an unbroken one would. Meanwhile the model
     has its raw weights, but in callbacks on an evaluation and under `averaged_weights`.
 

@@ -11,18 +11,13 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments, default_data_collator
 
-from hf_targets.backbones.alignment import mask_first_tokens
+from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.maths.losses import IGNORED, perplexity
 
 WORDS_COLUMN = "num_words"
-
-
-def next_tokens(labels: Tensor) -> Tensor:
-    """Return the label after each position of (batch, time), -100 after the last."""
-    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def num_targets(targets: Tensor) -> Tensor:
@@ -155,7 +150,7 @@ class TargetTrainer(Trainer):
             inputs: Of an evaluation batch, without `num_words`.
         Returns: The loss, each row's summed negative log-likelihood (rows, 1), and each row's number of targets.
         """
-        targets = next_tokens(inputs["labels"])
+        targets = next_targets(inputs["labels"], None)
         outputs = model(**inputs)
         logits = outputs.logits.float().transpose(1, 2)
         nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
