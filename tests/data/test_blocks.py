@@ -18,6 +18,7 @@ BPE = train_bpe_tokenizer(SENTENCES, vocab_size=280)
 WORDS = word_level_tokenizer(SENTENCES)
 ALPHABET = st.sampled_from("ab é€😀\n\t\x1c\u2028\u200b<>|")
 TEXTS = st.lists(st.text(ALPHABET | st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=6)
+LONG_ENOUGH = TEXTS | TEXTS.map(lambda texts: [*texts, SENTENCES[3]])  # half of them fill a block, of words too
 
 
 def stream(texts, tokenizer):
@@ -42,7 +43,7 @@ tokenizers = pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "wor
 
 @tokenizers
 @settings(max_examples=60, deadline=None)
-@given(texts=TEXTS, block_size=st.integers(2, 9))
+@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_every_token_but_the_first_is_a_target_exactly_once(tokenizer, texts, block_size):
     ids = stream(texts, tokenizer)
     assume(len(ids) >= block_size)
@@ -52,7 +53,7 @@ def test_every_token_but_the_first_is_a_target_exactly_once(tokenizer, texts, bl
 
 @tokenizers
 @settings(max_examples=60, deadline=None)
-@given(texts=TEXTS, block_size=st.integers(2, 9))
+@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_blocks_overlap_by_one_token_and_reassemble_to_the_text(tokenizer, texts, block_size):
     ids = stream(texts, tokenizer)
     assume(len(ids) >= block_size)
@@ -65,7 +66,7 @@ def test_blocks_overlap_by_one_token_and_reassemble_to_the_text(tokenizer, texts
 
 @tokenizers
 @settings(max_examples=60, deadline=None)
-@given(texts=TEXTS, block_size=st.integers(2, 9))
+@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_only_the_end_of_the_last_block_is_padding(tokenizer, texts, block_size):
     assume(len(stream(texts, tokenizer)) >= block_size)
     *full, last = packed(texts, tokenizer, block_size)
@@ -78,7 +79,7 @@ def test_only_the_end_of_the_last_block_is_padding(tokenizer, texts, block_size)
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts=TEXTS, block_size=st.integers(2, 9))
+@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_a_byte_level_word_is_counted_in_the_block_that_predicts_its_first_byte(texts, block_size):
     ids = stream(texts, BPE)
     assume(len(ids) >= block_size)
@@ -110,7 +111,7 @@ def num_bytes(token):
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts=TEXTS, block_size=st.integers(2, 9))
+@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_a_word_level_block_counts_as_many_words_as_it_has_targets(texts, block_size):
     assume(len(stream(texts, WORDS)) >= block_size)
     for block in packed(texts, WORDS, block_size):
