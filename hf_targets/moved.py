@@ -67,6 +67,11 @@ _MODULES = {
     "training.multitoken": "multitoken.trainer",
     "training.phrase_settings": "phrases.settings",
     "training.phrases": "phrases.trainer",
+    "backbones.zero_linear": "backbones.zero_init_linear",
+    "masked_diffusion.original": "masked_diffusion.published",
+    "maths.acceptance": "maths.speculative_sampling",
+    "maths.mixing": "maths.ensemble",
+    "phrases.decoding.run": "phrases.decoding.generation_state",
 }
 
 _NAMES = {
@@ -78,6 +83,15 @@ _NAMES = {
 }
 """Names that left a module which stays."""
 
+_RENAMED = {
+    "OriginalLayout": "PublishedLayout",
+    "PastPredictions": "HiddenStateCache",
+    "PhraseEmbeddings": "PhraseEmbeddingCache",
+    "PhraseRun": "PhraseGenerationState",
+    "ZeroLinear": "ZeroInitLinear",
+}
+"""Names in modules of the old layout that are others in the new one."""
+
 
 def new_place(module: str) -> str | None:
     """Return where a module of the old layout is now, by its full name; None if it was none."""
@@ -88,7 +102,8 @@ def new_place(module: str) -> str | None:
         return f"{package}.{_MODULES[old]}"
     for folder in sorted(_FOLDERS, key=len, reverse=True):
         if old == folder or old.startswith(f"{folder}."):
-            return f"{package}.{_FOLDERS[folder]}{old.removeprefix(folder)}"
+            new = f"{_FOLDERS[folder]}{old.removeprefix(folder)}"
+            return f"{package}.{_MODULES.get(new, new)}"  # some were renamed after they had moved
     return None
 
 
@@ -119,7 +134,7 @@ class _OldPlace(InspectLoader):
         """Look up every name in the new module."""
         real = import_module(self.new)
         warnings.warn(f"{module.__name__} is {self.new} now", DeprecationWarning, stacklevel=2)
-        module.__getattr__ = lambda name: getattr(real, name)  # pyright: ignore[reportAttributeAccessIssue]
+        module.__getattr__ = lambda name: getattr(real, _RENAMED.get(name, name))  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the new module's code, for `python -m`."""

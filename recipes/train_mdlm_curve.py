@@ -99,7 +99,7 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveCon
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     ids["mask_token_id"] = mask_token_id(tokenizer)
     if setup.model_name_or_path is not None and setup.original_layout:
-        return MdlmForMaskedDiffusion.from_original(setup.model_name_or_path, **ids).with_curve(curve)
+        return MdlmForMaskedDiffusion.from_published(setup.model_name_or_path, **ids).with_curve(curve)
     if setup.model_name_or_path is not None:
         return MdlmForMaskedDiffusion.from_pretrained(setup.model_name_or_path).with_curve(curve)
     config = MdlmConfig(

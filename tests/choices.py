@@ -23,7 +23,7 @@ def assert_clear(scores: torch.Tensor, count: int = 1, dim: int = -1) -> None:
         best = scores.detach().double().sort(dim=dim, descending=True).values.movedim(dim, -1)
         last, next_one = best[..., count - 1], best[..., count]
         margins = (last - next_one)[last > IMPOSSIBLE]
-        assert (margins > MARGIN).all(), f"candidates {margins.min()} apart may change places; choose another prompt"
+        assert (margins > MARGIN).all(), f"candidates {margins.min()} apart may change positions; choose another prompt"
 
 
 def require_clear_choices(patch: pytest.MonkeyPatch) -> None:

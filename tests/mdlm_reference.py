@@ -15,7 +15,7 @@ State = dict[str, Tensor]
 def published_state(model: MdlmForMaskedDiffusion) -> State:
     """Return a model's weights in the published layout and in float64, with those of several curves beside them."""
     extra = {name: tensor for name, tensor in model.state_dict().items() if ".curves." in name}
-    state = {**model.with_curve(None).to_original(), **extra}
+    state = {**model.with_curve(None).to_published(), **extra}
     return {name.removeprefix("backbone."): tensor.double() for name, tensor in state.items()}
 
 
@@ -71,14 +71,14 @@ def final(state: State, x: Tensor, c: Tensor) -> Tensor:
 
 
 def subs(state: State, hidden: Tensor, canvas: Tensor, mask: int) -> Tensor:
-    """Return log-probabilities (length, vocab): no mask, and at places that are not masked the token that is there."""
+    """Return log-probabilities (length, vocab): no mask, and a token that is not masked is itself."""
     logits = linear(hidden, state["output_layer.linear.weight"], state["output_layer.linear.bias"])
     logits[:, mask] += -1e6
     logits = logits - logits.logsumexp(-1, keepdim=True)
-    for place, token in enumerate(canvas.tolist()):
+    for index, token in enumerate(canvas.tolist()):
         if token != mask:
-            logits[place] = -1e6
-            logits[place, token] = 0
+            logits[index] = -1e6
+            logits[index, token] = 0
     return logits
 
 

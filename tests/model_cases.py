@@ -67,7 +67,7 @@ def _curve_off(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
 
 def _weights_of_heads(model: PreTrainedModel) -> dict[str, float]:
     heads = len(model.heads)
-    return {"next_word": 0.5} | {f"head_{n}": model.config.loss_weight / (2 * heads) for n in range(1, heads + 1)}
+    return {"next_token": 0.5} | {f"head_{n}": model.config.loss_weight / (2 * heads) for n in range(1, heads + 1)}
 
 
 def _weights_of_phrases(model: PreTrainedModel) -> dict[str, float]:

@@ -33,9 +33,9 @@ def hyper_parameters(**changes: Any) -> dict[str, Any]:
 
 def checkpoint(model: MdlmForMaskedDiffusion, **content: Any) -> dict[str, Any]:
     """Return what Lightning saves of a model; the weights themselves are another's than the averaged ones."""
-    averaged = model.to_original()
+    averaged = model.to_published()
     shadow = [tensor for name, tensor in averaged.items() if name != FREQUENCIES]
-    other = make_mdlm(seed=1, num_attention_heads=model.config.num_attention_heads).to_original()
+    other = make_mdlm(seed=1, num_attention_heads=model.config.num_attention_heads).to_published()
     return {"state_dict": other, "ema": {"decay": 0.9999, "shadow_params": shadow}, "global_step": 7, **content}
 
 

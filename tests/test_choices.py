@@ -19,7 +19,7 @@ NEAR, CLEAR = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.000001]]), torch.tenso
 )
 def test_a_choice_between_near_candidates_is_refused(choose):
     choose(CLEAR)
-    with pytest.raises(AssertionError, match=r"9\.5.*e-07 apart may change places; choose another prompt"):
+    with pytest.raises(AssertionError, match=r"9\.5.*e-07 apart may change positions; choose another prompt"):
         choose(NEAR)
 
 
@@ -30,7 +30,7 @@ def test_a_sample_that_rounding_may_change_is_refused_and_others_are_what_they_w
     waits = torch.empty(2, 3).exponential_(generator=torch.Generator().manual_seed(0))
     assert torch.equal(drawn[:, 0], (probabilities / waits).max(dim=1).indices)
     generator = torch.Generator().manual_seed(0)
-    with pytest.raises(AssertionError, match="may change places"):
+    with pytest.raises(AssertionError, match="may change positions"):
         torch.multinomial(waits, 1, generator=generator)
 
 

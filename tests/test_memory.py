@@ -18,7 +18,7 @@ def misaligned(monkeypatch):
     return misalign_files
 
 
-def places(model):
+def positions(model):
     return {tensor.data_ptr() % 64 for tensor in (*model.parameters(), *model.buffers())}
 
 
@@ -28,9 +28,9 @@ def test_a_loaded_model_lies_where_its_file_puts_it_until_it_is_realigned(offset
     model = make_model("qwen3")  # whose input and output embeddings are tied
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert offset in places(again)
+    assert offset in positions(again)
     assert realigned(again) is again
-    assert places(again) == {0}
+    assert positions(again) == {0}
     assert again.get_input_embeddings().weight is again.get_output_embeddings().weight
     tensors = model.state_dict()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.state_dict().items())

@@ -1,4 +1,4 @@
-"""Which future-word predictions exist: how far each position stands inside its own sequence."""
+"""Which future-token predictions exist: how far each position stands inside its own sequence."""
 
 import torch
 from torch import Tensor

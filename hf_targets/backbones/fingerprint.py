@@ -41,8 +41,8 @@ class WeightSample:
             return cls(dtype, None, None)
         if weight.device.type == "meta" or hasattr(weight, "to_local"):  # a DTensor
             return cls(dtype, tuple(weight.shape), None)
-        places = [step * (count - 1) // (_NUM_VALUES - 1) for step in range(_NUM_VALUES)]
-        return cls(dtype, tuple(weight.shape), tuple(weight.detach().flatten()[places].cpu().double().tolist()))
+        positions = [step * (count - 1) // (_NUM_VALUES - 1) for step in range(_NUM_VALUES)]
+        return cls(dtype, tuple(weight.shape), tuple(weight.detach().flatten()[positions].cpu().double().tolist()))
 
     def difference(self, other: Self) -> str | None:
         """Return how another sample differs from this one, None if it is of the same weight."""

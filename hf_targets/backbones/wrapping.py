@@ -158,9 +158,9 @@ def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
     output = output_embedding(base)
     device = execution_device(output)
     getattr(model, new_part).to(device=device, dtype=output.weight.dtype)
-    places = getattr(base, "hf_device_map", None)
-    if places is not None:  # Transformers saves offloaded weights by it
-        of_backbone = {f"backbone.{name}".rstrip("."): place for name, place in places.items()}
+    devices = getattr(base, "hf_device_map", None)
+    if devices is not None:  # Transformers saves offloaded weights by it
+        of_backbone = {f"backbone.{name}".rstrip("."): on for name, on in devices.items()}
         model.hf_device_map = {**of_backbone, new_part: str(device)}
 
 

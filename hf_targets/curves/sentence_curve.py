@@ -100,8 +100,8 @@ class SentenceCurve(nn.Module):
             length: The width of the padded batch.
         """
         _check(lengths, len(lengths), length)
-        places = torch.arange(self.num_control_points(length), device=lengths.device)
-        return places < self._counts(length, lengths.device)[0].index_select(0, lengths)[:, None]
+        positions = torch.arange(self.num_control_points(length), device=lengths.device)
+        return positions < self._counts(length, lengths.device)[0].index_select(0, lengths)[:, None]
 
     def extra_repr(self) -> str:
         """Return the numbers of the curve."""
@@ -256,15 +256,15 @@ def _grown_table(
 @_apart
 def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: torch.dtype) -> Matrices:
     """Return both matrices of each row, filled up with zeros to those of `width`, which hold up the device."""
-    unique, places = lengths.unique(return_inverse=True)
+    unique, positions = lengths.unique(return_inverse=True)
     count = config.num_control_points_for(width)
     shapes = (len(unique), count, width), (len(unique), width, count)
     tables = [torch.zeros(shape, dtype=dtype, device=lengths.device) for shape in shapes]
-    for place, length in enumerate(unique.tolist()):
+    for index, length in enumerate(unique.tolist()):
         if length:
             for table, matrix in zip(tables, _matrices(config, length, dtype, lengths.device), strict=True):
-                table[place, : matrix.shape[0], : matrix.shape[1]] = matrix
-    return tables[0].index_select(0, places), tables[1].index_select(0, places)
+                table[index, : matrix.shape[0], : matrix.shape[1]] = matrix
+    return tables[0].index_select(0, positions), tables[1].index_select(0, positions)
 
 
 def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:

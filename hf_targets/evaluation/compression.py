@@ -47,9 +47,9 @@ def measure_compression(
     _check_counts(num_steps, len(texts))
     sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
     pairs = [(size, steps) for size, steps in zip(sizes, num_steps, strict=True) if size or steps]
-    for place, (size, steps) in enumerate(zip(sizes, num_steps, strict=True)):
+    for index, (size, steps) in enumerate(zip(sizes, num_steps, strict=True)):
         if size and not steps:
-            raise ValueError(f"text {place} has {size} bytes, which no step brought; count its steps")
+            raise ValueError(f"text {index} has {size} bytes, which no step brought; count its steps")
     if not pairs:
         raise ValueError(f"at least one text must have a step, got {len(texts)} texts without")
     return Compression(

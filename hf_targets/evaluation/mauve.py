@@ -169,27 +169,27 @@ def text_features(
         raise ValueError(f"features take a list of texts and a batch_size of 1 or more, got {texts!r} and {batch_size}")
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length, verbose=False)["input_ids"]
     rows = [torch.tensor(ids, dtype=torch.long) for ids in cast(list[list[int]], encoded)]
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not len(row):
             raise ValueError(
-                f"a text must have a token, text {place} ({texts[place]!r}) has none; put its prefix first"
+                f"a text must have a token, text {index} ({texts[index]!r}) has none; put its prefix first"
             )
     backbone: Any = model
     while backbone.base_model is not backbone:
         backbone = backbone.base_model
     features = np.empty(0)
     with without_dropout(model):
-        for places in by_length(list(map(len, rows)), batch_size):
-            ids, mask = padded_rows([rows[place] for place in places])
+        for indices in by_length(list(map(len, rows)), batch_size):
+            ids, mask = padded_rows([rows[index] for index in indices])
             output = backbone(
                 input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
             )
             last = output.last_hidden_state[
-                torch.arange(len(places)), (mask.sum(dim=1) - 1).to(execution_device(model))
+                torch.arange(len(indices)), (mask.sum(dim=1) - 1).to(execution_device(model))
             ]
             if not len(features):
                 features = np.empty((len(rows), last.shape[-1]), np.float32)
-            features[places] = last.float().cpu().numpy()
+            features[indices] = last.float().cpu().numpy()
     return features
 
 

@@ -103,8 +103,8 @@ def perplexity_of_blocks(
             than the model has positions.
     """
     rows, words = [], []
-    for place, block in enumerate(blocks):
-        rows.append(row_of_block(block, place))
+    for index, block in enumerate(blocks):
+        rows.append(row_of_block(block, index))
         words.append(block.get("num_words"))
     nlls = torch.cat([torch.zeros(0), *_negative_log_likelihoods(model, rows, batch_size)])
     if not len(nlls):
@@ -143,10 +143,10 @@ def perplexity_of_generated_texts(
     if len(lengths) != len(rows_of_ids) or not rows_of_ids:
         raise ValueError(f"each text has one prefix, got {len(rows_of_ids)} texts and {len(lengths)} prefix lengths")
     rows = []
-    for place, (ids, length) in enumerate(zip(rows_of_ids, lengths, strict=True)):
+    for index, (ids, length) in enumerate(zip(rows_of_ids, lengths, strict=True)):
         if not 0 <= length < len(ids) or len(ids) < 2:
             raise ValueError(
-                f"a text must have a token after its prefix and one before that, text {place} has {len(ids)} tokens "
+                f"a text must have a token after its prefix and one before that, text {index} has {len(ids)} tokens "
                 f"and a prefix of {length}; leave texts that end at once out"
             )
         rows.append((torch.tensor(ids), torch.tensor([IGNORED] * length + ids[length:])))
@@ -182,9 +182,9 @@ def num_prefix_tokens(texts: Sequence[str], prefixes: Sequence[str], tokenizer: 
     if len(texts) != len(prefixes):
         raise ValueError(f"each text has one prefix, got {len(texts)} texts and {len(prefixes)} prefixes")
     lengths = []
-    for place, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
+    for index, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
         if not text.startswith(prefix):
-            raise ValueError(f"text {place} must begin with its prefix {prefix[:40]!r}, got {text[:40]!r}")
+            raise ValueError(f"text {index} must begin with its prefix {prefix[:40]!r}, got {text[:40]!r}")
         offsets = tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
         lengths.append(next((at for at, (_, end) in enumerate(offsets) if end > len(prefix)), len(offsets)))
     return lengths
@@ -203,12 +203,12 @@ def _token_ids(
     return list(tokenizer(strings, verbose=False)["input_ids"])
 
 
-def row_of_block(block: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor]:
+def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
     """Return the tokens and labels of a block without its padding, so that no model needs to know of any.
 
     Args:
         block: With `input_ids`, and maybe `attention_mask` and `labels` (the ids, if left out).
-        place: Of the block among all, for the errors.
+        index: Of the block among all, for the errors.
     Raises:
         ValueError: If the columns have different lengths, or the mask a hole.
     """
@@ -217,12 +217,12 @@ def row_of_block(block: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor]:
     labels = torch.as_tensor(block.get("labels", ids))
     if not ids.shape == keep.shape == labels.shape or ids.dim() != 1:
         raise ValueError(
-            f"input_ids, attention_mask and labels must be lists of one length, block {place} has "
+            f"input_ids, attention_mask and labels must be lists of one length, block {index} has "
             f"{[list(column.shape) for column in (ids, keep, labels)]}"
         )
     real = keep.nonzero().flatten()
     if len(real) and int(real[-1] - real[0]) + 1 != len(real):
-        raise ValueError(f"attention_mask must be 0 at the ends alone, block {place} has a hole in it")
+        raise ValueError(f"attention_mask must be 0 at the ends alone, block {index} has a hole in it")
     return ids[keep], labels[keep]
 
 
@@ -232,27 +232,27 @@ def _negative_log_likelihoods(
 ) -> list[Tensor]:
     """Return for each row the negative log-likelihoods of its targets, in float64, reading long rows first."""
     positions = max_positions(model.config)  # not every model has a last position
-    for place, (ids, _) in enumerate(rows):
+    for index, (ids, _) in enumerate(rows):
         if positions is not None and len(ids) > positions:
             raise ValueError(
-                f"row {place} has {len(ids)} tokens, and the model {positions} positions; cut it into blocks"
+                f"row {index} has {len(ids)} tokens, and the model {positions} positions; cut it into blocks"
             )
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    scored = [place for place, (ids, _) in enumerate(rows) if len(ids) > 1]
+    scored = [index for index, (ids, _) in enumerate(rows) if len(ids) > 1]
     found = {}
     with without_dropout(model):
-        for numbers in by_length([len(rows[place][0]) for place in scored], batch_size):
-            places = [scored[number] for number in numbers]
-            ids, mask = padded_rows([rows[place][0] for place in places])
+        for numbers in by_length([len(rows[index][0]) for index in scored], batch_size):
+            indices = [scored[number] for number in numbers]
+            ids, mask = padded_rows([rows[index][0] for index in indices])
             logits = model(
                 input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
             ).logits
-            for place, row in zip(places, logits, strict=True):
-                targets = rows[place][1][1:].to(row.device)
+            for index, row in zip(indices, logits, strict=True):
+                targets = rows[index][1][1:].to(row.device)
                 losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")
-                found[place] = losses[targets != IGNORED].double().cpu()
-    return [found.get(place, torch.zeros(0, dtype=torch.float64)) for place in range(len(rows))]
+                found[index] = losses[targets != IGNORED].double().cpu()
+    return [found.get(index, torch.zeros(0, dtype=torch.float64)) for index in range(len(rows))]
 
 
 def _entropy(ids: Sequence[int]) -> float:

@@ -25,14 +25,14 @@ def plot_learning_curves(histories: Mapping[str, Sequence[History]], path: Path 
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     validation, training = figure.subplots(1, 2)
-    heads = any("loss_next_word" in entry for seeds in histories.values() for history in seeds for entry in history)
+    heads = any("loss_next_token" in entry for seeds in histories.values() for history in seeds for entry in history)
     for number, (name, seeds) in enumerate(histories.items()):
         for place, history in enumerate(seeds):
             label = name if place == 0 else None
             ensemble = None if label is None else f"{label}, ensemble"
             _plot(validation, history, "eval_perplexity", f"C{number}", "-", label)
             _plot(validation, history, "eval_perplexity_ensemble", f"C{number}", "--", ensemble)
-            key = "loss_next_word" if any("loss_next_word" in entry for entry in history) else "loss"
+            key = "loss_next_token" if any("loss_next_token" in entry for entry in history) else "loss"
             _plot(training, history, key, f"C{number}", "-", label)
     validation.set(xlabel="optimizer step", ylabel="validation perplexity per token", yscale="log")
     what = "training loss of the next word" if heads else "training loss"

@@ -104,11 +104,11 @@ class MdlmBackbone(nn.Module):
             return record.output(self.output_layer(hidden, condition))
         length, lengths, back = input_ids.shape[1], None, None
         if attention_mask is not None:  # a curve begins with the first token: padding goes to the right
-            places = torch.arange(length, device=input_ids.device)
+            positions = torch.arange(length, device=input_ids.device)
             start = (attention_mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
-            lengths, back = attention_mask.sum(dim=1), (places - start) % length
-            input_ids = input_ids.gather(1, (places + start) % length)
-            attention_mask = (places < lengths[:, None]).long()
+            lengths, back = attention_mask.sum(dim=1), (positions - start) % length
+            input_ids = input_ids.gather(1, (positions + start) % length)
+            attention_mask = (positions < lengths[:, None]).long()
         hidden = self.vocab_embed(input_ids)
         hidden = self._run(self.blocks[: self.num_token_layers], hidden, condition, attention_mask, record)
         points = self.curve.to_control_points(hidden, lengths)

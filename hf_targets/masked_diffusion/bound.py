@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hf_targets.masked_diffusion.inputs import maskable
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
-from hf_targets.maths.noise import SMALLEST_TIME, discrete_times, mask_tokens
+from hf_targets.maths.noise import MIN_TIME, discrete_times, mask_tokens
 from hf_targets.maths.statistics import mean_and_standard_error
 
 _TIMES, _MASKS = 0, 1  # what a random stream is for
@@ -52,26 +52,26 @@ class EvaluationNoise:
         parts = (offset + torch.randperm(num_rows, generator=generator).double() / num_rows) % 1
         if num_steps is not None:
             return discrete_times(parts, num_steps)
-        return SMALLEST_TIME + (1 - SMALLEST_TIME) * parts
+        return MIN_TIME + (1 - MIN_TIME) * parts
 
     def _generator(self, *key: int) -> torch.Generator:
         state = np.random.SeedSequence(self.seed, spawn_key=key).generate_state(1)
         return torch.Generator().manual_seed(int(state[0]))
 
-    def canvas(self, draw: int, places: Sequence[int], input_ids: Tensor, may_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def canvas(self, draw: int, indices: Sequence[int], input_ids: Tensor, may_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the masked rows and their times, (batch, length) and (batch,) in float32, on the rows' device.
 
         Args:
             draw: Which of the draws.
-            places: Of the rows in the data set.
+            indices: Of the rows in the data set.
             input_ids: (batch, length).
             may_mask: (batch, length), true where a token may be masked.
         """
-        times = self.times[draw, list(places)].float()
+        times = self.times[draw, list(indices)].float()
         ids, may = input_ids.cpu(), may_mask.cpu()
         rows = []
-        for row, place in enumerate(places):
-            here, generator = slice(row, row + 1), self._generator(_MASKS, draw, place)
+        for row, index in enumerate(indices):
+            here, generator = slice(row, row + 1), self._generator(_MASKS, draw, index)
             rows.append(
                 mask_tokens(ids[here], times[here], may[here], self.mask_token_id, self.schedule, generator=generator)
             )
@@ -81,7 +81,7 @@ class EvaluationNoise:
     def row_nelbos(
         self,
         model: nn.Module,
-        places: Sequence[int],
+        indices: Sequence[int],
         input_ids: Tensor,
         labels: Tensor,
         attention_mask: Tensor | None = None,
@@ -91,7 +91,7 @@ class EvaluationNoise:
 
         Args:
             model: The model, or what a Trainer has wrapped it in, without dropout.
-            places: Of the rows in the data set.
+            indices: Of the rows in the data set.
             input_ids: (batch, length), clean text.
             labels: (batch, length), the same, -100 where a token is no target.
             attention_mask: (batch, length), 0 at padding.
@@ -99,7 +99,7 @@ class EvaluationNoise:
         """
         nelbos, may_mask = [], maskable(labels, attention_mask, may_mask)
         for draw in range(len(self.times)):
-            canvas, times = self.canvas(draw, places, input_ids, may_mask)
+            canvas, times = self.canvas(draw, indices, input_ids, may_mask)
             outputs = model(
                 input_ids=canvas, attention_mask=attention_mask, labels=labels, timesteps=times, skip_logits=True
             )

@@ -71,7 +71,7 @@ class MdlmConfig(PreTrainedConfig):
         if "hidden_dim" in kwargs and "n_blocks" in kwargs:
             raise ValueError(
                 "this is the configuration of a checkpoint in the published layout (hidden_dim, n_blocks); load it "
-                "with MdlmForMaskedDiffusion.from_original"
+                "with MdlmForMaskedDiffusion.from_published"
             )
         if self.mask_token_id is None:
             self.mask_token_id = self.vocab_size - 1

@@ -11,7 +11,7 @@ from hf_targets.masked_diffusion.curve_steps import CurveStep, PrincipalPlane, p
 
 _PANEL = (5.2, 3.9)  # inches
 _MARGIN = 0.12  # of the wider side, around what is drawn
-_DISTANCES = (9, 15, 22, 30, 40)  # points from a word's cross to its label, nearest first
+_DISTANCES = (9, 15, 22, 30, 40)  # points from a token's cross to its label, nearest first
 _NUM_WITHOUT_LINE = 2  # of these; from further off a line leads there
 _DIRECTIONS = 16
 
@@ -22,18 +22,18 @@ def plot_curve_steps(
     tokenizer: Any = None,
     num_panels: int = 4,
 ) -> None:
-    """Draw a PNG of predicted curves, a panel a step: control points, the curve, and the points read as words.
+    """Draw a PNG of predicted curves, a panel a step: control points, the curve, and the points read as tokens.
 
     All panels have the same axes, the first two principal components of all steps' control points, and the same scale
     in both directions. The panels are the first step, the last, and others evenly between them.
 
-    The points of masked words are those that a sampler reads words from. At a word that is not masked the model gives
-    that word whatever its point is, and is not trained to bring the point near it.
+    The points of masked tokens are those that a sampler reads tokens from. At a token that is not masked the model
+    gives that token whatever its point is, and is not trained to bring the point near it.
 
     Args:
         steps: From `curves_of_canvases`.
         path: Of the PNG.
-        tokenizer: Writes the words that are not masked beside their points; None: none are written.
+        tokenizer: Writes the tokens that are not masked beside their points; None: none are written.
         num_panels: How many steps are drawn, all if there are fewer.
     Raises:
         ValueError: If there are no steps, or `num_panels` is below 1.
@@ -47,31 +47,31 @@ def plot_curve_steps(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    places = np.unique(np.linspace(0, len(steps) - 1, min(num_panels, len(steps))).round().astype(int))
-    num_columns = 2 if len(places) == 4 else min(len(places), 3)
-    num_rows = -(-len(places) // num_columns)
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(num_panels, len(steps))).round().astype(int))
+    num_columns = 2 if len(chosen) == 4 else min(len(chosen), 3)
+    num_rows = -(-len(chosen) // num_columns)
     figure = Figure(figsize=(_PANEL[0] * num_columns, _PANEL[1] * num_rows + 0.9), layout="constrained", dpi=150)
     FigureCanvasAgg(figure)
     panels = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False).flatten()
-    points = np.concatenate([plane.project(steps[place].control_points).numpy() for place in places])
-    for axes in panels[len(places) :]:
+    points = np.concatenate([plane.project(steps[index].control_points).numpy() for index in chosen])
+    for axes in panels[len(chosen) :]:
         axes.set_axis_off()
-    for number, (axes, place) in enumerate(zip(panels, places, strict=False)):
+    for number, (axes, index) in enumerate(zip(panels, chosen, strict=False)):
         _frame(axes, points)
-        axes.tick_params(labelsize=8, labelbottom=number + num_columns >= len(places))
-        _draw(axes, steps[place], plane)
-        num_masked, num_words = int(steps[place].masked.sum()), len(steps[place].canvas)
-        axes.set_title(f"canvas {place + 1} of {len(steps)}: {num_masked} of {num_words} tokens masked", fontsize=10)
+        axes.tick_params(labelsize=8, labelbottom=number + num_columns >= len(chosen))
+        _draw(axes, steps[index], plane)
+        num_masked, num_tokens = int(steps[index].masked.sum()), len(steps[index].canvas)
+        axes.set_title(f"canvas {index + 1} of {len(steps)}: {num_masked} of {num_tokens} tokens masked", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5 if num_columns > 1 else 2, frameon=False)
     first, second = plane.shares
     figure.supxlabel(f"first principal component, {first:.1%} of the variance", fontsize=10)
     figure.supylabel(f"second principal component, {second:.1%} of the variance", fontsize=10)
     if tokenizer is not None:
-        figure.draw_without_rendering()  # places the axes, which words are placed by
+        figure.draw_without_rendering()  # lays out the axes, by which tokens are placed
         figure.set_layout_engine("none")  # saving would move them again
-        for axes, place in zip(panels, places, strict=False):
-            _write_words(axes, steps[place], plane, tokenizer)
+        for axes, index in zip(panels, chosen, strict=False):
+            _write_tokens(axes, steps[index], plane, tokenizer)
     figure.savefig(path)
 
 
@@ -87,7 +87,7 @@ def _frame(axes, points: np.ndarray) -> None:
 
 
 def _draw(axes, step: CurveStep, plane: PrincipalPlane) -> None:
-    controls, curve, words = (plane.project(rows).numpy().T for rows in (step.control_points, step.curve, step.words))
+    controls, curve, tokens = (plane.project(rows).numpy().T for rows in (step.control_points, step.curve, step.tokens))
     masked = step.masked.numpy()
     axes.plot(
         *curve,
@@ -99,24 +99,24 @@ def _draw(axes, step: CurveStep, plane: PrincipalPlane) -> None:
     axes.plot(*curve[:, :1], "o", color="tab:orange", markerfacecolor="white", label="its beginning", zorder=2)
     axes.plot(*controls, "o", color="tab:blue", markersize=4, alpha=0.75, label="control points", zorder=3)
     cross = {"color": "tab:red", "markersize": 7, "zorder": 4}
-    axes.plot(*words[:, ~masked], "x", markeredgewidth=1.8, label="points of words", **cross)
-    axes.plot(*words[:, masked], "x", alpha=0.45, label="points of masked words", **cross)
+    axes.plot(*tokens[:, ~masked], "x", markeredgewidth=1.8, label="points of tokens", **cross)
+    axes.plot(*tokens[:, masked], "x", alpha=0.45, label="points of masked tokens", **cross)
 
 
-def _write_words(axes, step: CurveStep, plane: PrincipalPlane, tokenizer: Any) -> None:
-    """Write each word that is not masked where it hides the least: near its point, off other words, points and line."""
+def _write_tokens(axes, step: CurveStep, plane: PrincipalPlane, tokenizer: Any) -> None:
+    """Write each token that is not masked near its point, where it hides the least of other tokens and lines."""
     from matplotlib.patheffects import withStroke
 
     renderer, scale = axes.figure.canvas.get_renderer(), axes.figure.dpi / 72
     panel = axes.get_window_extent(renderer)
-    words, controls, curve = (
-        axes.transData.transform(plane.project(rows).numpy()) for rows in (step.words, step.control_points, step.curve)
+    tokens, controls, curve = (
+        axes.transData.transform(plane.project(rows).numpy()) for rows in (step.tokens, step.control_points, step.curve)
     )
     taken: list[np.ndarray] = []
-    for place in (~step.masked).nonzero().flatten().tolist():
+    for position in (~step.masked).nonzero().flatten().tolist():
         label = axes.annotate(
-            _word(tokenizer, int(step.canvas[place])),
-            plane.project(step.words[place : place + 1])[0].tolist(),
+            _token(tokenizer, int(step.canvas[position])),
+            plane.project(step.tokens[position : position + 1])[0].tolist(),
             xytext=(0, 0),
             textcoords="offset points",
             ha="center",
@@ -131,12 +131,12 @@ def _write_words(axes, step: CurveStep, plane: PrincipalPlane, tokenizer: Any) -
         extent = label.get_window_extent(renderer)
         size = np.array([extent.width, extent.height])
         offsets = _ways_out(size, scale)
-        low = words[place] + offsets - size / 2
+        low = tokens[position] + offsets - size / 2
         high = low + size
         overlaps = [((low < box[1]) & (high > box[0])).all(axis=1) for box in taken]
         costs = (
             np.repeat(_DISTANCES, _DIRECTIONS) / 10
-            + 6 * _within(words, low - 4, high + 4).sum(axis=1)
+            + 6 * _within(tokens, low - 4, high + 4).sum(axis=1)
             + 2 * _within(controls, low, high).sum(axis=1)
             + 20 * _within(curve, low, high).mean(axis=1)
             + 12 * np.sum(overlaps, axis=0)
@@ -162,6 +162,6 @@ def _within(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
     return inside[..., 0] & inside[..., 1]
 
 
-def _word(tokenizer: Any, token: int) -> str:
+def _token(tokenizer: Any, token: int) -> str:
     text = tokenizer.decode([token])
     return text.strip() or text.replace("\n", "↵").replace(" ", "␣")

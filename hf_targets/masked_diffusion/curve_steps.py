@@ -26,14 +26,14 @@ class CurveStep:
         masked: (L,), true where a token is masked.
         control_points: (N, d), with K curves those of the most probable one.
         curve: (points, d), the whole curve, from its first control point to its last.
-        words: (L, d), the points of the curve that stand for words: the output matrix makes logits of them.
+        tokens: (L, d), the points of the curve that stand for tokens: the output matrix makes logits of them.
     """
 
     canvas: Tensor
     masked: Tensor
     control_points: Tensor
     curve: Tensor
-    words: Tensor
+    tokens: Tensor
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def curves_of_canvases(
     length = rows.shape[1]
     count, degree = curve.num_control_points_for(length), curve.degree_for(length)
     whole = basis_matrix(num_points, count, degree, margin=0.0).T
-    at_words = basis_matrix(length, count, degree, float(curve.margin)).T
+    at_tokens = basis_matrix(length, count, degree, float(curve.margin)).T
     steps = []
     with without_dropout(model):
         for start in range(0, len(rows), _CANVASES_AT_ONCE):
@@ -113,15 +113,15 @@ def curves_of_canvases(
             output = model(rows[part], timesteps=times, skip_logits=True)
             for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
                 masked = canvas == model.config.mask_token_id
-                steps.append(CurveStep(canvas, masked, points, whole @ points, at_words @ points))
+                steps.append(CurveStep(canvas, masked, points, whole @ points, at_tokens @ points))
     return steps
 
 
 def principal_plane(steps: Sequence[CurveStep]) -> PrincipalPlane:
     """Return the plane of the first two principal components of all steps' control points together.
 
-    Curves and words are weighed means of control points, so that this plane projects all of a step: the projected curve
-    is the curve of the projected control points.
+    Curves and tokens are weighed means of control points, so that this plane projects all of a step: the projected
+    curve is the curve of the projected control points.
 
     Raises:
         ValueError: If there is no step.

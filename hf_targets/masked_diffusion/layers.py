@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 
 _EPSILON = 1e-5
@@ -49,8 +49,8 @@ class TimeEmbedding(nn.Module):
         """Return (batch, cond_dim) of sigma (batch,)."""
         half, dtype = _TIME_FEATURES // 2, cast(nn.Linear, self.mlp[0]).weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
-        places = torch.arange(half, dtype=wide, device=sigma.device)
-        angles = sigma.to(wide)[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * places / half)
+        positions = torch.arange(half, dtype=wide, device=sigma.device)
+        angles = sigma.to(wide)[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * positions / half)
         features = torch.cat([angles.cos(), angles.sin()], dim=-1)
         return F.silu(self.mlp(features.to(dtype)))
 
@@ -110,7 +110,7 @@ class DitBlock(GradientCheckpointingLayer):
         self.norm2 = LayerNorm(config)
         self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(approximate="tanh"), nn.Linear(4 * size, size))
         if not config.folded:
-            self.adaLN_modulation = ZeroLinear(config.cond_dim, 6 * size)
+            self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
         """Return shift, scale and gate of attention, then of the MLP, each (batch or 1, 1, d)."""
@@ -178,9 +178,9 @@ class OutputLayer(nn.Module):
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
         self.norm_final = LayerNorm(config)
-        self.linear = ZeroLinear(config.hidden_size, config.vocab_size)
+        self.linear = ZeroInitLinear(config.hidden_size, config.vocab_size)
         if not config.folded:
-            self.adaLN_modulation = ZeroLinear(config.cond_dim, 2 * config.hidden_size)
+            self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 2 * config.hidden_size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
         """Return shift and scale, each (batch or 1, 1, d)."""

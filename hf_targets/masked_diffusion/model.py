@@ -16,16 +16,16 @@ from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_count, check_ids, check_segments
 from hf_targets.backbones.weight_access import call_inside
-from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.configuration import MdlmConfig, as_curve_config
 from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
 from hf_targets.masked_diffusion.inputs import check_attention, check_batch, check_clean, check_mask, maskable
-from hf_targets.masked_diffusion.original import OriginalLayout
+from hf_targets.masked_diffusion.published import PublishedLayout
 from hf_targets.maths.losses import IGNORED, target_count, token_cross_entropy
-from hf_targets.maths.noise import SMALLEST_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
+from hf_targets.maths.noise import MIN_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
 
 IMPOSSIBLE = -1e6
 """The published model's logit of what cannot be: the mask as a clean token, another token where one is given."""
@@ -64,7 +64,7 @@ class MaskedDiffusionOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
+class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
     """A masked diffusion model with the SUBS parameterisation, plain or predicting sentence curves.
 
     SUBS: the mask has probability 0 as a clean token, and a token that is not masked stays what it is.
@@ -103,7 +103,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
 
         Only modules with parameters of their own come here.
         """
-        if isinstance(module, ZeroLinear):
+        if isinstance(module, ZeroInitLinear):
             init.zeros_(module.weight)
             init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
@@ -132,7 +132,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the output embedding."""
-        self.backbone.output_layer.linear = cast(ZeroLinear, new_embeddings)
+        self.backbone.output_layer.linear = cast(ZeroInitLinear, new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vocabulary; the mask keeps its id.
@@ -268,11 +268,11 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
         attention_mask: Tensor | None = None,
         timesteps: Tensor | None = None,
     ) -> Tensor:
-        """Return log p(clean token), (places, vocab) in float32, at the masked places of a canvas asked for.
+        """Return log p(clean token), (positions, vocab) in float32, at the masked positions of a canvas asked for.
 
         Args:
             canvas: (batch, length).
-            where: (batch, length), true at the places, which come out row by row.
+            where: (batch, length), true at the positions, which come out row by row.
             attention_mask: (batch, length), 0 at padding.
             timesteps: (batch,), for a model with `time_conditioning`.
         """
@@ -281,7 +281,7 @@ class MdlmForMaskedDiffusion(OriginalLayout, StrictLoading, MaskedDiffusionGener
 
     def _draw_times(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
         steps = cast(MdlmConfig, self.config).num_diffusion_steps
-        smallest = SMALLEST_TIME if steps is None else 0.0  # so that each of the steps is as likely
+        smallest = MIN_TIME if steps is None else 0.0  # so that each of the steps is as likely
         times = antithetic_times(count, generator=generator, device=device, smallest=smallest)
         return times if steps is None else discrete_times(times, steps)
 

@@ -25,7 +25,7 @@ from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 
-_MOST_LEFT_AT_THE_END = 0.01
+_MAX_ALPHA_MIN = 0.01
 
 
 @dataclass(frozen=True)
@@ -118,41 +118,41 @@ def perplexity_bound(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     left = model.schedule.alpha(torch.ones((), dtype=torch.float64)).item()
-    if left > _MOST_LEFT_AT_THE_END:
+    if left > _MAX_ALPHA_MIN:
         warnings.warn(
             f"the {model.schedule.name} schedule never masks {left:.0%} of the tokens, which cost nothing, so that "
             "this is no bound on the perplexity; train with another noise_schedule to have one",
             stacklevel=2,
         )
     blocks, words, num_tokens, protocols = [], [], 0, set()
-    for place, row in enumerate(rows):
-        blocks.append(_columns(row, place))
+    for index, row in enumerate(rows):
+        blocks.append(_columns(row, index))
         words.append(row.get("num_words"))
-        check_num_tokens(row, place)
+        check_num_tokens(row, index)
         protocols.add(protocol_columns(row))
         num_tokens += int(row[NUM_TOKENS] if NUM_TOKENS in protocol_columns(row) else (blocks[-1][1] != IGNORED).sum())
     check_one_protocol(protocols)
     noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
-    measured = [place for place, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
+    measured = [index for index, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
     nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
     with without_dropout(model):
-        for numbers in by_length([len(blocks[place][0]) for place in measured], batch_size):
-            places = [measured[number] for number in numbers]
+        for numbers in by_length([len(blocks[index][0]) for index in measured], batch_size):
+            indices = [measured[number] for number in numbers]
             ids, labels, may_mask = (
-                pad_sequence([blocks[place][column] for place in places], batch_first=True, padding_value=fill)
+                pad_sequence([blocks[index][column] for index in indices], batch_first=True, padding_value=fill)
                 for column, fill in enumerate((0, IGNORED, 0))
             )
-            _, mask = padded_rows([blocks[place][0] for place in places])
+            _, mask = padded_rows([blocks[index][0] for index in indices])
             batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
-            nelbos[places] = noise.row_nelbos(model, places, *batch).double().cpu()
+            nelbos[indices] = noise.row_nelbos(model, indices, *batch).double().cpu()
     nelbo, error = mean_bound(nelbos, num_tokens)
     num_words = None if None in words else int(sum(words))
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)
 
 
-def _columns(row: Mapping[str, Any], place: int) -> tuple[Tensor, Tensor, Tensor]:
+def _columns(row: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tokens and labels of a row without its hidden padding, and where it may be masked."""
-    ids, labels = row_of_block(row, place)
+    ids, labels = row_of_block(row, index)
     if row.get(MAY_MASK) is None:
         return ids, labels, labels != IGNORED
-    return ids, labels, row_of_block({**row, "labels": row[MAY_MASK]}, place)[1].bool()
+    return ids, labels, row_of_block({**row, "labels": row[MAY_MASK]}, index)[1].bool()

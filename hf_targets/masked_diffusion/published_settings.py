@@ -71,13 +71,13 @@ def settings_of_training(hyper_parameters: Any, name: str) -> dict[str, Any]:
             f"{name} was trained with change_of_variables, so that it is told another time than sigma; only a model "
             "without time_conditioning can be read then"
         )
-    places = {
+    paths = {
         "max_position_embeddings": ("model", "length"),
         "num_attention_heads": ("model", "n_heads"),
         "dropout": ("model", "dropout"),
         "time_conditioning": ("time_conditioning",),
     }
-    settings = {field: _told(config, *place) for field, place in places.items()}
+    settings = {field: _told(config, *path) for field, path in paths.items()}
     settings["num_diffusion_steps"] = _told(config, "T") or None  # 0 is continuous time
     tokenizer = _told(hyper_parameters, "tokenizer")
     settings["mask_token_id"] = _BY_TOKENIZER.get(str(_told(config, "data", "tokenizer_name_or_path")))
@@ -98,7 +98,7 @@ def check_kinds(told: Mapping[str, Any], name: str) -> None:
         kind, types = _KINDS[field]
         if type(told[field]) not in types:  # to Python, True is a whole number
             raise ValueError(
-                f"{name} says {field}={told[field]!r}, which must be {kind}; give {field}=... to from_original"
+                f"{name} says {field}={told[field]!r}, which must be {kind}; give {field}=... to from_published"
             )
 
 
@@ -110,7 +110,7 @@ def warn_of_untold(known: Mapping[str, Any], name: str) -> None:
         warnings.warn(
             f"{name} does not tell the {' and the '.join(untold)} that it was trained with, and {taken} "
             f"{'are' if len(untold) > 1 else 'is'} taken, which may be wrong; give {' and '.join(untold)} to "
-            "from_original",
+            "from_published",
             stacklevel=3,
         )
 

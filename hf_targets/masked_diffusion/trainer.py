@@ -32,11 +32,11 @@ from hf_targets.maths.statistics import student_margin
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.trainer import WORDS_COLUMN, num_targets
 
-TIMES_COLUMN, PLACE_COLUMN = "timesteps", "row_place"
+TIMES_COLUMN, INDEX_COLUMN = "timesteps", "row_index"
 
 
-class _RowsWithPlaces(TorchDataset):
-    """Rows that know their places in a data set, and so their times and masks in whatever batch they come.
+class _RowsWithIndices(TorchDataset):
+    """Rows that know their indices in a data set, and so their times and masks in whatever batch they come.
 
     They are checked as they are asked for: each must be of the `length_protocol` of the first one.
     """
@@ -47,11 +47,11 @@ class _RowsWithPlaces(TorchDataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        row = self.rows[place]
-        check_num_tokens(row, place)
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self.rows[index]
+        check_num_tokens(row, index)
         check_one_protocol({self.columns, protocol_columns(row)})
-        return {**row, PLACE_COLUMN: place}
+        return {**row, INDEX_COLUMN: index}
 
     @cached_property
     def columns(self) -> Columns:
@@ -59,9 +59,9 @@ class _RowsWithPlaces(TorchDataset):
         return protocol_columns(self.rows[0])
 
 
-def _collate_with_places(collate: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    batch = collate([{name: value for name, value in row.items() if name != PLACE_COLUMN} for row in rows])
-    return {**batch, PLACE_COLUMN: torch.tensor([row[PLACE_COLUMN] for row in rows])}
+def _collate_with_indices(collate: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    batch = collate([{name: value for name, value in row.items() if name != INDEX_COLUMN} for row in rows])
+    return {**batch, INDEX_COLUMN: torch.tensor([row[INDEX_COLUMN] for row in rows])}
 
 
 def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class DiffusionTrainer(AveragedTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if PLACE_COLUMN not in self._signature_columns:
-            self._signature_columns = [*self._signature_columns, PLACE_COLUMN]
+        if INDEX_COLUMN not in self._signature_columns:
+            self._signature_columns = [*self._signature_columns, INDEX_COLUMN]
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Take gradients, with noise of this process's own: Trainer seeds all processes alike."""
@@ -194,9 +194,9 @@ class DiffusionTrainer(AveragedTrainer):
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
         training = self.data_collator
-        self.data_collator = partial(_collate_with_places, training)
+        self.data_collator = partial(_collate_with_indices, training)
         try:
-            return super()._get_dataloader(_RowsWithPlaces(dataset), description, **kwargs)
+            return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
         finally:
             self.data_collator = training
 
@@ -204,7 +204,7 @@ class DiffusionTrainer(AveragedTrainer):
         """Return the loss, each row's bound for each draw (rows, draws), and its number of tokens of text."""
         assert self._noise is not None
         labels, masks = inputs["labels"], (inputs.get("attention_mask"), inputs.get(MAY_MASK))
-        nelbos = self._noise.row_nelbos(model, inputs[PLACE_COLUMN].tolist(), inputs["input_ids"], labels, *masks)
+        nelbos = self._noise.row_nelbos(model, inputs[INDEX_COLUMN].tolist(), inputs["input_ids"], labels, *masks)
         num_tokens = inputs.get(NUM_TOKENS, num_targets(labels))
         return nelbos.mean(dim=1).sum() / num_tokens.sum().clamp(min=1), nelbos, num_tokens
 

@@ -1,4 +1,4 @@
-"""Word difference representations (WDR): n-level differences of word embeddings, and what turns them back.
+"""Word difference representations (WDR): n-level differences of token embeddings, and what turns them back.
 
 Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
 equations (7) to (10) and appendix A.1.
@@ -73,7 +73,7 @@ def reconstruction_conjugates(
     """Return, for every window of `order` embeddings, the term that turns a word difference into the next embedding.
 
     Entry t is made of x[t], ..., x[t+n-1] alone, never of x[t+n], and difference[t] + conjugate[t] = x[t+n]. It is not
-    computed as x[t+n] - difference[t]: rounding would leave a trace of the word to be predicted.
+    computed as x[t+n] - difference[t]: rounding would leave a trace of the token to be predicted.
 
     Raises:
         ValueError: If `order` is below 1 or leaves no window.

@@ -83,14 +83,14 @@ def target_count(targets: Int[Tensor, "batch time"], num_items_in_batch: Tensor 
 
 
 def ngram_loss(
-    next_word: Float[Tensor, ""], future: Sequence[Float[Tensor, ""]], loss_weight: float
+    next_token: Float[Tensor, ""], future: Sequence[Float[Tensor, ""]], loss_weight: float
 ) -> Float[Tensor, ""]:
     """Return L_0 / 2 + alpha / (2N - 2) * (L_1 + ... + L_{N-1}).
 
     Args:
-        next_word: L_0, the loss of the ordinary head.
+        next_token: L_0, the loss of the ordinary head.
         future: L_1 to L_{N-1}, one a head, so N is one more than there are.
         loss_weight: Alpha.
     Source: Heo et al., equation (6).
     """
-    return next_word / 2 + loss_weight / (2 * len(future)) * torch.stack(list(future)).sum()
+    return next_token / 2 + loss_weight / (2 * len(future)) * torch.stack(list(future)).sum()

@@ -1,7 +1,7 @@
 r"""How tokens are masked over time in masked diffusion: schedules, the times to train on, and the masking itself.
 
 Time t is in [0, 1]. A token is still itself at t with chance alpha(t), which falls from about 1 to about 0, and is the
-mask token otherwise; a masked token stays masked. Training weighs -log p(token) at the masked places by
+mask token otherwise; a masked token stays masked. Training weighs -log p(token) at the masked positions by
 -alpha'(t) / (1 - alpha(t)), which makes its mean over t the negative evidence lower bound.
 """
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 ScheduleName = Literal["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
 
-LEFT_AT_THE_END = 1e-3
+ALPHA_MIN = 1e-3
 """alpha(1) of the log-linear and the cosine schedules, so that -log alpha(1) is finite."""
 
-SMALLEST_TIME = 1e-3
+MIN_TIME = 1e-3
 """The least time to train on, as the loss weight grows like 1 / t."""
 
 _SIGMAS = {"linear": (0.0, 10.0), "geometric": (1e-3, 1.0)}
@@ -88,11 +88,11 @@ class NoiseSchedule:
         """Return 1 - alpha(t), the chance that a token is masked at time t, to full relative precision near 0."""
         match self.name:
             case "log_linear":
-                return (1 - LEFT_AT_THE_END) * t
+                return (1 - ALPHA_MIN) * t
             case "cosine":
-                return 2 * (1 - LEFT_AT_THE_END) * torch.sin(math.pi / 4 * t).square()
+                return 2 * (1 - ALPHA_MIN) * torch.sin(math.pi / 4 * t).square()
             case "cosine_squared":
-                return (1 - LEFT_AT_THE_END) * torch.sin(math.pi / 2 * t).square()
+                return (1 - ALPHA_MIN) * torch.sin(math.pi / 2 * t).square()
             case _:
                 return -torch.expm1(-self.sigma(t))
 
@@ -112,13 +112,13 @@ class NoiseSchedule:
         """Return d alpha / dt, which is negative."""
         match self.name:
             case "log_linear":
-                return torch.full_like(t, LEFT_AT_THE_END - 1)
+                return torch.full_like(t, ALPHA_MIN - 1)
             case "cosine":
-                return (LEFT_AT_THE_END - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
+                return (ALPHA_MIN - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
             case "cosine_squared":
                 sine = torch.sin(math.pi / 2 * t)
                 cosine = torch.cos(math.pi / 2 * t).clamp(min=0)  # float32 rounds that of t = 1 to below 0
-                return (LEFT_AT_THE_END - 1) * math.pi * sine * cosine
+                return (ALPHA_MIN - 1) * math.pi * sine * cosine
             case _:
                 return -self._sigma_rate(t) * self.alpha(t)
 
@@ -153,11 +153,11 @@ class NoiseSchedule:
         """Return the time t at which `masked(t)` is the given chance, the nearer of 0 and 1 where there is none."""
         match self.name:
             case "log_linear":
-                t = masked / (1 - LEFT_AT_THE_END)
+                t = masked / (1 - ALPHA_MIN)
             case "cosine":
-                t = 4 / math.pi * torch.asin((masked / (2 * (1 - LEFT_AT_THE_END))).clamp(0, 1).sqrt())
+                t = 4 / math.pi * torch.asin((masked / (2 * (1 - ALPHA_MIN))).clamp(0, 1).sqrt())
             case "cosine_squared":
-                t = 2 / math.pi * torch.asin((masked / (1 - LEFT_AT_THE_END)).clamp(0, 1).sqrt())
+                t = 2 / math.pi * torch.asin((masked / (1 - ALPHA_MIN)).clamp(0, 1).sqrt())
             case "linear":
                 low, high = self._sigmas
                 t = (-torch.log1p(-masked) - low) / (high - low)
@@ -176,7 +176,7 @@ def antithetic_times(
     *,
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
-    smallest: float = SMALLEST_TIME,
+    smallest: float = MIN_TIME,
 ) -> Float[Tensor, "count"]:
     """Return random times, one in each of `count` equal parts of [smallest, 1], the first part first.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class TokenTrie:
-    """Sequences of token ids as a tree, so that all that begin at a place of a text are found in one walk.
+    """Sequences of token ids as a tree, so that all that begin at a position of a text are found in one walk.
 
     Args:
         sequences: Each one or more ids, in [0, 2^32).
@@ -36,24 +36,24 @@ class TokenTrie:
         find, is_end, length = self._nodes.get, self._is_end, len(tokens)
         for start in range(length):
             node = find(tokens[start])
-            place = start + 1
+            position = start + 1
             while node is not None:
                 if is_end[node]:
-                    yield start, place
-                if place == length:
+                    yield start, position
+                if position == length:
                     break
-                node = find(node << 32 | tokens[place])
-                place += 1
+                node = find(node << 32 | tokens[position])
+                position += 1
 
     def longest(self, tokens: Sequence[int], start: int) -> int | None:
         """Return the end of the longest sequence that begins at `start`, None if none does."""
         find, is_end = self._nodes.get, self._is_end
         node, longest = 0, None
-        for place in range(start, len(tokens)):
-            child = find(node << 32 | tokens[place])
+        for index in range(start, len(tokens)):
+            child = find(node << 32 | tokens[index])
             if child is None:
                 break
             node = child
             if is_end[node]:
-                longest = place + 1
+                longest = index + 1
         return longest

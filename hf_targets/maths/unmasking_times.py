@@ -11,14 +11,16 @@ from torch import Tensor
 from hf_targets.maths.noise import NoiseSchedule
 
 
-def unmasking_steps(uniform: Float[Tensor, "places"], schedule: NoiseSchedule, num_steps: int) -> Int[Tensor, "places"]:
+def unmasking_steps(
+    uniform: Float[Tensor, "positions"], schedule: NoiseSchedule, num_steps: int
+) -> Int[Tensor, "positions"]:
     """Return at which of the steps 0 to `num_steps` - 1, from time 1 - i / num_steps to the next, each is unmasked.
 
     It is the first step that ends with (1 - alpha(s)) / (1 - alpha(1)) <= u: drawn at once, this is the law of tossing
     at every step from t to s for every masked token, with chance (alpha(s) - alpha(t)) / (1 - alpha(t)).
 
     Args:
-        uniform: u, a number in [0, 1) for each place.
+        uniform: u, a number in [0, 1) for each position.
     Departs: the last step ends at 0 and leaves nothing masked. The published program ends at 1e-5, and takes the most
         probable token for whatever is left.
     """

@@ -1,1 +1,1 @@
-"""Any causal language model, taught to predict the words after the next one as well."""
+"""Any causal language model, taught to predict the tokens after the next one as well."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Self
 
-from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.training.arguments import TargetTrainingArguments
 
 
@@ -34,7 +34,7 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
         for weight in self.ensemble_weights:
             check_ensemble_weight(weight)
         if not self.ensemble_weights:
-            raise ValueError("ensemble_weights must name at least one weight; 0 is the next-word prediction alone")
+            raise ValueError("ensemble_weights must name at least one weight; 0 is the next-token prediction alone")
         if self.head_warmup_steps is not None and self.head_warmup_steps < 1:
             raise ValueError(
                 f"head_warmup_steps must be at least 1, got {self.head_warmup_steps}; leave it out, or give null in a "

@@ -1,4 +1,4 @@
-"""A causal language model that predicts the words after the next one as well, around any backbone."""
+"""A causal language model that predicts the tokens after the next one as well, around any backbone."""
 
 import copy
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ from hf_targets.backbones.wrapping import (
     place_new_part,
     split_fields,
 )
-from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.backbones.zero_init_linear import ZeroInitLinear
+from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.losses import ngram_loss
-from hf_targets.maths.mixing import mix_predictions
 from hf_targets.multitoken.checkpoint import CheckpointMixin
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
-from hf_targets.multitoken.future import known_words, read_future, score
+from hf_targets.multitoken.future import known_tokens, read_future, score
 from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.heads import FutureHeads
-from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 
 @dataclass
@@ -42,7 +42,7 @@ class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
 
     Attributes:
         loss: Equation (6), if there are labels.
-        loss_parts: The terms of that sum, unweighted and detached: `next_word`, and `head_1` to `head_{N-1}`.
+        loss_parts: The terms of that sum, unweighted and detached: `next_token`, and `head_1` to `head_{N-1}`.
         logits: (batch, time, vocab) of the ensemble, if one is asked for; None where they were skipped.
         nlls: (batch, weights), the summed negative log-likelihood of each row's labels under each of `nll_weights`.
         last_hidden_state: (batch, time, d), what the output matrix and the heads are applied to, if asked for.
@@ -54,11 +54,11 @@ class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
 
 
 class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, HeadsGenerationMixin):
-    """Any causal language model with heads that predict the second next word, the third next, up to the N-th.
+    """Any causal language model with heads that predict the second next token, the third next, up to the N-th.
 
-    With `target="difference"` head n predicts a word difference, which its conjugate turns into the word n steps after
-    the next; with `target="embedding"` it predicts that word itself. The hidden state at position i (it has read tokens
-    0..i) predicts token i+1 with the ordinary head, and token i+1+n with head n.
+    With `target="difference"` head n predicts a word difference, which its conjugate turns into the token n steps after
+    the next; with `target="embedding"` it predicts that token itself. The hidden state at position i (it has read
+    tokens 0..i) predicts token i+1 with the ordinary head, and token i+1+n with head n.
 
     Args:
         config: The heads' configuration with the backbone's inside.
@@ -108,7 +108,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         check_loading(loading, base)
         base = load_base(base, loading)
         if isinstance(base, MultiTokenForCausalLM):
-            raise ValueError("the base model has future-word heads already; give its `.backbone` to put new ones on it")
+            raise ValueError("the base model has future-token heads already; give its `.backbone` for new ones")
         output = output_embedding(base)
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
         # A copy: a composite configuration resets the attention implementation of the one it is given.
@@ -120,7 +120,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         return model.train(base.training)
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, ZeroLinear):
+        if isinstance(module, ZeroInitLinear):
             for parameter in module.parameters():
                 init.zeros_(parameter)
         else:
@@ -170,7 +170,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
                 token of a sequence, before which there is only padding or another document.
             token_type_ids: (batch, time), for a backbone that takes them.
             ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
-            num_items_in_batch: What every part of the loss is divided by; None counts the next-word targets here.
+            num_items_in_batch: What every part of the loss is divided by; None counts the next-token targets here.
             nll_weights: Ensemble weights to score the labels under, in one pass: see `nlls` of the output.
             logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
             skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
@@ -182,8 +182,8 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             ValueError: If labels or the attention mask have another shape, labels are outside the vocabulary or missing
                 beside `num_items_in_batch`, logits of positions beyond the text are asked for, a weight is outside
                 [0, 1] or there is none, word differences lack `input_ids`, or an ensemble is asked for that there is
-                not: of heads with `own_outputs`, with a cache that does not hold what its positions predicted, or with
-                labels beside a filled one.
+                not: of heads with `separate_output_heads`, with a cache that does not hold what its positions
+                predicted, or with labels beside a filled one.
         """
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
@@ -204,7 +204,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         call.check_ids(num_rows(self.get_output_embeddings()))
         check_nll_weights(nll_weights, has_labels=call.scored)
         if weight and past_key_values is not None:
-            PastPredictions.check(past_key_values)
+            HiddenStateCache.check(past_key_values)
             if call.scored and past_key_values.get_seq_length():
                 raise ValueError("an ensemble scores labels of whole sequences; leave out past_key_values or labels")
         outputs = call.read(self.backbone)
@@ -213,7 +213,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         future, exists, sums = [], [], []
         if call.scored or weight:
             cache = outputs.get("past_key_values") if weight else None
-            known = known_words(cast(MultiTokenConfig, self.config), call, hidden, cache)
+            known = known_tokens(cast(MultiTokenConfig, self.config), call, hidden, cache)
             # one call with a gradient: of several, FSDP may lose that of a tied matrix
             read = partial(read_future, self.heads, output)
             future, exists, sums = call_inside(output, read, *known, targets, smoothing)
@@ -221,8 +221,8 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         loss = loss_parts = nlls = logits = None
         if targets is not None:
             count = call.count(targets)
-            parts = {f"head_{n}" if n else "next_word": total / count for n, total in enumerate(sums)}
-            loss = ngram_loss(parts["next_word"], list(parts.values())[1:], self.config.loss_weight)
+            parts = {f"head_{n}" if n else "next_token": total / count for n, total in enumerate(sums)}
+            loss = ngram_loss(parts["next_token"], list(parts.values())[1:], self.config.loss_weight)
             loss_parts = {name: part.detach() for name, part in parts.items()}
             if nll_weights is not None:
                 nlls = score(output, hidden, future, exists, targets, nll_weights)

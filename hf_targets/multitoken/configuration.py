@@ -1,4 +1,4 @@
-"""The configuration of a language model with future-word heads."""
+"""The configuration of a language model with future-token heads."""
 
 from dataclasses import field
 from typing import Literal, get_args
@@ -7,7 +7,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
-from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.head_kinds import HEADS
 
 BASE_FIELDS = (
@@ -17,7 +17,7 @@ BASE_FIELDS = (
     "ensemble_weight",
     "head",
     "head_bias",
-    "own_outputs",
+    "separate_output_heads",
     "base_model_name_or_path",
 )
 """What a user chooses when putting heads on a base model; the other fields follow from that model."""
@@ -49,7 +49,7 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
         default=None, metadata={"help": "Configuration of the wrapped model; GPT-Neo's default without one."}
     )
     ngram_size: int = field(
-        default=4, metadata={"help": "N: words predicted from each position, the next one included; 2 or more."}
+        default=4, metadata={"help": "N: tokens predicted from each position, the next one included; 2 or more."}
     )
     target: Target = field(
         default="difference",
@@ -66,11 +66,11 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
         default="mlp",
         metadata={
             "help": '"mlp": two linear layers with ReLU; "medusa": a residual SiLU block; "conditional": an MLP that '
-            "also reads the conjugate, so that a word difference depends on the words before it. Or a registered one."
+            "also reads the conjugate, so that a word difference depends on the tokens before it. Or a registered one."
         },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
-    own_outputs: bool = field(
+    separate_output_heads: bool = field(
         default=False,
         metadata={
             "help": "Whether each head has an output matrix of its own instead of sharing the model's; as in Medusa's "
@@ -84,10 +84,14 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
         default=None, metadata={"help": "Where the backbone of a checkpoint of heads alone comes from."}
     )
 
+    attribute_map = {"own_outputs": "separate_output_heads"}  # noqa: RUF012, the base class declares it
+
     def __post_init__(self, **kwargs) -> None:
+        if "own_outputs" in kwargs:  # what checkpoints of before call it
+            self.separate_output_heads = kwargs.pop("own_outputs")
         if not isinstance(self.ngram_size, int) or self.ngram_size < 2:
             raise ValueError(
-                f"ngram_size (N) counts the next word too and must be an integer, 2 or more, got {self.ngram_size}; "
+                f"ngram_size (N) counts the next token too and must be an integer, 2 or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
         for name, value, allowed in (("target", self.target, get_args(Target)), ("head", self.head, HEADS)):
@@ -102,15 +106,15 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
-        if self.own_outputs and self.target == "difference":
+        if self.separate_output_heads and self.target == "difference":
             raise ValueError(
-                'own_outputs=True needs target="embedding", got target="difference": a word difference is completed by '
-                "rows of the model's output matrix and must be read by that same matrix; change either of them"
+                'separate_output_heads=True needs target="embedding", got target="difference": a word difference is '
+                "completed by rows of the model's output matrix and must be read by that same matrix; change either"
             )
-        if self.own_outputs and self.ensemble_weight:
+        if self.separate_output_heads and self.ensemble_weight:
             raise ValueError(
-                f"own_outputs=True needs ensemble_weight=None, got {self.ensemble_weight}: the ensemble mixes "
-                "predictions before the one output matrix that they then must share; change either of them"
+                f"separate_output_heads=True needs ensemble_weight=None, got {self.ensemble_weight}: the ensemble "
+                "mixes predictions before the one output matrix that they then must share; change either of them"
             )
         super().__post_init__(**kwargs)
 
@@ -118,7 +122,7 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
         """Return what a model of this configuration is, in a line."""
         how = "as word differences" if self.target == "difference" else "directly"
         return (
-            f"A {self.get_text_config().model_type} model with heads that predict the words after the next one, {how} "
+            f"A {self.get_text_config().model_type} model with heads that predict the tokens after the next one, {how} "
             f"(N = {self.ngram_size}, alpha {self.loss_weight:g})"
         )
 

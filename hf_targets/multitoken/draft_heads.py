@@ -39,7 +39,7 @@ def settings_of(kind: str) -> dict[str, Any]:
 
 
 def load_base(name_or_path: str) -> PreTrainedModel:
-    """Return a causal language model in evaluation mode; of a model with future-word heads, its backbone."""
+    """Return a causal language model in evaluation mode; of a model with future-token heads, its backbone."""
     model = AutoModelForCausalLM.from_pretrained(name_or_path)
     if isinstance(model, MultiTokenForCausalLM):
         model = model.backbone
@@ -86,7 +86,7 @@ def train_draft_heads(
 
     Args:
         kind: As for `settings_of`.
-        ngram_size: N: the heads draft up to N - 1 words.
+        ngram_size: N: the heads draft up to N - 1 tokens.
     Raises:
         ValueError: If the kind is unknown.
     """

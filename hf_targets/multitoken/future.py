@@ -10,39 +10,39 @@ from transformers import Cache, DynamicCache
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.weight_access import output_cross_entropy
+from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.losses import IGNORED, token_cross_entropy
-from hf_targets.maths.mixing import mix_predictions
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.heads import FutureHeads
-from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 
-def known_words(
+def known_tokens(
     config: MultiTokenConfig, call: CausalCall, hidden: Tensor, cache: Cache | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the hidden states and words that the heads look at, and the steps of the positions read now.
+    """Return the hidden states and tokens that the heads look at, and the steps of the positions read now.
 
     With a cache the first two go back to earlier positions, whose heads predict the targets of these.
     """
     batch, time, _ = hidden.shape
-    words = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.input_ids is None else call.input_ids
+    tokens = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.input_ids is None else call.input_ids
     if config.target == "difference" and call.input_ids is None:
         raise ValueError(
-            'heads with target="difference" need input_ids: the words between a position and its target are part '
+            'heads with target="difference" need input_ids: the tokens between a position and its target are part '
             "of the prediction"
         )
     layer = None
     if isinstance(cache, DynamicCache):
-        layer = PastPredictions.find(cache)
+        layer = HiddenStateCache.find(cache)
         if layer is None:
-            layer = PastPredictions()
+            layer = HiddenStateCache()
             cache.layers.append(layer)
     before = None if layer is None else layer.last_steps()
     given = call.attention_mask, call.position_ids
     steps = steps_into_sequence(batch, time, *given, hidden.device, before=before)
     if layer is not None:
-        hidden, words, _ = layer.extend(hidden, words, steps, window=config.ngram_size - 1)
-    return hidden, words, steps
+        hidden, tokens, _ = layer.extend(hidden, tokens, steps, window=config.ngram_size - 1)
+    return hidden, tokens, steps
 
 
 def read_future(
@@ -51,7 +51,7 @@ def read_future(
     matrix: Tensor,
     bias: Tensor | None,
     hidden: Tensor,
-    words: Tensor,
+    tokens: Tensor,
     steps: Tensor,
     targets: Tensor | None,
     smoothing: float,
@@ -64,7 +64,7 @@ def read_future(
     """
     time = steps.shape[1]
     past = hidden.shape[1] - time
-    rows = F.embedding(words[:, 1:], matrix.detach()) if heads.differences else None
+    rows = F.embedding(tokens[:, 1:], matrix.detach()) if heads.differences else None
     future = heads(hidden, rows, past)
     exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
     if targets is None:

@@ -1,4 +1,4 @@
-"""`generate` of a model with future-word heads: the ensemble, and drafts that the model itself verifies."""
+"""`generate` of a model with future-token heads: the ensemble, and drafts that the model itself verifies."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 # (a mixin: backbone, heads and configuration are its model's; `self` in Transformers' own is a Protocol that asks more)
@@ -21,7 +21,7 @@ from transformers.generation.stopping_criteria import (
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import embedding_rows
-from hf_targets.maths.mixing import check_ensemble_weight
+from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import DraftSettings
@@ -47,7 +47,7 @@ class HeadsGenerationMixin(GenerationMixin):
     ) -> Any:
         """Generate as `GenerationMixin` does, from the ensemble of equation (13) and with drafts if asked.
 
-        With `draft_tokens` the heads guess that many words after the next one, and one forward pass verifies them all:
+        With `draft_tokens` the heads guess that many tokens after the next one, and one forward pass verifies them all:
         greedy output is that of plain greedy decoding, sampled output has the same distribution, and there are fewer
         passes. With `return_dict_in_generate=True` the output is a `DraftedGenerationOutput`, which counts them. One
         row's chain goes through Transformers' assisted decoding; several rows, branches, a filled cache or stopping
@@ -57,15 +57,15 @@ class HeadsGenerationMixin(GenerationMixin):
         Args:
             ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. Drafts are then verified against the
                 ensemble.
-            draft_tokens: k, in [1, N - 1]: the words that heads 1 to k guess. None drafts nothing. With
-                `prompt_lookup_num_tokens`, matches in the text take the place of guesses that the heads are unsure of.
-            draft_branches: Guesses kept for each of these words, all verified in one pass; 1 or more. A backbone that
+            draft_tokens: k, in [1, N - 1]: the tokens that heads 1 to k guess. None drafts nothing. With
+                `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of.
+            draft_branches: Guesses kept for each of these tokens, all verified in one pass; 1 or more. A backbone that
                 takes no tree mask, or a model with an ensemble, drafts a chain (and says so in the log).
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, prompt lookup
                 in trees, a cache that is not dynamic, or a backbone without one.
-        Related: Transformers compares drafts with what the model computes for the whole chunk; where two words are
-            equally probable up to rounding, this may choose another than one word at a time does.
+        Related: Transformers compares drafts with what the model computes for the whole chunk; where two tokens are
+            equally probable up to rounding, this may choose another than one token at a time does.
         """
         check_prompt_mask(args[0] if args else None, kwargs)
         weight = self._check_weight(ensemble_weight)
@@ -73,7 +73,7 @@ class HeadsGenerationMixin(GenerationMixin):
         if draft_tokens is not None:
             kwargs["drafting"] = self._check_drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
         elif draft_branches != 1:
-            raise ValueError("draft_branches shapes a draft; give draft_tokens, the words to draft, as well")
+            raise ValueError("draft_branches shapes a draft; give draft_tokens, the tokens to draft, as well")
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # its state is not a key-value cache: every step reads the whole text again
         return super().generate(*args, ensemble_weight=weight, **kwargs)
@@ -169,7 +169,7 @@ class HeadsGenerationMixin(GenerationMixin):
         config = generation_config
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
-        simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every word on its own
+        simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every token on its own
         cache = model_kwargs["past_key_values"]
         longest = max_positions(self.config)
         # Transformers' loop reads the whole prompt again if a cache holds some of it already
@@ -233,17 +233,17 @@ class HeadsGenerationMixin(GenerationMixin):
 
     @property
     def sequential(self) -> bool:
-        """Whether a head's guess depends on the words between: with word differences it does."""
+        """Whether a head's guess depends on the tokens between: with word differences it does."""
         return self.config.target == "difference"
 
     def future_states(self, hidden: Tensor, count: int) -> Tensor:
         """Map hidden states (rows, d) to what heads 1 to `count` make of them, (rows, count, d)."""
         return self.heads.states(hidden, count)
 
-    def future_logits(self, states: Tensor, words: Tensor) -> Tensor:
-        """Return head n's logits (rows, vocab), given its states (rows, d) and the n words (rows, n) since then."""
-        output, n = self.get_output_embeddings(), words.shape[1]
-        rows = embedding_rows(output, words) if self.sequential else None
+    def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return head n's logits (rows, vocab), given its states (rows, d) and the n tokens (rows, n) since then."""
+        output, n = self.get_output_embeddings(), tokens.shape[1]
+        rows = embedding_rows(output, tokens) if self.sequential else None
         return self.heads.output(n, output)(self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:

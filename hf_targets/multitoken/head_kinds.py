@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.registry import Registry
 
 
@@ -49,7 +49,7 @@ class MedusaHead(Head):
 
     def __init__(self, width: int, *, bias: bool) -> None:
         super().__init__()
-        self.linear = ZeroLinear(width, width, bias=bias)
+        self.linear = ZeroInitLinear(width, width, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (..., d) to predicted embeddings or differences (..., d)."""
@@ -61,8 +61,8 @@ class ConditionalHead(Head):
 
     Both inputs are brought to root mean square 1 first, as their lengths differ by the model.
 
-    Departs: the paper's head sees the hidden state alone, and the words since then only enter by being added to what it
-        says. Reading them too, as Hydra's draft heads do (Ankner et al. 2024), makes its drafts right more often.
+    Departs: the paper's head sees the hidden state alone, and the tokens since then only enter by being added to what
+        it says. Reading them too, as Hydra's draft heads do (Ankner et al. 2024), makes its drafts right more often.
     """
 
     reads_conjugate = True

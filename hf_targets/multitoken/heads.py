@@ -16,7 +16,7 @@ class FutureHeads(nn.Module):
 
     Args:
         width: d, the width of the hidden states.
-        vocab_size: V, the rows of an output matrix; needed with `own_outputs` only.
+        vocab_size: V, the rows of an output matrix; needed with `separate_output_heads` only.
     """
 
     def __init__(self, config: MultiTokenConfig, width: int, vocab_size: int | None = None) -> None:
@@ -26,7 +26,7 @@ class FutureHeads(nn.Module):
         self.differences = config.target == "difference"
         self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.ngram_size - 1))
         self.outputs: nn.ModuleList | None = None
-        if config.own_outputs:
+        if config.separate_output_heads:
             assert vocab_size is not None, "heads with output matrices of their own need vocab_size"
             self.outputs = nn.ModuleList(nn.Linear(width, vocab_size, bias=False) for _ in self.layers)
 
@@ -62,27 +62,27 @@ class FutureHeads(nn.Module):
             call_inside(shared, lambda weight, _, own: own.copy_(weight), layer.weight)
 
     def states(self, hidden: Tensor, count: int) -> Tensor:
-        """Return what heads 1 to `count` make of hidden states (rows, d) before any word is known, (rows, count, d)."""
+        """Return what heads 1 to `count` make of hidden states (rows, d) without a token, (rows, count, d)."""
         return torch.stack([self._begun(n, hidden) for n in range(1, count + 1)], dim=1)
 
-    def complete(self, n: int, states: Tensor, words: Tensor | None) -> Tensor:
-        """Return head n's predicted embeddings (rows, d) from its `states`, given the n words since then.
+    def complete(self, n: int, states: Tensor, tokens: Tensor | None) -> Tensor:
+        """Return head n's predicted embeddings (rows, d) from its `states`, given the n tokens since then.
 
         Args:
-            words: Embeddings (rows, n, d) of those words; not looked at by heads that predict embeddings themselves.
+            tokens: Embeddings (rows, n, d) of those tokens; not looked at by heads that predict embeddings themselves.
         """
-        if words is None or not self.differences:
+        if tokens is None or not self.differences:
             return states
-        return self._completed(n, states, reconstruction_conjugates(words, n)[:, 0])
+        return self._completed(n, states, reconstruction_conjugates(tokens, n)[:, 0])
 
-    def forward(self, hidden: Tensor, words: Tensor | None, past: int = 0) -> list[Tensor]:
+    def forward(self, hidden: Tensor, tokens: Tensor | None, past: int = 0) -> list[Tensor]:
         """Return head n's predicted embeddings that are due among the last positions, for n = 1 to N - 1.
 
         Args:
             hidden: Hidden states (batch, time, d).
-            words: Embeddings of the words at all positions but the first, (batch, time - 1, d); needed for differences.
+            tokens: Embeddings of tokens at all positions but the first, (batch, time - 1, d); for differences.
             past: How many of the positions are there only for what they said of the others.
-        Returns: For head n, what it says at positions max(past - n, 0) to time - n - 1, as its word at position i is
+        Returns: For head n, what it says at positions max(past - n, 0) to time - n - 1, as its token at position i is
             needed n positions later: (batch, time - max(past, n), d). An empty tensor if there are none.
         """
         time, predictions = hidden.shape[1], []
@@ -91,8 +91,8 @@ class FutureHeads(nn.Module):
             seen = hidden[:, first : max(time - n, first)]
             predicted = self._begun(n, seen)
             if self.differences and seen.shape[1]:
-                assert words is not None
-                predicted = self._completed(n, predicted, reconstruction_conjugates(words[:, first:], n))
+                assert tokens is not None
+                predicted = self._completed(n, predicted, reconstruction_conjugates(tokens[:, first:], n))
             predictions.append(predicted)
         return predictions
 

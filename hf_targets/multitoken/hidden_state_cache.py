@@ -1,4 +1,4 @@
-"""What earlier positions had to say of the words to come: one more layer of the key-value cache."""
+"""What earlier positions had to say of the tokens to come: one more layer of the key-value cache."""
 
 from typing import Self
 
@@ -9,11 +9,11 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 
-class PastPredictions(DynamicLayer):
-    """The last hidden states of all positions in the cache, with their words and their steps into the sequence.
+class HiddenStateCache(DynamicLayer):
+    """The last hidden states of all positions in the cache, with their tokens and their steps into the sequence.
 
     Beams reorder it and assisted decoding crops it, as they do every layer. Its keys are the hidden states (batch, 1,
-    time, dim), its values the words and steps (batch, 1, time, 2): with as many key-value heads as query heads it adds
+    time, dim), its values the tokens and steps (batch, 1, time, 2): with as many key-value heads as query heads it adds
     1 / (2 * layers) to the cache.
     """
 
@@ -55,12 +55,12 @@ class PastPredictions(DynamicLayer):
     def extend(
         self,
         hidden: Float[Tensor, "batch time dim"],
-        words: Int[Tensor, "batch time"],
+        tokens: Int[Tensor, "batch time"],
         steps: Int[Tensor, "batch time"],
         *,
         window: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Append positions, and return them behind the last `window` positions before them."""
-        keys, values = self.update(hidden[:, None], torch.stack([words, steps], dim=-1)[:, None])
+        keys, values = self.update(hidden[:, None], torch.stack([tokens, steps], dim=-1)[:, None])
         kept = window + hidden.shape[1]
         return keys[:, 0, -kept:], values[:, 0, -kept:, 0], values[:, 0, -kept:, 1]

@@ -56,7 +56,7 @@ def load_medusa_heads(
     """Load the heads of a Medusa checkpoint onto their base model: Medusa's head h, from 0, is our head h + 1.
 
     A folder or repository holds `medusa_lm_head.safetensors` or `.pt` (Medusa) or `model.safetensors` (vLLM), and
-    beside it `config.json`. The tensors of head h, with hidden width d and V words:
+    beside it `config.json`. The tensors of head h, with hidden width d and V tokens:
 
         Medusa                  vLLM
         {h}.0.linear.weight     blocks.{h}.layers.0.weight     (d, d)
@@ -98,7 +98,7 @@ def load_medusa_heads(
     copies = output.bias is None and all(torch.equal(tensors[one].to(output.weight), output.weight) for one in matrices)
     own = bool(matrices) and not copies
     loaded = {ours: theirs for ours, theirs in names.items() if own or theirs not in matrices}
-    fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "own_outputs": own}
+    fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "separate_output_heads": own}
     model = MultiTokenForCausalLM.from_base(base, head="medusa", target="embedding", **fields)
     expected = {ours: tuple(tensor.shape) for ours, tensor in model.heads.state_dict().items()}
     given = {ours: tuple(tensors[theirs].shape) for ours, theirs in loaded.items()}
@@ -128,16 +128,18 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
             'vLLM\'s Medusa loads heads with head="medusa" and target="embedding" only, got '
             f"head={config.head!r} and target={config.target!r}; train such heads, or keep these with save_pretrained"
         )
-    if output.bias is not None and not config.own_outputs:
-        raise ValueError("the heads share an output bias, and vLLM's Medusa has none; train them with own_outputs=True")
+    if output.bias is not None and not config.separate_output_heads:
+        raise ValueError(
+            "the heads share an output bias, and vLLM's Medusa has none; train them with separate_output_heads=True"
+        )
     state, num_heads = whole_state_dict(model.heads), len(model.heads)
     tensors = {theirs: state[ours].contiguous() for ours, theirs in _by_head(_VLLM, num_heads).items() if ours in state}
-    if not config.own_outputs:
+    if not config.separate_output_heads:
         tensors["lm_head.weight"] = call_inside(output, lambda weight, _: weight.detach().contiguous())
     vocab_size, width = output.out_features, output.in_features
     values = {"architectures": ["MedusaModel"], "model_type": "medusa", "num_heads": num_heads, "num_hidden_layers": 1}
     values |= {"hidden_size": width, "vocab_size": vocab_size, "truncated_vocab_size": vocab_size}
-    values |= {"medusa_fc_bias": config.head_bias, "original_lm_head": not config.own_outputs}
+    values |= {"medusa_fc_bias": config.head_bias, "original_lm_head": not config.separate_output_heads}
     values |= {"base_model_name_or_path": config.base_model_name_or_path}
     with written_together(folder, "model.safetensors", "config.json") as unfinished:
         save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})

@@ -93,7 +93,7 @@ class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
         default="token_targets",
         metadata={
             "help": 'Where: "token_targets", wherever the next thing is a token, after a phrase too; "all", the '
-            "paper's sum, in which a phrase's place is compared with that of its last token."
+            "paper's sum, in which a phrase's position is compared with that of its last token."
         },
     )
     kl_direction: KlDirection = field(

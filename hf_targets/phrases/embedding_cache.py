@@ -17,7 +17,7 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.phrases.windows import plan_windows
 
 
-class PhraseEmbeddings:
+class PhraseEmbeddingCache:
     """Embeddings of phrases, each encoded once until the encoder changes or there are too many.
 
     Safe to use from several threads. What it holds is dropped when the encoder's parameters are written to or moved,
@@ -34,11 +34,11 @@ class PhraseEmbeddings:
 
     def _clear(self, version: "EncoderVersion | None") -> None:
         self._version = version
-        self._places: dict[bytes, int] = {}
+        self._indices: dict[bytes, int] = {}
         self._kept: list[Tensor] = []
 
-    def __deepcopy__(self, memo: dict) -> "PhraseEmbeddings":
-        return PhraseEmbeddings(self.max_phrases)
+    def __deepcopy__(self, memo: dict) -> "PhraseEmbeddingCache":
+        return PhraseEmbeddingCache(self.max_phrases)
 
     def __getstate__(self) -> dict:
         return {"max_phrases": self.max_phrases}
@@ -94,8 +94,8 @@ class PhraseEmbeddings:
             version = EncoderVersion.of(encoder)
             if self._version is None or not version.equals(self._version):
                 self._clear(version)
-            missing = [key for key in keys if key not in self._places]
-            if missing and len(self._places) + len(missing) > self.max_phrases:
+            missing = [key for key in keys if key not in self._indices]
+            if missing and len(self._indices) + len(missing) > self.max_phrases:
                 self._clear(version)
                 missing = keys
             if missing:
@@ -105,13 +105,13 @@ class PhraseEmbeddings:
                     new = tuple(torch.cat(pair) for pair in zip(self._kept, new, strict=True))
                 tied = encoder.output_projection is None
                 self._kept = [new[0], new[0] if tied else new[1]]
-                self._places |= {key: start + number for number, key in enumerate(missing)}
+                self._indices |= {key: start + number for number, key in enumerate(missing)}
             inputs, outputs = self._kept
             if len(missing) == len(keys) == len(inputs):
                 return inputs, outputs
-            places = torch.tensor([self._places[key] for key in keys], device=inputs.device)
-            chosen = inputs[places]
-            return chosen, chosen if outputs is inputs else outputs[places]
+            indices = torch.tensor([self._indices[key] for key in keys], device=inputs.device)
+            chosen = inputs[indices]
+            return chosen, chosen if outputs is inputs else outputs[indices]
 
 
 def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:

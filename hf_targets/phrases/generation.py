@@ -17,8 +17,8 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.phrases.decoding.criteria import phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
+from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.processing import phrase_processors
-from hf_targets.phrases.decoding.run import PhraseRun
 from hf_targets.phrases.decoding.schedule import PhraseCount
 from hf_targets.phrases.decoding.streaming import PhraseStreamer
 from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
@@ -93,7 +93,7 @@ class PhraseGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, *args, **kwargs)
         if kwargs.get("cache_implementation") == "paged":
             raise ValueError("continuous batching is over tokens alone; leave out cache_implementation='paged'")
-        run = PhraseRun(
+        run = PhraseGenerationState(
             self.phrase_table,
             phrases,
             schedule=phrase_schedule,
@@ -109,7 +109,7 @@ class PhraseGenerationMixin(GenerationMixin):
         self,
         input_ids: Tensor,
         *,
-        phrases: PhraseRun | None = None,
+        phrases: PhraseGenerationState | None = None,
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class PhraseGenerationMixin(GenerationMixin):
         kwargs: dict[str, Any],
     ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
         """Return processors and criteria that know phrases, once the run knows where the prompt ends."""
-        run: PhraseRun | None = kwargs.get("phrases")
+        run: PhraseGenerationState | None = kwargs.get("phrases")
         if run is None:
             return processors, criteria
         run.check_rows(len(input_ids))

@@ -26,7 +26,7 @@ def phrase_loss(
         hidden: (batch, time, d).
         targets: (batch, time), phrases from V on.
         phrases: (phrases, d), or (batch, phrases, d) where each row has its own.
-        excluded: (batch, time, phrases), those that are not in the sum at a place.
+        excluded: (batch, time, phrases), those that are not in the sum at a position.
     """
     if phrases.ndim == 3:
         rows = range(len(hidden))
@@ -55,23 +55,23 @@ def kl_loss(
     first_tokens: Tensor,
     excluded: Tensor | None,
 ) -> Tensor:
-    """Return L_kl, summed over the places of each row where it is taken, (batch,).
+    """Return L_kl, summed over the positions of each row where it is taken, (batch,).
 
-    Place j of the text with phrases predicts what stands at j + 1, whose last token is token s(j + 1) of the text in
+    Position j of the text with phrases predicts what stands at j + 1, whose last token is token s(j + 1) of the text in
     tokens; that is predicted from position s(j + 1) - 1.
 
     Args:
-        hidden: (batch, places, d), of the text with phrases.
-        targets: (batch, places), what each predicts, phrases from V on.
+        hidden: (batch, positions, d), of the text with phrases.
+        targets: (batch, positions), what each predicts, phrases from V on.
         teacher: (batch, time, d), of the text in tokens.
-        token_positions: (batch, places), s.
+        token_positions: (batch, positions), s.
         first_tokens: (phrases,), the id of each phrase's first token.
-        excluded: (batch, places, phrases).
+        excluded: (batch, positions, phrases).
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
     """
     taken = targets != IGNORED
     if config.kl_positions == "token_targets":
-        # Departs: the paper's sum also compares the place that predicts a phrase with that of its last token, one of
+        # Departs: the paper's sum also compares the position that predicts a phrase with that of its last token, one of
         # which has not read the phrase's first tokens, and the other has.
         taken = taken & (targets < num_rows(output))
     position = (F.pad(token_positions[:, 1:], (0, 1)) - 1).clamp(min=0)
@@ -115,11 +115,11 @@ def excluded_phrases(
     masked_phrases: Tensor | None,
     device: torch.device,
 ) -> Tensor | None:
-    """Return which phrases are left out at each place, (batch, places, phrases); None if none is.
+    """Return which phrases are left out at each position, (batch, positions, phrases); None if none is.
 
     Args:
         phrase_mask: (batch, phrases), true where the phrase is in the row's table.
-        masked_phrases: (k, 3): row, place and phrase of each that is a right continuation there, too.
+        masked_phrases: (k, 3): row, position and phrase of each that is a right continuation there, too.
     """
     if phrase_mask is None and masked_phrases is None:
         return None

@@ -29,7 +29,7 @@ from hf_targets.backbones.wrapping import (
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
-from hf_targets.phrases.embedding_cache import PhraseEmbeddings, encoder_fingerprint
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_fingerprint
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.interleaved_losses import interleaved_losses
@@ -94,7 +94,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         widths = self.get_input_embeddings().embedding_dim, self.get_output_embeddings().in_features
         self.phrase_encoder = PhraseEncoder(config, *widths, transformer=encoder)
         config.phrase_encoder = self.phrase_encoder.transformer.config
-        self._embeddings = PhraseEmbeddings()
+        self._embeddings = PhraseEmbeddingCache()
         keep_weights(*(model for model in (backbone, encoder) if model is not None))
         self.post_init()
 

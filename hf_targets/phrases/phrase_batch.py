@@ -14,14 +14,14 @@ class PhraseBatch:
     """The columns of `PhraseCollator` from `phrase_input_ids` on, by their names there.
 
     Attributes:
-        phrase_input_ids: (batch, places), the same text with phrases V + p of the batch's own table.
-        phrase_targets: (batch, places), unshifted as labels are.
-        token_positions: (batch, places), where in `input_ids` the last token of each place stands.
+        phrase_input_ids: (batch, positions), the same text with phrases V + p of the batch's own table.
+        phrase_targets: (batch, positions), unshifted as labels are.
+        token_positions: (batch, positions), where in `input_ids` the last token of each position stands.
         windows: (windows, length), token ids to encode.
         phrase_windows: (phrases, 2), window and number of tokens of each phrase p.
-        phrase_attention_mask: (batch, places), 0 at padding.
+        phrase_attention_mask: (batch, positions), 0 at padding.
         phrase_mask: (batch, phrases), which of them are in a row's vocabulary.
-        masked_phrases: (k, 3), row, place and phrase of those that are a right continuation there, too.
+        masked_phrases: (k, 3), row, position and phrase of those that are a right continuation there, too.
     """
 
     phrase_input_ids: Tensor
@@ -71,7 +71,7 @@ class PhraseBatch:
         _check_shape("phrase_mask", self.phrase_mask, (len(ids), num_phrases), "(batch, phrases)")
         if self.masked_phrases is not None:
             _check_shape("masked_phrases", self.masked_phrases, (len(self.masked_phrases), 3), "(k, 3)")
-            stops = {"rows": ids.shape[0], "places": ids.shape[1], "phrases": num_phrases}
+            stops = {"rows": ids.shape[0], "positions": ids.shape[1], "phrases": num_phrases}
             for column, (what, stop) in zip(self.masked_phrases.T, stops.items(), strict=True):
                 check_range(column, stop, f"masked_phrases must have {what}")
 

@@ -43,9 +43,9 @@ def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = 2**1
     keys = [data[start:end] for start, end in pairwise(ends)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     window_of = np.empty(len(keys), np.int64)  # the phrase whose tokens are the window
-    for place in range(len(order) - 1, -1, -1):
-        phrase = order[place]
-        after = order[place + 1] if place + 1 < len(order) else None
+    for index in range(len(order) - 1, -1, -1):
+        phrase = order[index]
+        after = order[index + 1] if index + 1 < len(order) else None
         shares = after is not None and keys[after].startswith(keys[phrase])
         window_of[phrase] = window_of[after] if shares else phrase
     lengths = np.diff(offsets)

@@ -121,8 +121,8 @@ class DocumentRetriever:
         found = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
             scores, places = self._scorer.search(queries[start : start + _QUERIES_AT_ONCE], min(k, len(self)))
-            for row_scores, row_places in zip(scores.tolist(), places.tolist(), strict=True):
-                names = [self._ids[place] for place in row_places]
+            for row_scores, row_indexs in zip(scores.tolist(), places.tolist(), strict=True):
+                names = [self._ids[place] for place in row_indexs]
                 found.append(list(zip(names, row_scores, strict=True)))
         return found
 

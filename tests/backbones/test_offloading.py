@@ -16,7 +16,9 @@ from tests.tiny_models import KINDS, make_any, make_backbone, make_vocabulary, p
 from tests.trainer_runs import assert_same
 
 CPU = torch.device("cpu")
-MODELS = [(kind, family) for kind in (*KINDS, "own_outputs") for family in ("gpt2", "llama")]  # tied and untied
+MODELS = [
+    (kind, family) for kind in (*KINDS, "separate_output_heads") for family in ("gpt2", "llama")
+]  # tied and untied
 MODELS += [("mdlm", "plain"), ("mdlm", "curves")]
 NEVER = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
 
@@ -24,9 +26,13 @@ NEVER = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
 def make(kind: str, family: str):
     if kind == "mdlm":
         return make_mdlm(family).double()
-    if kind == "own_outputs":
+    if kind == "separate_output_heads":
         base = make_backbone(family)
-        return MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", own_outputs=True).double().eval()
+        return (
+            MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", separate_output_heads=True)
+            .double()
+            .eval()
+        )
     return make_any(family, kind).double()
 
 
@@ -42,8 +48,8 @@ def outputs_of(model, kind: str) -> list[torch.Tensor]:
         output = model(**phrase_batch(), skip_logits=False)
         generated = [model.generate(ids, phrases=make_vocabulary(), **NEVER)]
     else:
-        output = model(ids, labels=ids, nll_weights=None if kind == "own_outputs" else [0.0, 0.3])
-        weights = [None] if kind == "own_outputs" else [None, 0.3]
+        output = model(ids, labels=ids, nll_weights=None if kind == "separate_output_heads" else [0.0, 0.3])
+        weights = [None] if kind == "separate_output_heads" else [None, 0.3]
         generated = [model.generate(ids, ensemble_weight=weight, **NEVER) for weight in weights]
         generated.append(model.generate(ids, draft_tokens=2, **NEVER))
     return [output.loss.detach(), output.logits.detach(), *generated]
@@ -94,7 +100,9 @@ def test_new_parts_on_an_offloaded_base_are_real_and_fit_its_weights(family):
     models = []
     for base in (whole, offloaded):
         torch.manual_seed(1)
-        heads = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", own_outputs=True).heads
+        heads = MultiTokenForCausalLM.from_base(
+            base, ngram_size=3, target="embedding", separate_output_heads=True
+        ).heads
         torch.manual_seed(1)
         encoder = DynamicVocabForCausalLM.from_base(base, make_backbone(family, 2)).phrase_encoder
         models.append({**heads.state_dict(), **encoder.state_dict()})

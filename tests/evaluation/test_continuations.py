@@ -76,7 +76,7 @@ def test_columns_are_those_of_the_texts():
     assert columns["phrase_share"] == 50
     assert columns["bytes_per_step"] == len(TOKENIZER.decode(tokens[0]).encode()) / 2
     logits = judge(torch.tensor([[5, 6, 10, 11, 10, 11]])).logits[0].log_softmax(-1)
-    expected = -sum(logits[place, id_] for place, id_ in zip(range(1, 5), tokens[0], strict=True)) / 4
+    expected = -sum(logits[position, id_] for position, id_ in zip(range(1, 5), tokens[0], strict=True)) / 4
     assert columns["generated_ppl"] == pytest.approx(expected.exp().item(), rel=1e-4)
     assert "mauve" not in columns
 

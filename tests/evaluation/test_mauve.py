@@ -43,7 +43,7 @@ def test_features_are_the_last_state_of_the_last_token_of_each_text_alone(family
 @settings(derandomize=True, deadline=None, max_examples=20)
 @given(order=st.permutations(range(5)), batch_size=st.integers(1, 6), max_length=st.integers(1, 30))
 def test_order_and_batches_do_not_matter_and_what_lies_beyond_the_length_is_cut(order, batch_size, max_length):
-    texts = [SENTENCES[place] for place in order]
+    texts = [SENTENCES[position] for position in order]
     found = text_features(texts, MODEL, TOKENIZER, batch_size=batch_size, max_length=max_length)
     assert np.allclose(found, [alone(MODEL, text, max_length) for text in texts], atol=1e-5)
     assert found.dtype == np.float32
@@ -74,11 +74,11 @@ def test_features_come_without_dropout_and_from_the_backbone_of_a_model_with_hea
 def test_a_score_is_the_one_of_mauve_text_with_its_settings_told(mauve):
     ours, theirs = clouds(0.7)
     found = mauve_score(None, None, features=(ours, theirs), seeds=(25, 3))
-    for place, seed in enumerate((25, 3)):
+    for index, seed in enumerate((25, 3)):
         direct = mauve.compute_mauve(p_features=theirs, q_features=ours, mauve_scaling_factor=2.0, seed=seed)
-        assert found.scores[place] == pytest.approx(direct.mauve)
-        assert found.smoothed_scores[place] == pytest.approx(direct.mauve_star)
-        assert found.frontier_integrals[place] == pytest.approx(direct.frontier_integral)
+        assert found.scores[index] == pytest.approx(direct.mauve)
+        assert found.smoothed_scores[index] == pytest.approx(direct.mauve_star)
+        assert found.frontier_integrals[index] == pytest.approx(direct.frontier_integral)
     assert (found.scaling, found.seeds, found.num_buckets, found.num_texts) == (2.0, (25, 3), 6, 60)
     assert (found.feature_model, found.max_length) == (GIVEN, None)
     assert found.score == pytest.approx(np.mean(found.scores))

@@ -5,7 +5,7 @@ from PIL import Image
 from hf_targets.figures.learning_curves import plot_learning_curves
 
 HISTORY = [
-    {"step": 5, "loss_next_word": 3.0, "loss": 2.0},
+    {"step": 5, "loss_next_token": 3.0, "loss": 2.0},
     {"step": 10, "eval_perplexity": 20.0, "eval_perplexity_ensemble": 18.0},
     {"step": 20, "eval_perplexity": 15.0, "eval_perplexity_ensemble": 13.0},
 ]

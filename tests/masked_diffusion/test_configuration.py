@@ -84,7 +84,7 @@ def test_a_curve_is_a_configuration_of_its_own_or_its_fields():
         ({"num_diffusion_steps": 0}, "at least 1, got 0; None is continuous time"),
         ({"folded": True, "time_conditioning": True}, "folded needs time_conditioning=False"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings must be False"),
-        (PUBLISHED, r"published layout \(hidden_dim, n_blocks\); load it with MdlmForMaskedDiffusion.from_original"),
+        (PUBLISHED, r"published layout \(hidden_dim, n_blocks\); load it with MdlmForMaskedDiffusion.from_published"),
     ],
 )
 def test_fields_out_of_range_are_refused(fields, message):
@@ -94,5 +94,5 @@ def test_fields_out_of_range_are_refused(fields, message):
 
 def test_the_published_config_file_is_told_from_ours(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
-    with pytest.raises(ValueError, match=r"load it with MdlmForMaskedDiffusion.from_original"):
+    with pytest.raises(ValueError, match=r"load it with MdlmForMaskedDiffusion.from_published"):
         AutoConfig.from_pretrained(tmp_path)

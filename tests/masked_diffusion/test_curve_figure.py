@@ -14,10 +14,10 @@ LENGTH = 6
 
 
 class Words:
-    """A tokenizer whose words are hard to draw."""
+    """A tokenizer whose tokens are hard to draw."""
 
     def decode(self, ids: list[int]) -> str:
-        return {1: r" $\nothing$", 2: "\n", 3: "  "}.get(ids[0], f" word{ids[0]}")
+        return {1: r" $\nothing$", 2: "\n", 3: "  "}.get(ids[0], f" token{ids[0]}")
 
 
 def make_steps(num_steps: int = LENGTH + 1) -> list[CurveStep]:
@@ -25,8 +25,8 @@ def make_steps(num_steps: int = LENGTH + 1) -> list[CurveStep]:
     text = clean_ids(1, LENGTH)
     text[0, :3] = torch.tensor([1, 2, 3])
     canvases = torch.full((num_steps, 1, LENGTH), MASK)
-    for place, canvas in enumerate(canvases):
-        canvas[:, :place] = text[:, :place]
+    for index, canvas in enumerate(canvases):
+        canvas[:, :index] = text[:, :index]
     return curves_of_canvases(make_mdlm("curve"), canvases, num_points=50)
 
 
@@ -56,7 +56,7 @@ def drawn_panels(figure) -> list:
 def test_panels_go_from_the_first_canvas_to_the_last(draw, num_panels, shown):
     figure, path = draw(make_steps(), num_panels=num_panels)
     titles = [axes.get_title() for axes in drawn_panels(figure)]
-    assert titles == [f"canvas {place} of 7: {7 - place} of 6 tokens masked" for place in shown]
+    assert titles == [f"canvas {position} of 7: {7 - position} of 6 tokens masked" for position in shown]
     assert Image.open(path).size[0] == 780 * min(len(shown), 2 if len(shown) == 4 else 3)
 
 
@@ -71,8 +71,8 @@ def test_a_panel_shows_the_projected_curve_its_control_points_and_its_words(draw
         (begin,) = lines_of(axes, ORANGE, "o")
         assert np.allclose(begin, plane.project(step.control_points[:1]))
         given, masked = lines_of(axes, RED, "x")
-        assert np.allclose(given, plane.project(step.words[~step.masked]))
-        assert np.allclose(masked, plane.project(step.words[step.masked]))
+        assert np.allclose(given, plane.project(step.tokens[~step.masked]))
+        assert np.allclose(masked, plane.project(step.tokens[step.masked]))
 
 
 def test_axes_are_the_same_in_all_panels_hold_all_points_and_tell_their_variance(draw):
@@ -81,7 +81,7 @@ def test_axes_are_the_same_in_all_panels_hold_all_points_and_tell_their_variance
     limits = {(axes.get_xlim(), axes.get_ylim()) for axes in drawn_panels(figure)}
     assert len(limits) == 1
     ((left, right), (low, high)), plane = limits.pop(), principal_plane(steps)
-    points = torch.cat([plane.project(steps[place].control_points) for place in (0, 2, 4, 6)])
+    points = torch.cat([plane.project(steps[position].control_points) for position in (0, 2, 4, 6)])
     assert left < points[:, 0].min() and points[:, 0].max() < right
     assert low < points[:, 1].min() and points[:, 1].max() < high
     assert all(axes.get_aspect() == 1 for axes in drawn_panels(figure))
@@ -97,21 +97,21 @@ def test_words_are_written_beside_their_points_unless_they_are_masked(draw):
     assert not first.texts
     shown = [Words().decode([id_]).strip() for id_ in steps[-1].canvas.tolist()]
     assert [text.get_text() for text in last.texts] == [r"$\nothing$", "↵", "␣␣", *shown[3:]]
-    for text, point in zip(last.texts, plane.project(steps[-1].words).tolist(), strict=True):
+    for text, point in zip(last.texts, plane.project(steps[-1].tokens).tolist(), strict=True):
         assert text.xy == pytest.approx(point)
         assert 0 < np.hypot(*text.xyann) < 80  # of 72 an inch
 
 
 def test_words_at_one_point_in_a_corner_are_written_inside_the_panel_and_off_one_another(draw):
     corners = torch.tensor([[0.0, 0.0], [10.0, 6.0], [0.0, 6.0]], dtype=torch.float64)
-    words, ids = corners[1].repeat(LENGTH, 1), torch.arange(1, LENGTH + 1)
-    step = CurveStep(ids, torch.zeros(LENGTH, dtype=torch.bool), corners, torch.stack([corners[0], corners[1]]), words)
+    tokens, ids = corners[1].repeat(LENGTH, 1), torch.arange(1, LENGTH + 1)
+    step = CurveStep(ids, torch.zeros(LENGTH, dtype=torch.bool), corners, torch.stack([corners[0], corners[1]]), tokens)
     figure, _ = draw([step], tokenizer=Words())
     (axes,) = drawn_panels(figure)
     boxes = [matplotlib.text.Text.get_window_extent(text) for text in axes.texts]
     assert len(boxes) == LENGTH
-    for place, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:place])
+    for index, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:index])
         assert axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
         assert axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1
 

@@ -9,7 +9,7 @@ WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
 
 
 def same(one: CurveStep, other: CurveStep) -> bool:
-    fields = ("canvas", "masked", "control_points", "curve", "words")
+    fields = ("canvas", "masked", "control_points", "curve", "tokens")
     return all(torch.allclose(getattr(one, name), getattr(other, name), atol=1e-5) for name in fields)
 
 
@@ -18,7 +18,7 @@ def test_the_output_matrix_reads_the_points_of_masked_words(kind):
     model, canvas = make_mdlm(kind), masked_ids(2, 9)
     (step,) = curves_of_canvases(model, [canvas], row=1)
     assert step.masked.tolist() == (canvas[1] == MASK).tolist()
-    logits = step.words.float() @ model.get_output_embeddings().weight.T + model.get_output_embeddings().bias
+    logits = step.tokens.float() @ model.get_output_embeddings().weight.T + model.get_output_embeddings().bias
     logits[:, MASK] = -1e6
     expected = model(canvas).logits[1][step.masked]
     assert torch.allclose(logits.log_softmax(dim=-1)[step.masked], expected, atol=1e-4)
@@ -29,10 +29,10 @@ def test_a_curve_runs_from_its_first_control_point_through_its_words_to_its_last
     (step,) = curves_of_canvases(model, masked_ids(1, 1, 9), num_points=4001)
     assert torch.allclose(step.curve[[0, -1]], step.control_points[[0, -1]])
     steps = (step.curve[1:] - step.curve[:-1]).norm(dim=1)
-    distances, places = torch.cdist(step.words, step.curve).min(dim=1)
+    distances, positions = torch.cdist(step.tokens, step.curve).min(dim=1)
     assert (distances <= steps.max()).all()
-    assert places.tolist() == sorted(places.tolist())
-    assert torch.cdist(step.words[:1], step.curve[:1]).item() > 10 * steps.max()  # the margin
+    assert positions.tolist() == sorted(positions.tolist())
+    assert torch.cdist(step.tokens[:1], step.curve[:1]).item() > 10 * steps.max()  # the margin
 
 
 def test_a_trace_of_generation_is_followed_canvas_by_canvas():
@@ -50,8 +50,8 @@ def test_many_canvases_give_what_each_gives_alone():
     model, canvases = make_mdlm("curve"), masked_ids(70, 1, 5)
     steps = curves_of_canvases(model, canvases)
     assert len(steps) == 70
-    for place in (0, 31, 32, 69):
-        assert same(steps[place], curves_of_canvases(model, canvases[place : place + 1])[0])
+    for position in (0, 31, 32, 69):
+        assert same(steps[position], curves_of_canvases(model, canvases[position : position + 1])[0])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -70,7 +70,7 @@ def test_a_model_in_training_is_looked_at_without_dropout_and_left_in_training(k
     (step,) = curves_of_canvases(model.train(), [canvas])
     assert same(step, expected)
     assert model.training
-    assert not step.words.requires_grad
+    assert not step.tokens.requires_grad
 
 
 def test_a_model_that_sees_the_time_is_told_it():

@@ -87,4 +87,4 @@ def test_only_a_constant_modulation_is_folded_and_only_once():
     with pytest.raises(ValueError, match="folded already"):
         folded.fold_modulation()
     with pytest.raises(ValueError, match="no modulation to write; save the model that it was folded from"):
-        folded.to_original()
+        folded.to_published()

@@ -282,7 +282,7 @@ BAD_CALLS = {
     "a tuple": (_call({"return_dict": False}), "always a MaskedDiffusionOutput"),
     "folded times": (lambda: make_mdlm(folded=True, time_conditioning=True), "folded needs time_conditioning=False"),
     "no such mask": (lambda: make_mdlm(mask_token_id=VOCAB), r"\[0, 49\] with vocab_size=50, got 50; a tokenizer's"),
-    "published": (lambda: MdlmConfig(hidden_dim=768, n_blocks=12, n_heads=12), "load it with .*from_original"),
+    "published": (lambda: MdlmConfig(hidden_dim=768, n_blocks=12, n_heads=12), "load it with .*from_published"),
 }
 
 

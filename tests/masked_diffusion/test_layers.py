@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.backbones.zero_linear import ZeroLinear
+from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import (
     DitBlock,
@@ -100,7 +100,7 @@ def test_a_block_with_zero_modulation_is_the_identity_and_a_new_one_has_it():
 
 def test_what_starts_at_zero_are_the_modulations_and_the_output_matrix():
     block, output = DitBlock(config()), OutputLayer(config())
-    zero = [name for part in (block, output) for name, m in part.named_modules() if isinstance(m, ZeroLinear)]
+    zero = [name for part in (block, output) for name, m in part.named_modules() if isinstance(m, ZeroInitLinear)]
     assert zero == ["adaLN_modulation", "linear", "adaLN_modulation"]
 
 

@@ -108,7 +108,7 @@ def test_batches_and_padding_change_nothing(kind):
 
 def test_a_label_of_minus_100_is_given_to_the_model_and_never_counted():
     ids = clean_ids(8).tolist()
-    labels = [IGNORED if place % 2 else id_ for place, id_ in enumerate(ids)]
+    labels = [IGNORED if index % 2 else id_ for index, id_ in enumerate(ids)]
     seen = []
     hook = MODEL.register_forward_hook(lambda module, inputs, output: seen.append(output.canvas[0].tolist()))
     found = perplexity_bound(MODEL, [{"input_ids": ids, "labels": labels}, {"input_ids": ids, "labels": [IGNORED] * 8}])

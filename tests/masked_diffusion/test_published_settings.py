@@ -5,19 +5,19 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from tests.masked_diffusion.test_original import CONFIG, same_weights, write
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, train_bpe_tokenizer
 from hf_targets.masked_diffusion.published_settings import known_mask, settings_of_training
-from tests.masked_diffusion.test_original import CONFIG, same_weights, write
 from tests.mdlm_models import MASK, VOCAB, make_mdlm, masked_ids
 from tests.memory import realigned
 from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 
-load = MdlmForMaskedDiffusion.from_original
+load = MdlmForMaskedDiffusion.from_published
 
 
 def test_the_mask_is_never_guessed(tmp_path):
-    tensors = make_mdlm().to_original()
+    tensors = make_mdlm().to_published()
     says = rf"which of its {VOCAB} tokens is the mask.*mask_token_id=.*103 for bert-base-uncased, or {VOCAB - 1} where"
     with pytest.raises(ValueError, match=says):
         load(tensors)
@@ -133,7 +133,7 @@ def test_a_checkpoint_goes_over_the_config_beside_it(tmp_path):
 
 
 def test_the_number_of_heads_is_never_guessed():
-    tensors = make_mdlm().to_original()
+    tensors = make_mdlm().to_published()
     del tensors[FREQUENCIES]
     with pytest.raises(ValueError, match=r"neither rotary frequencies nor settings .* give num_attention_heads"):
         load(tensors, mask_token_id=MASK)

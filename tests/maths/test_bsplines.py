@@ -17,7 +17,7 @@ def setting(length, ratio, degree_ratio):
 
 @st.composite
 def curves(draw, least=0):
-    """Lengths with a curve that holds them: at least `least` more control points than words, and a low degree."""
+    """Lengths with a curve that holds them: at least `least` more control points than tokens, and a low degree."""
     length = draw(st.integers(1, 40))
     count = draw(st.integers(length + least, 3 * length + least + 3))
     return length, count, draw(st.integers(0, min(5, count - 1))), draw(st.sampled_from([0.0, 0.01, 0.2]))
@@ -45,9 +45,9 @@ def test_a_curve_starts_and_ends_on_its_outer_control_points(length, count, degr
 @pytest.mark.parametrize("margin", [0.0, 0.01, 0.3])
 def test_points_lie_evenly_between_the_margins(margin):
     knots = np.concatenate([np.zeros(3), np.linspace(0, 1, 8), np.ones(3)])
-    places = margin + (1 - 2 * margin) * np.arange(6) / 5
+    positions = margin + (1 - 2 * margin) * np.arange(6) / 5
     control_points = np.random.default_rng(0).standard_normal(10)
-    expected = BSpline(knots, control_points, 3)(places)
+    expected = BSpline(knots, control_points, 3)(positions)
     np.testing.assert_allclose(control_points @ basis_matrix(6, 10, 3, margin).numpy(), expected, atol=1e-13)
 
 
@@ -88,11 +88,11 @@ def test_the_inverse_is_that_of_moore_and_penrose_so_of_least_norm(curve):
 
 def test_other_control_points_of_the_same_words_are_longer():
     curve = (12, 24, 3)
-    words = torch.randn(5, 12, dtype=torch.float64)
+    tokens = torch.randn(5, 12, dtype=torch.float64)
     inverse, basis = inverse_matrix(*curve), basis_matrix(*curve)
-    least = words @ inverse
+    least = tokens @ inverse
     other = least + torch.randn(5, 24, dtype=torch.float64) @ (torch.eye(24, dtype=torch.float64) - basis @ inverse)
-    torch.testing.assert_close(other @ basis, words)
+    torch.testing.assert_close(other @ basis, tokens)
     assert (other.norm(dim=1) > least.norm(dim=1)).all()
 
 
@@ -106,12 +106,12 @@ def test_other_control_points_of_the_same_words_are_longer():
 def test_long_curves_of_high_degree_have_large_control_points(length, ratio, degree_ratio, expected):
     inverse = inverse_matrix(*setting(length, ratio, degree_ratio), max_norm=None)
     norm = torch.linalg.matrix_norm(inverse, 2).item()
-    places = 0 if expected == 225 else 1
-    assert round(norm, places) == pytest.approx(expected)
+    positions = 0 if expected == 225 else 1
+    assert round(norm, positions) == pytest.approx(expected)
 
 
 def test_large_control_points_are_told():
-    with pytest.warns(UserWarning, match=r"250 words .* degree 50 .* 904 times .* lower degree") as caught:
+    with pytest.warns(UserWarning, match=r"250 tokens .* degree 50 .* 904 times .* lower degree") as caught:
         inverse_matrix(250, 500, 50)
     assert len(caught) == 1
     with warnings.catch_warnings():
@@ -122,9 +122,9 @@ def test_large_control_points_are_told():
 
 
 def test_fewer_control_points_than_words_are_refused_or_lose_what_they_cannot_hold():
-    with pytest.raises(ValueError, match=r"128 words need .* got 25.*singular.*num_control_points.*pseudo_inverse"):
+    with pytest.raises(ValueError, match=r"128 tokens need .* got 25.*singular.*num_control_points.*pseudo_inverse"):
         inverse_matrix(128, 25, 2)
-    with pytest.raises(ValueError, match=r"5 words need .* got 4"):
+    with pytest.raises(ValueError, match=r"5 tokens need .* got 4"):
         inverse_matrix(5, 4, 3)
     inverse, basis = inverse_matrix(128, 25, 2, rank_deficient="pseudo_inverse"), basis_matrix(128, 25, 2)
     assert torch.linalg.matrix_rank(inverse) == torch.linalg.matrix_rank(basis) == 25
@@ -136,7 +136,7 @@ def test_fewer_control_points_than_words_are_refused_or_lose_what_they_cannot_ho
 
 @pytest.mark.parametrize("curve", [(250, 500, 165), (250, 250, 2), (250, 250, 165)])
 def test_words_that_a_curve_cannot_tell_apart_are_refused(curve):
-    with pytest.raises(ValueError, match=r"250 words cannot be told apart.*lower degree.*pseudo_inverse"):
+    with pytest.raises(ValueError, match=r"250 tokens cannot be told apart.*lower degree.*pseudo_inverse"):
         inverse_matrix(*curve)
     inverse = inverse_matrix(*curve, rank_deficient="pseudo_inverse", max_norm=None)
     projection = inverse @ basis_matrix(*curve)
@@ -146,10 +146,10 @@ def test_words_that_a_curve_cannot_tell_apart_are_refused(curve):
 
 def test_a_pseudo_inverse_stays_usable_in_float32():
     curve = (250, 500, 165)
-    words = torch.randn(10, 250)
+    tokens = torch.randn(10, 250)
     inverse = inverse_matrix(*curve, rank_deficient="pseudo_inverse", max_norm=None)
-    once = words @ inverse.float() @ basis_matrix(*curve).float()
-    assert (once - words).square().mean() < 0.5
+    once = tokens @ inverse.float() @ basis_matrix(*curve).float()
+    assert (once - tokens).square().mean() < 0.5
 
 
 def test_what_float64_holds_and_float32_does_not_is_cut_by_a_pseudo_inverse_alone():

@@ -116,7 +116,7 @@ def test_wrapping_changes_nothing_of_the_base_model():
     assert model.backbone is base
     assert base.config.to_dict() == before
     assert base.config._attn_implementation == attention
-    with pytest.raises(ValueError, match=r"has future-word heads already; give its `.backbone`"):
+    with pytest.raises(ValueError, match=r"has future-token heads already; give its `.backbone`"):
         MultiTokenForCausalLM.from_base(model)
 
 

@@ -1,4 +1,4 @@
-"""Drafting leaves the text as it is: the same words, fewer passes."""
+"""Drafting leaves the text as it is: the same tokens, fewer passes."""
 
 import copy
 import logging
@@ -40,7 +40,7 @@ def rows_or_one(alone: bool):
 
 
 def num_generated(sequences: torch.Tensor, prompts: torch.Tensor) -> int:
-    """Count generated words, the end token 0 included and padding behind it not."""
+    """Count generated tokens, the end token 0 included and padding behind it not."""
     new = sequences[:, prompts.shape[1] :] == 0
     return int((new.cumsum(dim=1) - new.int() == 0).sum())
 
@@ -121,7 +121,7 @@ def test_an_end_token_inside_a_draft_ends_the_row(num_branches, alone):
 
 
 class EndsOnPair(StoppingCriteria):
-    """Stops a row after two given words in a row; blind to any word that it is not shown as the last."""
+    """Stops a row after two given tokens in a row; blind to any token that it is not shown as the last."""
 
     def __init__(self, pair):
         self.pair = torch.tensor(pair)
@@ -167,9 +167,9 @@ def test_a_streamer_is_given_all_words_in_order_and_ended_once(num_branches, alo
     expected, got = Record(), Record()
     text = model.generate(ids, attention_mask=mask, streamer=expected, **GREEDY)
     model.generate(ids, attention_mask=mask, streamer=got, draft_tokens=3, draft_branches=num_branches, **GREEDY)
-    words = [torch.cat([column.flatten() for column in record.columns[1:]]) for record in (expected, got)]
-    assert torch.equal(*words)
-    assert len(words[0]) == text[:, ids.shape[1] :].numel()
+    tokens = [torch.cat([column.flatten() for column in record.columns[1:]]) for record in (expected, got)]
+    assert torch.equal(*tokens)
+    assert len(tokens[0]) == text[:, ids.shape[1] :].numel()
     assert (expected.ended, got.ended) == (1, 1)
 
 
@@ -263,8 +263,8 @@ def test_stop_strings_end_a_drafted_text_where_they_end_a_plain_one():
     plain = model.generate(ids, **GREEDY)
     teach_heads(model, plain, torch.ones_like(plain))
     assert model.generate(ids, draft_tokens=3, return_dict_in_generate=True, **GREEDY).num_accepted_tokens > 0
-    for place in range(1, 6):
-        stop = tokenizer.decode(plain[0, ids.shape[1] + place])
+    for index in range(1, 6):
+        stop = tokenizer.decode(plain[0, ids.shape[1] + index])
         wanted = {**GREEDY, "stop_strings": [stop], "tokenizer": tokenizer}
         expected = model.generate(ids, **wanted)
         assert expected.shape[1] < plain.shape[1]
@@ -319,7 +319,7 @@ def test_a_criterion_may_hold_a_value_for_each_row(num_branches):
 
 
 class SeesText(TemperatureLogitsWarper):
-    """Forbids the last word, which its base class does not look at."""
+    """Forbids the last token, which its base class does not look at."""
 
     def __call__(self, input_ids, scores):
         return scores.scatter(1, input_ids[:, -1:], -torch.inf)
@@ -340,7 +340,7 @@ def test_rows_may_be_restricted_by_their_texts_alone():
     ids, mask = left_padded()
 
     def allowed(row, text):
-        return [word for word in range(1, VOCAB) if word % 3 != int(text[-1]) % 3]
+        return [token for token in range(1, VOCAB) if token % 3 != int(text[-1]) % 3]
 
     wanted = {"attention_mask": mask, "prefix_allowed_tokens_fn": allowed, **GREEDY}
     expected = model.generate(ids, **wanted)

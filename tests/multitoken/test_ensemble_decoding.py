@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from hf_targets.maths.differences import conjugate_coefficients
-from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 from tests.tiny_models import (
     CACHED_FAMILIES,
     TARGETS,
@@ -50,9 +50,9 @@ def test_cached_steps_give_equation_13_at_every_position(target):
     ids, cache = token_ids(1, 9), DynamicCache(config=model.backbone.config)
     for start, end in ((0, 1), (1, 2), (2, 5), (5, 6), (6, 9)):
         step = model(ids[:, start:end], past_key_values=cache, ensemble_weight=0.3).logits
-        for place in range(end - start):
-            expected = ensemble_by_hand(model, ids[:, : start + place + 1], 0.3)
-            torch.testing.assert_close(step[0, place], expected, rtol=1e-9, atol=1e-9)
+        for index in range(end - start):
+            expected = ensemble_by_hand(model, ids[:, : start + index + 1], 0.3)
+            torch.testing.assert_close(step[0, index], expected, rtol=1e-9, atol=1e-9)
 
 
 @families
@@ -107,7 +107,7 @@ def test_reordering_and_cropping_the_cache_moves_what_was_predicted():
     cache.crop(-3)
     following = model(ids[order, 5:6], past_key_values=cache, ensemble_weight=0.3).logits
     torch.testing.assert_close(following[:, 0], model(ids[order, :6], ensemble_weight=0.3).logits[:, -1])
-    assert PastPredictions.find(cache).get_seq_length() == 6
+    assert HiddenStateCache.find(cache).get_seq_length() == 6
 
 
 def test_a_configured_weight_decodes_with_the_cache_too():
@@ -120,7 +120,7 @@ def test_a_configured_weight_decodes_with_the_cache_too():
 def test_the_words_of_a_bfloat16_model_are_remembered_exactly():
     model, ids = make_model("llama").bfloat16(), token_ids(1, 6)
     cache = model(ids, ensemble_weight=0.3, use_cache=True).past_key_values
-    layer = PastPredictions.find(cache)
+    layer = HiddenStateCache.find(cache)
     assert layer.keys.dtype == torch.bfloat16
     assert layer.values[0, 0, :, 0].tolist() == ids[0].tolist()
 

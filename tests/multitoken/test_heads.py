@@ -28,15 +28,15 @@ def test_indexing_gives_the_head_that_the_model_uses():
 def test_heads_say_of_the_last_positions_what_they_say_of_all_and_of_each_alone(target):
     model = make_model("gpt2", target=target)
     torch.manual_seed(0)
-    hidden, words = torch.randn(2, 7, 32), torch.randn(2, 6, 32)
-    whole = model.heads(hidden, words)
+    hidden, tokens = torch.randn(2, 7, 32), torch.randn(2, 6, 32)
+    whole = model.heads(hidden, tokens)
     for past in range(8):
-        for n, (last, full) in enumerate(zip(model.heads(hidden, words, past), whole, strict=True), start=1):
+        for n, (last, full) in enumerate(zip(model.heads(hidden, tokens, past), whole, strict=True), start=1):
             assert last.shape[1] == max(7 - max(past, n), 0)
             torch.testing.assert_close(last, full[:, full.shape[1] - last.shape[1] :])
     states = model.heads.states(hidden[:, 1], 3)
     for n in (1, 2, 3):
-        alone = model.heads.complete(n, states[:, n - 1], words[:, 1 : 1 + n])
+        alone = model.heads.complete(n, states[:, n - 1], tokens[:, 1 : 1 + n])
         torch.testing.assert_close(alone, whole[n - 1][:, 1])
 
 
@@ -71,7 +71,7 @@ def test_conditional_heads_need_a_conjugate():
     [
         ("ngram_size", 1, "2 or more, got 1"),
         ("ngram_size", 2.5, "2 or more, got 2.5"),
-        ("target", "word", "target must be one of 'difference', 'embedding', got 'word'"),
+        ("target", "token", "target must be one of 'difference', 'embedding', got 'token'"),
         ("head", "tree", "head must be one of 'mlp', 'medusa', 'conditional', got 'tree'"),
         ("loss_weight", -1.0, "loss_weight"),
         ("loss_weight", float("nan"), "loss_weight"),

@@ -3,37 +3,37 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 
-from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 from tests.tiny_models import CONFIGS
 
 BATCH, DIM = 3, 4
 
 
 def positions(time, start=0, dtype=torch.float32):
-    """Hidden states, words and steps of `time` positions, all of them different."""
-    words = torch.arange(BATCH * time).view(BATCH, time) + 1000 * (start + 1) + 1
+    """Hidden states, tokens and steps of `time` positions, all of them different."""
+    tokens = torch.arange(BATCH * time).view(BATCH, time) + 1000 * (start + 1) + 1
     steps = torch.arange(start, start + time).expand(BATCH, time)
-    return torch.randn(BATCH, time, DIM).to(dtype), words, steps
+    return torch.randn(BATCH, time, DIM).to(dtype), tokens, steps
 
 
 def filled(time=6, dtype=torch.float32):
-    layer, given = PastPredictions(), positions(time, dtype=dtype)
+    layer, given = HiddenStateCache(), positions(time, dtype=dtype)
     layer.extend(*given, window=2)
     return layer, given
 
 
-def assert_holds(layer, hidden, words, steps):
+def assert_holds(layer, hidden, tokens, steps):
     assert layer.get_seq_length() == hidden.shape[1]
     assert torch.equal(layer.keys[:, 0], hidden)
-    assert torch.equal(layer.values[:, 0], torch.stack([words, steps], dim=-1))
+    assert torch.equal(layer.values[:, 0], torch.stack([tokens, steps], dim=-1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_words_stay_integers_whatever_the_states_are(dtype):
-    layer, (hidden, words, steps) = filled(dtype=dtype)
+    layer, (hidden, tokens, steps) = filled(dtype=dtype)
     assert (layer.keys.dtype, layer.values.dtype) == (dtype, torch.long)
-    assert words.min() > 256  # more than bfloat16 could tell apart
-    assert_holds(layer, hidden, words, steps)
+    assert tokens.min() > 256  # more than bfloat16 could tell apart
+    assert_holds(layer, hidden, tokens, steps)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 9])
@@ -49,15 +49,15 @@ def test_new_positions_are_returned_behind_a_window_of_those_before(window, time
 
 def test_the_first_positions_are_returned_alone():
     given = positions(3)
-    for got, expected in zip(PastPredictions().extend(*given, window=2), given, strict=True):
+    for got, expected in zip(HiddenStateCache().extend(*given, window=2), given, strict=True):
         assert torch.equal(got, expected)
 
 
 def test_the_last_steps_are_those_of_the_last_position_and_none_before_it():
-    layer = PastPredictions()
+    layer = HiddenStateCache()
     assert layer.last_steps() is None
-    hidden, words, _ = positions(2)
-    layer.extend(hidden, words, torch.tensor([[0, 1], [-1, 0], [4, 0]]), window=2)
+    hidden, tokens, _ = positions(2)
+    layer.extend(hidden, tokens, torch.tensor([[0, 1], [-1, 0], [4, 0]]), window=2)
     assert layer.last_steps().tolist() == [1, 0, 0]
     layer.crop(-2)
     assert layer.last_steps() is None
@@ -91,7 +91,7 @@ def cache_of(length, held=None):
     if length:
         cache.update(torch.zeros(1, 1, length, 2), torch.zeros(1, 1, length, 2), 0)
     if held is not None:
-        layer = PastPredictions()
+        layer = HiddenStateCache()
         cache.layers.append(layer)
         if held:
             layer.extend(torch.zeros(1, held, 2), *[torch.zeros(1, held, dtype=torch.long)] * 2, window=1)
@@ -99,29 +99,29 @@ def cache_of(length, held=None):
 
 
 def test_the_layer_is_found_in_a_cache_that_has_one():
-    assert PastPredictions.find(DynamicCache()) is None
-    assert PastPredictions.find(cache_of(3)) is None
+    assert HiddenStateCache.find(DynamicCache()) is None
+    assert HiddenStateCache.find(cache_of(3)) is None
     cache = cache_of(3, held=3)
-    assert PastPredictions.find(cache) is cache.layers[-1]
+    assert HiddenStateCache.find(cache) is cache.layers[-1]
     cache.layers.append(DynamicLayer())
-    assert PastPredictions.find(cache) is cache.layers[-2]
+    assert HiddenStateCache.find(cache) is cache.layers[-2]
 
 
 @pytest.mark.parametrize("cache", [cache_of(0), cache_of(0, held=0), cache_of(4, held=4)])
 def test_a_cache_that_holds_what_all_its_positions_predicted_passes(cache):
-    PastPredictions.check(cache)
+    HiddenStateCache.check(cache)
 
 
 @pytest.mark.parametrize(("length", "held"), [(3, None), (3, 0), (5, 2)])
 def test_a_cache_filled_without_an_ensemble_is_an_error(length, held):
     with pytest.raises(ValueError, match=f"holds {length} positions, and what {held or 0} of them predicted"):
-        PastPredictions.check(cache_of(length, held))
+        HiddenStateCache.check(cache_of(length, held))
 
 
 def test_a_cache_that_does_not_grow_or_is_offloaded_is_an_error():
     with pytest.raises(ValueError, match="got a StaticCache; leave out cache_implementation"):
-        PastPredictions.check(StaticCache(config=CONFIGS["llama"](), max_cache_len=8))
+        HiddenStateCache.check(StaticCache(config=CONFIGS["llama"](), max_cache_len=8))
     offloaded = DynamicCache()
     offloaded.offloading = True
     with pytest.raises(ValueError, match="got an offloaded; leave out cache_implementation"):
-        PastPredictions.check(offloaded)
+        HiddenStateCache.check(offloaded)

@@ -1,4 +1,4 @@
-"""Drafts stop at the model's last position, and the words are those of plain decoding up to there."""
+"""Drafts stop at the model's last position, and the tokens are those of plain decoding up to there."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_drafted_words_are_the_plain_ones_for_every_prompt_length(model, num_row
     greedy = {"do_sample": False, "pad_token_id": 0}
     for length in range(1, POSITIONS + 1):
         prompt = prompts[:, :length]
-        # the last word is never read: it needs no position
+        # the last token is never read: it needs no position
         whole = model.generate(prompt, max_length=POSITIONS + 1, eos_token_id=None, **greedy)
         ends = {**greedy, "max_new_tokens": 20, "eos_token_id": whole[:, -1].tolist()}
         drafted = model.generate(prompt, draft_tokens=3, **ends, **wanted)

@@ -20,7 +20,7 @@ def brute_force_parts(model, ids, labels, ensemble_weight=None):
     ensemble = torch.zeros_like(hidden)
 
     def predict(row, source, n):
-        """Head n at position `source`, made into the embedding of the word at source + 1 + n."""
+        """Head n at position `source`, made into the embedding of the token at source + 1 + n."""
         if model.config.target == "embedding":
             return heads[n - 1](hidden[row, source])
         conjugate = torch.zeros_like(hidden[row, source])

@@ -67,7 +67,7 @@ def test_heads_of_medusa_are_read_bit_for_bit(own, file, bias, tmp_path):
     model, report = load_medusa_heads(write(tmp_path / "medusa", state, file), base)
     config = model.config
     assert (config.head, config.target, config.ngram_size) == ("medusa", "embedding", 4)
-    assert (config.head_bias, config.own_outputs) == (bias, own)
+    assert (config.head_bias, config.separate_output_heads) == (bias, own)
     assert (report.layout, report.num_heads) == ("own" if own else "shared", 3)
     assert not model.training
     ours = model.state_dict()
@@ -88,7 +88,7 @@ def test_a_head_predicts_the_word_that_medusa_trains_it_on(own, tmp_path):
         said = hidden + F.silu(F.linear(hidden, state[f"{h}.0.linear.weight"], state[f"{h}.0.linear.bias"]))
         logits = said @ state.get(f"{h}.1.weight", base.lm_head.weight).T
         theirs = F.cross_entropy(logits[:, : -(2 + h)].flatten(0, 1), ids[:, 2 + h :].flatten(), reduction="sum")
-        torch.testing.assert_close(parts[f"head_{h + 1}"] * 16, theirs)  # 2 x 8 next words
+        torch.testing.assert_close(parts[f"head_{h + 1}"] * 16, theirs)  # 2 x 8 next tokens
 
 
 def test_the_published_heads_of_vicuna_7b_fit_their_base_model():
@@ -103,12 +103,12 @@ def test_the_published_heads_of_vicuna_7b_fit_their_base_model():
     config = {"base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "medusa_num_heads": 2, "medusa_num_layers": 1}
     layout, num_heads, names = medusa._match(Path("medusa_lm_head.pt"), published.keys(), config)
     assert (layout, num_heads) == ("own", 5)
-    fields = MultiTokenConfig(ngram_size=6, head="medusa", target="embedding", own_outputs=True)
+    fields = MultiTokenConfig(ngram_size=6, head="medusa", target="embedding", separate_output_heads=True)
     with torch.device("meta"):
         heads = FutureHeads(fields, width=4096, vocab_size=32000)
     shapes = {name: tuple(tensor.shape) for name, tensor in heads.state_dict().items()}
     assert {name: published[theirs] for name, theirs in names.items()} == shapes
-    assert 0 < 1_478_537_775 - 2 * sum(map(prod, shapes.values())) < 5000  # half precision, and the file's own words
+    assert 0 < 1_478_537_775 - 2 * sum(map(prod, shapes.values())) < 5000  # half precision, and the file's own tokens
 
 
 def test_heads_past_the_ninth_are_counted_and_not_sorted_as_words(tmp_path):
@@ -135,7 +135,7 @@ def test_written_for_vllm_and_read_again_nothing_has_changed(own, bias, tmp_path
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert (report.layout, report.num_heads) == ("vllm", 3)
-    assert again.config.own_outputs == own
+    assert again.config.separate_output_heads == own
     if not own:
         assert report.matched[-1] == ("lm_head.weight", "backbone.lm_head.weight")
     ids = token_ids(2, 8)
@@ -146,7 +146,7 @@ def test_written_for_vllm_and_read_again_nothing_has_changed(own, bias, tmp_path
 def test_what_is_written_has_vllms_names_and_configuration(own, tmp_path):
     base = make_backbone("llama")
     base.config._name_or_path = base.name_or_path = "me/base"
-    fields = {"ngram_size": 3, "head": "medusa", "target": "embedding", "head_bias": own, "own_outputs": own}
+    fields = {"ngram_size": 3, "head": "medusa", "target": "embedding", "head_bias": own, "separate_output_heads": own}
     save_medusa_for_vllm(MultiTokenForCausalLM.from_base(base, **fields), tmp_path)
     shapes = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     expected = {f"blocks.{h}.layers.0.weight": (32, 32) for h in range(2)}
@@ -166,11 +166,11 @@ def test_vllms_one_matrix_for_all_heads_is_read_under_either_name(name, tmp_path
     state[name] = state.pop("lm_head.weight")
     config = {"num_heads": 3, "medusa_fc_bias": True, "original_lm_head": True}
     model, report = load_medusa_heads(write(tmp_path / "v", state, "model.safetensors", **config), base)
-    assert (report.layout, model.config.own_outputs) == ("vllm", True)
+    assert (report.layout, model.config.separate_output_heads) == ("vllm", True)
     assert all(torch.equal(output.weight, state[name]) for output in model.heads.outputs)
     state[name] = base.lm_head.weight.detach().clone()
     model, report = load_medusa_heads(write(tmp_path / "v", state, "model.safetensors", **config), base)
-    assert not model.config.own_outputs
+    assert not model.config.separate_output_heads
     assert (name, "backbone.lm_head.weight") in report.matched
 
 
@@ -183,7 +183,7 @@ def test_matrices_that_copy_the_base_models_are_shared_unless_it_has_a_bias(fami
     if base.lm_head.bias is not None:
         torch.nn.init.normal_(base.lm_head.bias)
     model, report = load_medusa_heads(write(tmp_path / "medusa", state), base)
-    assert model.config.own_outputs == own
+    assert model.config.separate_output_heads == own
     assert ("1.1.weight", "heads.outputs.1.weight" if own else "backbone.lm_head.weight") in report.matched
     check_heads(model, state, base)
 
@@ -194,7 +194,7 @@ def test_heads_take_the_type_of_the_base_models_matrix(tmp_path):
     base = base.half().bfloat16()
     model, _ = load_medusa_heads(write(tmp_path / "medusa", state), base)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    assert not model.config.own_outputs
+    assert not model.config.separate_output_heads
     assert torch.equal(model.heads[0].linear.weight, state["0.0.linear.weight"].bfloat16())
 
 
@@ -347,13 +347,16 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({}, 'own_outputs=True needs target="embedding", got target="difference"'),
-        ({"target": "embedding", "ensemble_weight": 0.2}, "own_outputs=True needs ensemble_weight=None, got 0.2"),
+        ({}, 'separate_output_heads=True needs target="embedding", got target="difference"'),
+        (
+            {"target": "embedding", "ensemble_weight": 0.2},
+            "separate_output_heads=True needs ensemble_weight=None, got 0.2",
+        ),
     ],
 )
 def test_own_outputs_are_refused_where_one_shared_matrix_is_needed(fields, told):
     with pytest.raises(ValueError, match=told):
-        MultiTokenConfig(own_outputs=True, **fields)
+        MultiTokenConfig(separate_output_heads=True, **fields)
 
 
 def test_only_own_outputs_add_tensors():
@@ -361,12 +364,12 @@ def test_only_own_outputs_add_tensors():
     shared = FutureHeads(MultiTokenConfig(**fields), WIDTH, VOCAB)
     assert shared.outputs is None
     assert set(shared.state_dict()) == {f"layers.{h}.linear.{kind}" for h in range(2) for kind in ("weight", "bias")}
-    own = FutureHeads(MultiTokenConfig(**fields, own_outputs=True), WIDTH, VOCAB)
+    own = FutureHeads(MultiTokenConfig(**fields, separate_output_heads=True), WIDTH, VOCAB)
     assert own.state_dict().keys() - shared.state_dict().keys() == {"outputs.0.weight", "outputs.1.weight"}
 
 
 def test_own_outputs_start_as_copies_and_change_apart():
-    fields = MultiTokenConfig(ngram_size=3, target="embedding", own_outputs=True)
+    fields = MultiTokenConfig(ngram_size=3, target="embedding", separate_output_heads=True)
     heads, shared = FutureHeads(fields, WIDTH, VOCAB), torch.nn.Linear(WIDTH, VOCAB, bias=False)
     heads.copy_outputs(shared)
     for n in (1, 2):
@@ -380,7 +383,7 @@ def test_own_outputs_start_as_copies_and_change_apart():
 
 
 def test_an_output_layer_inside_an_adapter_is_refused():
-    heads = FutureHeads(MultiTokenConfig(target="embedding", own_outputs=True), WIDTH, VOCAB)
+    heads = FutureHeads(MultiTokenConfig(target="embedding", separate_output_heads=True), WIDTH, VOCAB)
     heads.outputs[0] = torch.nn.Sequential(heads.outputs[0])
     with pytest.raises(ValueError, match=r"must be a torch.nn.Linear, got Sequential; leave it out of the adapter's"):
         heads.output(1, torch.nn.Linear(WIDTH, VOCAB))
@@ -393,7 +396,7 @@ def test_own_outputs_are_saved_and_loaded(heads_only, tmp_path):
     model, _ = load_medusa_heads(folder)
     model.save_pretrained(tmp_path / "ours", heads_only=heads_only)
     again = MultiTokenForCausalLM.from_pretrained(tmp_path / "ours")
-    assert again.config.own_outputs
+    assert again.config.separate_output_heads
     before, after = model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -14,16 +14,16 @@ SAMPLED = {"do_sample": True, "top_k": 3, "temperature": 1.5, "max_new_tokens": 
 
 
 def exact_distribution(model, prompt, weight):
-    """Probabilities of all texts of three new words, from the model's processed logits one word after another."""
+    """Probabilities of all texts of three new tokens, from the model's processed logits one token after another."""
     probabilities = {(): 1.0}
     for _ in range(NUM_NEW):
         longer = {}
-        for words, probability in probabilities.items():
-            text = torch.cat([prompt, torch.tensor([words], dtype=torch.long)], dim=1)
+        for tokens, probability in probabilities.items():
+            text = torch.cat([prompt, torch.tensor([tokens], dtype=torch.long)], dim=1)
             logits = model(text, ensemble_weight=weight).logits[0, -1].double() / SAMPLED["temperature"]
             best, at = logits.topk(SAMPLED["top_k"])
-            for word, share in zip(at.tolist(), best.softmax(dim=0).tolist(), strict=True):
-                longer[(*words, word)] = probability * share
+            for token, share in zip(at.tolist(), best.softmax(dim=0).tolist(), strict=True):
+                longer[(*tokens, token)] = probability * share
         probabilities = longer
     return probabilities
 
@@ -33,9 +33,9 @@ def check(draws, expected):
     counts = Counter(draws)
     assert counts.keys() <= expected.keys()
     total = sum(counts.values())
-    common = [words for words in expected if expected[words] * total >= 5]
-    observed = [counts[words] for words in common]
-    wanted = [expected[words] * total for words in common]
+    common = [tokens for tokens in expected if expected[tokens] * total >= 5]
+    observed = [counts[tokens] for tokens in common]
+    wanted = [expected[tokens] * total for tokens in common]
     rest = total - sum(wanted)
     if rest > 1e-6 * total:
         observed.append(total - sum(observed))
@@ -61,7 +61,7 @@ def test_rows_of_a_batch_are_samples_of_the_model(target, how):
     draws = []
     for _ in range(4):
         texts = model.generate(prompt.expand(500, -1), draft_tokens=2, **how, **SAMPLED)
-        draws += [tuple(words) for words in texts[:, prompt.shape[1] :].tolist()]
+        draws += [tuple(tokens) for tokens in texts[:, prompt.shape[1] :].tolist()]
     check(draws, exact_distribution(model, prompt, how.get("ensemble_weight")))
 
 

@@ -49,7 +49,7 @@ def test_a_text_reaches_up_to_its_end_token_and_padding_begins_right_behind_it(f
     ids, mask, labels = sample(model, tokenizer(bos=first), num_blocks=40, batch_size=40, block_size=block_size)
     lengths = []
     for row in ids.tolist():
-        length = next((at + 1 for at, word in enumerate(row) if at and word in ends), block_size)
+        length = next((at + 1 for at, token in enumerate(row) if at and token in ends), block_size)
         assert set(row[length:]) <= {ends[0]}
         lengths.append(length)
     expected = torch.arange(block_size) < torch.tensor(lengths)[:, None]
@@ -63,7 +63,7 @@ def test_without_an_end_token_every_block_is_full():
     model = make_backbone("gpt2")
     model.generation_config.eos_token_id = None
     ids, mask, labels = sample(model, tokenizer(eos=None), num_blocks=40, block_size=25)
-    assert (ids == END).any()  # a word like any other here
+    assert (ids == END).any()  # a token like any other here
     assert mask.all()
     assert torch.equal(labels, ids)
 

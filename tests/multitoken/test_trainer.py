@@ -47,7 +47,7 @@ def test_eight_small_batches_take_the_step_of_one_large_one(family, tmp_path):
         losses.append([entry for entry in trainer.state.log_history if "loss" in entry])
     assert_same(*states, rtol=1e-4, atol=1e-6)
     for one, other in zip(*losses, strict=True):
-        for name in ("loss", "loss_next_word", "loss_head_1", "loss_head_2", "loss_head_3"):
+        for name in ("loss", "loss_next_token", "loss_head_1", "loss_head_2", "loss_head_3"):
             assert one[name] == pytest.approx(other[name], rel=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(tmp_path):
     assert len(entries) == 2
     for entry in entries:
         heads = sum(entry[f"loss_head_{n}"] for n in (1, 2, 3))
-        assert entry["loss"] == pytest.approx(entry["loss_next_word"] / 2 + 0.6 / 6 * heads, rel=1e-4)
+        assert entry["loss"] == pytest.approx(entry["loss_next_token"] / 2 + 0.6 / 6 * heads, rel=1e-4)
 
 
 @pytest.mark.parametrize("stop", [3, 4])
@@ -312,7 +312,7 @@ def test_two_processes_take_the_step_of_one(tmp_path):
         results.append(torch.load(folder / "result.pt", weights_only=False))
     (one, one_log, one_metrics), (two, two_log, two_metrics) = results
     assert_same(one, two, rtol=1e-4, atol=1e-6)
-    for name in ("loss", "loss_next_word", "loss_head_3", "grad_norm"):
+    for name in ("loss", "loss_next_token", "loss_head_3", "grad_norm"):
         assert [e[name] for e in one_log] == pytest.approx([e[name] for e in two_log], rel=1e-4)
     for name in ("eval_perplexity_0", "eval_perplexity_0.3", "eval_word_perplexity_0.3"):
         assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-5)

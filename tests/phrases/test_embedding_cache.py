@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_targets.phrases import embedding_cache
-from hf_targets.phrases.embedding_cache import PhraseEmbeddings, encode, encoder_fingerprint
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encode, encoder_fingerprint
 from hf_targets.training.lora import add_lora
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 
@@ -187,7 +187,7 @@ def test_embeddings_of_inference_mode_serve_other_modes():
 
 def test_too_many_phrases_drop_those_of_earlier_calls(encoded):
     model = make_dynamic_model()
-    model._embeddings = PhraseEmbeddings(max_phrases=6)
+    model._embeddings = PhraseEmbeddingCache(max_phrases=6)
     first, second = make_vocabulary(*PHRASES[:4]), make_vocabulary(*MORE[:3])
     with torch.no_grad():
         for vocabulary in (first, first, second, second, first, make_vocabulary(*MORE)):

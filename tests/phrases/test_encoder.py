@@ -31,14 +31,14 @@ def sized(num_tokens: int, width: int = 32, **changes) -> GPT2LMHeadModel:
 def test_a_prefix_of_a_window_is_embedded_as_it_is_alone(family, projection):
     model = make_dynamic_model(family, projection=projection, tie_phrase_embeddings=False)
     windows = token_ids(3, 6)
-    places = torch.tensor([[row, length] for row in (2, 0, 1) for length in (6, 2, 3, 1)])
-    together = model.phrase_encoder(windows, places)
-    for number, (row, length) in enumerate(places.tolist()):
+    positions = torch.tensor([[row, length] for row in (2, 0, 1) for length in (6, 2, 3, 1)])
+    together = model.phrase_encoder(windows, positions)
+    for number, (row, length) in enumerate(positions.tolist()):
         alone = model.phrase_encoder(windows[row : row + 1, :length], torch.tensor([[0, length]]))
         for one, other in zip(together, alone, strict=True):
             torch.testing.assert_close(one[number], other[0], rtol=1e-4, atol=1e-4)
     padded = torch.cat([windows, torch.full((3, 2), 7)], dim=1)
-    for one, other in zip(together, model.phrase_encoder(padded, places), strict=True):
+    for one, other in zip(together, model.phrase_encoder(padded, positions), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -113,8 +113,8 @@ def test_an_encoder_of_another_width_is_projected(width, tmp_path):
     assert model.phrase_encoder.input_projection.weight.shape == (32, width)
     model.save_pretrained(tmp_path)
     again = realigned(DynamicVocabForCausalLM.from_pretrained(tmp_path))
-    places = torch.tensor([[0, 2], [1, 3]])
-    pairs = zip(*(one.phrase_encoder(token_ids(2, 4), places) for one in (model, again)), strict=True)
+    positions = torch.tensor([[0, 2], [1, 3]])
+    pairs = zip(*(one.phrase_encoder(token_ids(2, 4), positions) for one in (model, again)), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
@@ -175,9 +175,9 @@ def test_an_encoder_with_other_tokens_reads_the_backbones(tmp_path):
     assert torch.equal(given.phrase_encoder.transformer.wte.weight, named.phrase_encoder.transformer.wte.weight)
     given.save_pretrained(tmp_path / "dynamic")
     again = realigned(DynamicVocabForCausalLM.from_pretrained(tmp_path / "dynamic"))
-    places = torch.tensor([[0, 3]])
+    positions = torch.tensor([[0, 3]])
     ids = torch.tensor([[len(METASPACE) - 1, 5, 6]])
-    assert torch.equal(again.phrase_encoder(ids, places)[0], given.eval().phrase_encoder(ids, places)[0])
+    assert torch.equal(again.phrase_encoder(ids, positions)[0], given.eval().phrase_encoder(ids, positions)[0])
 
 
 @pytest.mark.parametrize("known", [{"tokenizer": METASPACE}, {"encoder_tokenizer": BPE}, {}])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from hf_targets.phrases.decoding.run import PhraseRun
+from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import CACHED_FAMILIES, VOCAB, left_padded, token_ids
@@ -136,7 +136,7 @@ def test_beams_that_are_left_without_a_continuation_do_no_harm(how):
 def test_a_beam_of_probability_0_may_hold_a_phrase_that_its_row_does_not_have_but_a_prompt_may_not():
     model = make_phrase_model()
     ids = torch.tensor([[3, 4, VOCAB + 15], [3, 4, VOCAB + 15]])
-    run = PhraseRun(model.phrase_table, [PHRASES, OTHERS])
+    run = PhraseGenerationState(model.phrase_table, [PHRASES, OTHERS])
     for prompt_length, given in ((2, 0), (3, VOCAB + 15)):
         run.prompt_length = prompt_length
         inputs = model.prepare_inputs_for_generation(ids, phrases=run, use_cache=False)

@@ -54,9 +54,9 @@ def test_phrases_are_not_chosen_before_they_come(how):
         ids = token_ids(2, 5, seed=seed)
         new = generate(model, ids, phrases=phrases, phrase_schedule=two_after_four, **{**GREEDY, **how})[:, 5:]
         for row in new:
-            places = (row >= VOCAB + 2).nonzero().flatten().tolist()
-            late += [tokens_before(PHRASES, row)[place] for place in places]
-            steps += places
+            positions = (row >= VOCAB + 2).nonzero().flatten().tolist()
+            late += [tokens_before(PHRASES, row)[position] for position in positions]
+            steps += positions
     assert late
     if "num_beams" not in how:  # a beam has the phrases of the longest beam
         assert min(late) >= 4

@@ -35,7 +35,7 @@ def batch_of(kind: str) -> dict[str, torch.Tensor]:
 
 
 def by_hand(model, batch):
-    """L_p, L_t and L_kl of each row in float64, one place after the other, from whole distributions."""
+    """L_p, L_t and L_kl of each row in float64, one position after the other, from whole distributions."""
     config = model.config
     layer = model.get_output_embeddings()
     weight = layer.weight.double()
@@ -51,28 +51,28 @@ def by_hand(model, batch):
         teacher = (hidden @ weight.T + bias).log_softmax(-1)
         token = -sum(teacher[t, ids[t + 1]] for t in range(len(ids) - 1))
 
-        places = batch["phrase_input_ids"][row][batch["phrase_attention_mask"][row] == 1].tolist()
-        inputs = [matrix[id_] if id_ < VOCAB else embedded[id_ - VOCAB][0][0] for id_ in places]
+        positions = batch["phrase_input_ids"][row][batch["phrase_attention_mask"][row] == 1].tolist()
+        inputs = [matrix[id_] if id_ < VOCAB else embedded[id_ - VOCAB][0][0] for id_ in positions]
         hidden = model.backbone.base_model(inputs_embeds=torch.stack(inputs)[None])[0][0].double()
         phrase = kl = 0.0
-        tokens_a_step = (len(ids) - 1) / (len(places) - 1) if config.kl_divisor == "steps" else 1.0
-        read = 0  # tokens of the text that the place and those before it hold
-        for place, target in enumerate(places[1:]):
-            read += 1 if places[place] < VOCAB else len(phrases[places[place] - VOCAB])
+        tokens_a_step = (len(ids) - 1) / (len(positions) - 1) if config.kl_divisor == "steps" else 1.0
+        read = 0  # tokens of the text that the position and those before it hold
+        for position, target in enumerate(positions[1:]):
+            read += 1 if positions[position] < VOCAB else len(phrases[positions[position] - VOCAB])
             there = [
                 entry
                 for entry in range(len(phrases))
-                if batch["phrase_mask"][row, entry] and (row, place, entry) not in masked
+                if batch["phrase_mask"][row, entry] and (row, position, entry) not in masked
             ]
             logits = torch.cat(
-                [hidden[place] @ weight.T + bias, *(embedded[e][1].double() @ hidden[place] for e in there)]
+                [hidden[position] @ weight.T + bias, *(embedded[e][1].double() @ hidden[position] for e in there)]
             )
             shares = logits.softmax(-1)
             chosen = target if target < VOCAB else VOCAB + there.index(target - VOCAB)
             phrase = phrase - shares[chosen].log()
             if target >= VOCAB and config.kl_positions == "token_targets":
                 continue
-            last = read + (1 if target < VOCAB else len(phrases[target - VOCAB])) - 1  # its place among the tokens
+            last = read + (1 if target < VOCAB else len(phrases[target - VOCAB])) - 1  # its position among the tokens
             if config.kl_support == "tokens":
                 p = shares[:VOCAB] / shares[:VOCAB].sum()
             else:

@@ -64,13 +64,13 @@ def test_without_phrases_the_logits_are_the_backbones_bit_for_bit(family, attent
 @pytest.mark.parametrize(("family", "tied"), TIES)
 def test_logits_are_products_of_hidden_states_with_the_rows_of_both_matrices(family, tied):
     model, ids, vocabulary = make_dynamic_model(family, tie_phrase_embeddings=tied), phrase_ids(), make_vocabulary()
-    windows, places = (
+    windows, positions = (
         torch.zeros(4, 4, dtype=torch.long),
         torch.tensor([[row, len(p)] for row, p in enumerate(PHRASES)]),
     )
     for row, phrase in enumerate(PHRASES):
         windows[row, : len(phrase)] = torch.tensor(phrase)
-    inputs, outputs = model.phrase_encoder(windows, places)
+    inputs, outputs = model.phrase_encoder(windows, positions)
     embeddings = torch.cat([model.get_input_embeddings().weight, inputs])[ids]
     hidden = model.backbone.base_model(inputs_embeds=embeddings)[0]
     layer = model.get_output_embeddings()
@@ -127,8 +127,8 @@ def test_padding_on_either_side_changes_nothing(family, side):
     rows = [phrase_ids(1, 7), phrase_ids(2, 12)[1:]]
     ids, mask = torch.zeros(2, 12, dtype=torch.long), torch.zeros(2, 12, dtype=torch.long)
     for number, row in enumerate(rows):
-        place = slice(12 - row.shape[1], None) if side == "left" else slice(row.shape[1])
-        ids[number, place], mask[number, place] = row[0], 1
+        position = slice(12 - row.shape[1], None) if side == "left" else slice(row.shape[1])
+        ids[number, position], mask[number, position] = row[0], 1
     together = model(
         ids,
         attention_mask=mask,
@@ -153,13 +153,13 @@ def test_a_phrase_is_one_position_of_the_cache(family):
     embeddings = model.phrase_table(vocabulary).inputs
     for refed in (False, True):
         cache = copy.deepcopy(first.past_key_values)
-        for place in range(6, 12):
-            given = {"input_ids": ids[:, place : place + 1]}
-            if refed and place == 6:
+        for index in range(6, 12):
+            given = {"input_ids": ids[:, index : index + 1]}
+            if refed and index == 6:
                 given = {"inputs_embeds": embeddings[[0, 3]][:, None]}
             step = model(**given, phrases=vocabulary, past_key_values=cache, use_cache=True)
-            torch.testing.assert_close(step.logits[:, 0], whole[:, place], **near)
-            assert cache.get_seq_length() == place + 1
+            torch.testing.assert_close(step.logits[:, 0], whole[:, index], **near)
+            assert cache.get_seq_length() == index + 1
 
 
 @pytest.mark.parametrize(  # tied and untied matrices, two widths
@@ -201,8 +201,8 @@ def test_only_the_logits_asked_for_are_made():
     model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
     whole = model(ids, phrases=vocabulary).logits
     torch.testing.assert_close(model(ids, phrases=vocabulary, logits_to_keep=2).logits, whole[:, -2:])
-    places = torch.tensor([1, 4])
-    torch.testing.assert_close(model(ids, phrases=vocabulary, logits_to_keep=places).logits, whole[:, places])
+    positions = torch.tensor([1, 4])
+    torch.testing.assert_close(model(ids, phrases=vocabulary, logits_to_keep=positions).logits, whole[:, positions])
     assert model(ids, phrases=vocabulary, skip_logits=True).logits is None
     assert model.train()(ids, phrases=vocabulary, labels=ids).logits is None
     assert model(ids, phrases=vocabulary, labels=ids, skip_logits=False).logits is not None

@@ -144,7 +144,7 @@ def test_a_published_model_is_tuned_with_the_mask_of_its_tokenizer(text, tmp_pat
     torch.manual_seed(0)
     original = MdlmForMaskedDiffusion(MdlmConfig(vocab_size=len(tokenizer) + 5, **sizes))
     (tmp_path / "published").mkdir()
-    save_file(original.to_original(), tmp_path / "published" / "model.safetensors")
+    save_file(original.to_published(), tmp_path / "published" / "model.safetensors")
     config = {"model_type": "mdlm", "architectures": ["MDLM"], "hidden_dim": 16, "n_blocks": 1, "n_heads": 2}
     config |= {"cond_dim": 8, "model_length": 24, "vocab_size": len(tokenizer) + 5, "time_conditioning": False}
     (tmp_path / "published" / "config.json").write_text(json.dumps({**config, "dropout": 0.2}))

@@ -29,7 +29,7 @@ CASES = {
     "difference_untied": lambda: make_model("llama"),
     "conditional_tied": lambda: make_model("gpt2", target="conditional"),
     "heads_first": lambda: make_model("llama"),
-    "own_outputs": lambda: make_model("llama", target="embedding", own_outputs=True),
+    "separate_output_heads": lambda: make_model("llama", target="embedding", separate_output_heads=True),
     "phrases_tied": lambda: make_dynamic_model("gpt2"),
     "phrases_untied": lambda: make_dynamic_model("llama"),
     "mdlm": make_mdlm,
@@ -46,7 +46,7 @@ def make_trainer(case: str, folder: Path, **arguments) -> Trainer:
         return test_phrases.make_trainer(folder, CASES[case](), kind=test_phrases.InOrder, **options)
     if case == "heads_first":
         options["head_warmup_steps"] = 2
-    if case == "own_outputs":
+    if case == "separate_output_heads":
         options["ensemble_weights"] = [0.0]
     return test_multitoken.make_trainer(folder, CASES[case](), **options)
 

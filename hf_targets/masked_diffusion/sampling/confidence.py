@@ -16,9 +16,9 @@ from hf_targets.maths.unmasking_times import time_of_share
 
 @dataclass(frozen=True)
 class Confidence(Sampler):
-    """Fills a window by drawing a token at every masked place, and keeping those of the highest probability.
+    """Fills a window by drawing a token at every masked position, and keeping those of the highest probability.
 
-    The confidence of a place is the network's probability, without temperature or nucleus, of the token drawn there.
+    The confidence of a position is the network's probability, without temperature or nucleus, of the token drawn there.
     Of equal ones the left is kept. The tokens not kept are drawn anew after the next evaluation.
 
     This is not the distribution that the network was trained for: text gets more repetitive, and perplexity under
@@ -49,9 +49,9 @@ class Confidence(Sampler):
         at_start = window.masked.sum(dim=1)
         step = 0
         while (masked := window.masked).any():
-            places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
-            drawn = draw(places)
-            confidence = places.gather(1, drawn[:, None])[:, 0]
+            log_probabilities = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
+            drawn = draw(log_probabilities)
+            confidence = log_probabilities.gather(1, drawn[:, None])[:, 0]
             kept = most_confident(masked, confidence, self._quota(at_start, step))
             window.fill(kept, drawn[kept[masked]])
             step += 1
@@ -63,12 +63,12 @@ class Confidence(Sampler):
 
 
 def most_confident(
-    masked: Bool[Tensor, "batch length"], confidence: Float[Tensor, "places"], quota: Int[Tensor, "batch"]
+    masked: Bool[Tensor, "batch length"], confidence: Float[Tensor, "positions"], quota: Int[Tensor, "batch"]
 ) -> Bool[Tensor, "batch length"]:
-    """Return each row's `quota` masked places of the highest confidence, or all if there are fewer.
+    """Return each row's `quota` masked positions of the highest confidence, or all if there are fewer.
 
     Args:
-        confidence: At the masked places, row by row.
+        confidence: At the masked positions, row by row.
     """
     # finite, as what is not masked comes last, at inf
     doubt = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)

@@ -16,10 +16,10 @@ from hf_targets.maths.unmasking_times import time_of_share
 
 @dataclass(frozen=True)
 class EntropyBound(Sampler):
-    """Fills a window from the places of the lowest entropy on, as many at once as the bound allows.
+    """Fills a window from the positions of the lowest entropy on, as many at once as the bound allows.
 
     Drawing tokens at once ignores how they depend on each other, by at most sum H - max H nats of their entropies H.
-    Each evaluation unmasks the most places, by rising entropy, for which that is within the bound: always one.
+    Each evaluation unmasks the most positions, by rising entropy, for which that is within the bound: always one.
 
     Entropies are those of the network's distributions, without temperature or nucleus. As unmasking by confidence,
     this makes text more repetitive: report the entropy of what is generated beside perplexity.
@@ -47,27 +47,27 @@ class EntropyBound(Sampler):
         assert self.entropy_bound is not None
         at_start = window.masked.sum(dim=1)
         while (masked := window.masked).any():
-            places = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
-            chosen = within_bound(masked, entropies(places), self.entropy_bound)
-            window.fill(chosen, draw(places[chosen[masked]]))
+            log_probabilities = window.log_probabilities(masked, time_of_share(masked.sum(dim=1), at_start, schedule))
+            chosen = within_bound(masked, entropies(log_probabilities), self.entropy_bound)
+            window.fill(chosen, draw(log_probabilities[chosen[masked]]))
 
 
-def entropies(log_probabilities: Float[Tensor, "places vocab"]) -> Float[Tensor, "places"]:
-    """Return the entropy of each place in nats, in float64."""
+def entropies(log_probabilities: Float[Tensor, "positions vocab"]) -> Float[Tensor, "positions"]:
+    """Return the entropy of each position in nats, in float64."""
     at_once = max(1, ENTRIES_AT_ONCE // log_probabilities.shape[1])
     some = [torch.special.entr(part.double().exp()).sum(dim=1) for part in log_probabilities.split(at_once)]
     return torch.cat(some).clamp(min=0)
 
 
 def within_bound(
-    masked: Bool[Tensor, "batch length"], entropy: Float[Tensor, "places"], bound: float
+    masked: Bool[Tensor, "batch length"], entropy: Float[Tensor, "positions"], bound: float
 ) -> Bool[Tensor, "batch length"]:
-    """Return the longest prefix of each row's masked places, by rising entropy, with sum H - max H <= bound.
+    """Return the longest prefix of each row's masked positions, by rising entropy, with sum H - max H <= bound.
 
-    As the last of a prefix has its largest entropy, a place is in it if the sum of those before is within the bound.
+    As the last of a prefix has its largest entropy, a position is in it if the sum of those before is within the bound.
 
     Args:
-        entropy: At the masked places, row by row.
+        entropy: At the masked positions, row by row.
     """
     keys = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
     keys[masked] = entropy.double()

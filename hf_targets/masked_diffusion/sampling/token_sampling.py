@@ -72,8 +72,8 @@ class TokenDraw:
         self._top_p = 1.0 if top_p is None else top_p
         self._dtype = torch.float64 if float64 else torch.float32
 
-    def __call__(self, log_probabilities: Float[Tensor, "places vocab"]) -> Int[Tensor, "places"]:
-        """Draw a token for each place, with random numbers taken in the order of the places.
+    def __call__(self, log_probabilities: Float[Tensor, "positions vocab"]) -> Int[Tensor, "positions"]:
+        """Draw a token for each position, with random numbers taken in the order of the positions.
 
         Raises:
             ValueError: If the network gives what is not a number.
@@ -96,7 +96,7 @@ class TokenDraw:
         return tokens
 
 
-def keep_nucleus(log_probabilities: Float[Tensor, "places vocab"], top_p: float) -> Float[Tensor, "places vocab"]:
+def keep_nucleus(log_probabilities: Float[Tensor, "positions vocab"], top_p: float) -> Float[Tensor, "positions vocab"]:
     """Return log-probabilities with -inf at all but the most probable tokens, as few as have `top_p` together."""
     ordered, order = log_probabilities.sort(dim=1, descending=True, stable=True)
     p = ordered.double().softmax(dim=1)

@@ -19,8 +19,8 @@ class Denoiser(Protocol):
         *,
         attention_mask: Int[Tensor, "rows length"] | None,
         timesteps: Float[Tensor, "rows"],
-    ) -> Float[Tensor, "places vocab"]:
-        """Return log p(clean token) at the places where `where` is true, row by row; there may be none."""
+    ) -> Float[Tensor, "positions vocab"]:
+        """Return log p(clean token) at the positions where `where` is true, row by row; there may be none."""
         ...
 
 
@@ -77,11 +77,11 @@ class Window:
         where: Bool[Tensor, "batch length"],
         times: Float[Tensor, "batch"],
         rows: Bool[Tensor, "batch"] | None = None,
-    ) -> Float[Tensor, "places vocab"]:
-        """Ask the network for the clean tokens at places of the window as it is now.
+    ) -> Float[Tensor, "positions vocab"]:
+        """Ask the network for the clean tokens at positions of the window as it is now.
 
         Args:
-            where: The places, which come out row by row.
+            where: The positions, which come out row by row.
             times: Of each row; not used for rows that are not evaluated.
             rows: The rows to evaluate, one at least, those of `where` among them; None: those of `where`.
         """
@@ -97,8 +97,8 @@ class Window:
             timesteps=times[rows].float(),
         )
 
-    def fill(self, where: Bool[Tensor, "batch length"], tokens: Int[Tensor, "places"]) -> None:
-        """Fill masked places with tokens, row by row."""
+    def fill(self, where: Bool[Tensor, "batch length"], tokens: Int[Tensor, "positions"]) -> None:
+        """Fill masked positions with tokens, row by row."""
         filling = self._filling
         filling.ids[:, self._columns][where] = tokens
         filling.masked[:, self._columns] &= ~where

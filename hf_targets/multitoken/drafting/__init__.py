@@ -1,1 +1,1 @@
-"""Drafting with the future-word heads: guesses made, verified in one forward pass, and kept where they are right."""
+"""Drafting with the future-token heads: guesses made, verified in one forward pass, and kept where they are right."""

@@ -1,4 +1,4 @@
-"""The key-value cache of rows that keep different numbers of the words just read."""
+"""The key-value cache of rows that keep different numbers of the tokens just read."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from hf_targets.multitoken.drafting.drafts import Draft
-from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 
 class RaggedCache:
@@ -24,7 +24,7 @@ class RaggedCache:
     def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"]) -> None:
         layers: list[Any] = cache.layers
         for layer in layers:
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, PastPredictions):
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
                 raise ValueError(
                     "drafting for several rows, or in trees, rearranges a dynamic key-value cache, and this one has a "
                     f"{type(layer).__name__}; generate row by row, without draft_branches"
@@ -47,10 +47,10 @@ class RaggedCache:
             self._trim()
 
     def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
-        """Return the attention mask for the chunk read next: the last known word of each row, and its draft.
+        """Return the attention mask for the chunk read next: the last known token of each row, and its draft.
 
         Returns: Of a chain (rows, length + chunk), or None where everything is attended; of a tree the sum to be added
-            to the attention scores, (rows, 1, chunk, length + chunk), in which a word sees only its own path.
+            to the attention scores, (rows, 1, chunk, length + chunk), in which a token sees only its own path.
         """
         self._read = self.mask.new_ones(draft.tokens.shape[0], draft.tokens.shape[1] + 1)
         if not tree:
@@ -59,23 +59,23 @@ class RaggedCache:
         blocked = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         return blocked.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
-    def keep(self, places: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
-        """Of the positions just read keep each row's first `counts` of `places`, in that order.
+    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
+        """Of the positions just read keep each row's first `counts` of `positions`, in that order.
 
         Rows that keep fewer move to the right, so that all end at the last position again.
         """
         num_read, longest = self._read.shape[1], int(counts.max())
-        places, steps = places[:, :longest], torch.arange(longest, device=places.device)
-        if not ((places == steps) | (steps >= counts[:, None])).all():
-            self._move(places, num_read)
-        self.mask = torch.cat([self.mask, self._read.gather(1, places)], dim=1)
+        positions, steps = positions[:, :longest], torch.arange(longest, device=positions.device)
+        if not ((positions == steps) | (steps >= counts[:, None])).all():
+            self._move(positions, num_read)
+        self.mask = torch.cat([self.mask, self._read.gather(1, positions)], dim=1)
         shift = longest - counts
         ragged = bool(shift.any())
         if ragged:
             self._shift(shift)
         self.cache.crop(longest - num_read)
         if ragged:
-            index = torch.arange(self.length, device=places.device) - shift[:, None]
+            index = torch.arange(self.length, device=positions.device) - shift[:, None]
             self.mask = self.mask.gather(1, index.clamp(min=0)) & (index >= 0)
             self._trim()
 
@@ -96,11 +96,11 @@ class RaggedCache:
             if isinstance(layer, DynamicSlidingWindowLayer):
                 layer.cumulative_length = self.length
 
-    def _move(self, places: Int[Tensor, "rows kept"], num_read: int) -> None:
+    def _move(self, positions: Int[Tensor, "rows kept"], num_read: int) -> None:
         for layer in self._layers:
             start = layer.keys.shape[-2] - num_read
             for states in (layer.keys, layer.values):
-                states[..., start : start + places.shape[1], :] = _gather(states, start + places)
+                states[..., start : start + positions.shape[1], :] = _gather(states, start + positions)
 
 
 def _gather(states: Tensor, index: Int[Tensor, "rows kept"]) -> Tensor:

@@ -13,12 +13,12 @@ from hf_targets.multitoken.drafting.output import DraftCounts
 
 
 class HeadCandidates(CandidateGenerator):
-    """Drafts with the heads of the model that verifies, from the hidden state behind its last word, and counts.
+    """Drafts with the heads of the model that verifies, from the hidden state behind its last token, and counts.
 
     Args:
-        num_tokens: Words of a draft, at most, without those that are looked up.
-        max_length: Words of the whole text, at most.
-        max_positions: Words that the model reads, at most; None: as many as there are.
+        num_tokens: Tokens of a draft, at most, without those that are looked up.
+        max_length: Tokens of the whole text, at most.
+        max_positions: Tokens that the model reads, at most; None: as many as there are.
     """
 
     requires_model_outputs = True
@@ -36,7 +36,7 @@ class HeadCandidates(CandidateGenerator):
         self._drafter = drafter
         self._processors = processors
         self._num_tokens = num_tokens
-        # the pass that verifies a draft reads all of its words, and adds one that it does not read
+        # the pass that verifies a draft reads all of its tokens, and adds one that it does not read
         self._longest = max_length - 1 if max_positions is None else min(max_length - 1, max_positions)
         self._last_count = 0
         self.counts = DraftCounts()
@@ -58,8 +58,8 @@ class HeadCandidates(CandidateGenerator):
         hidden: Tensor = model_outputs["last_hidden_state"]
         hidden = hidden[:, hidden.shape[1] - 1 - self._last_count + n_last_matches]
 
-        def process(words: Tensor, logits: Tensor) -> Tensor:
-            return self._processors(torch.cat([input_ids, words], dim=1), logits)  # pyright: ignore
+        def process(tokens: Tensor, logits: Tensor) -> Tensor:
+            return self._processors(torch.cat([input_ids, tokens], dim=1), logits)  # pyright: ignore
 
         draft = self._drafter.draft(hidden, input_ids[:, -1], count, process, [input_ids])
         candidates = torch.cat([input_ids, draft.tokens], dim=1)[:, : self._longest]

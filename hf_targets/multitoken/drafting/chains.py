@@ -12,7 +12,7 @@ from hf_targets.multitoken.drafting.lookup import PromptLookup
 
 
 class ChainDrafter:
-    """Drafts a chain for each row: the most probable words, or samples where the text is sampled.
+    """Drafts a chain for each row: the most probable tokens, or samples where the text is sampled.
 
     Args:
         model: Whose heads draft.
@@ -28,33 +28,33 @@ class ChainDrafter:
     def draft(
         self,
         hidden: Float[Tensor, "rows dim"],
-        next_words: Int[Tensor, "rows"],
+        next_tokens: Int[Tensor, "rows"],
         count: int,
         process: Callable[[Tensor, Tensor], Tensor],
         texts: Sequence[Int[Tensor, "1 _"]],
     ) -> Draft:
-        """Draft up to `count` words, and more where the text is looked up.
+        """Draft up to `count` tokens, and more where the text is looked up.
 
         Args:
-            hidden: The hidden states that predicted `next_words`.
-            process: Makes of the words drafted so far (rows, n) and the logits after them (rows, vocab) the logits to
+            hidden: The hidden states that predicted `next_tokens`.
+            process: Makes of the tokens drafted so far (rows, n) and the logits after them (rows, vocab) the logits to
                 draft from.
-            texts: Each row's words, the next one included; empty unless `reads_text`.
+            texts: Each row's tokens, the next one included; empty unless `reads_text`.
         """
         confidence: list[Tensor] = []
 
         def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
             logits = process(drafted, logits)
             if self._sampling:
-                word = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
+                token = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
             else:
-                word = logits.argmax(dim=-1)
+                token = logits.argmax(dim=-1)
             if self._lookup is not None:
-                # of the distribution, not of the word drawn from it: what is kept must not depend on the draw
+                # of the distribution, not of the token drawn from it: what is kept must not depend on the draw
                 confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
-            return word, logits
+            return token, logits
 
-        draft = draft_chain(self._model, hidden, next_words, count, choose, keep_logits=self._sampling)
+        draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling)
         if self._lookup is None or not confidence:
             return draft
         return self._lookup.extend(draft, torch.cat(confidence, dim=1), texts)

@@ -1,4 +1,4 @@
-"""Prompt lookup behind the heads: where they are unsure, words that followed the same words before may stand in."""
+"""Prompt lookup behind the heads: where they are unsure, tokens that followed the same tokens before may stand in."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ from hf_targets.multitoken.drafting.drafts import Draft
 
 
 class PromptLookup:
-    """Extends chains with the continuation of an earlier occurrence of their last words.
+    """Extends chains with the continuation of an earlier occurrence of their last tokens.
 
-    A head is unsure if it gives no word a probability of `assistant_confidence_threshold` (.4 by default in
+    A head is unsure if it gives no token a probability of `assistant_confidence_threshold` (.4 by default in
     Transformers). Where the text with the sure drafts before it ends as an earlier part of the text does, that part's
     continuation replaces the unsure ones. Without such a match the heads' drafts stay as they are.
 
     Args:
-        config: `prompt_lookup_num_tokens` is the most words that a match adds, `max_matching_ngram_size` (2) the most
-            words that are compared.
+        config: `prompt_lookup_num_tokens` is the most tokens that a match adds, `max_matching_ngram_size` (2) the most
+            tokens that are compared.
     Source: Transformers' prompt lookup decoding, which finds the matches.
     """
 
@@ -43,9 +43,9 @@ class PromptLookup:
         """Return a draft whose rows end in a match where there is one; rows may then differ in length.
 
         Args:
-            confidence: The highest probability in each distribution that the words were drafted from.
-            texts: Each row's words, the last known one included. Where drafts are sampled, a word found has all of the
-                probability that it was drawn with.
+            confidence: The highest probability in each distribution that the tokens were drafted from.
+            texts: Each row's tokens, the last known one included. Where drafts are sampled, a token found has all of
+                the probability that it was drawn with.
         """
         num_sure = (confidence >= self.threshold).cumprod(dim=1).sum(dim=1).tolist()
         rows, kept = [], []
@@ -56,20 +56,20 @@ class PromptLookup:
             rows.append(torch.cat([draft.tokens[row, : kept[-1]], found]))
         longest = max(len(row) for row in rows)
         tokens = torch.stack([F.pad(row, (0, longest - len(row))) for row in rows])
-        places = torch.arange(longest, device=tokens.device).expand_as(tokens)
+        positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
         lengths = torch.tensor([len(row) for row in rows], device=tokens.device)
         logits = draft.logits
         if logits is not None:
             certain = torch.full((*tokens.shape, logits.shape[-1]), -torch.inf, device=tokens.device)
             certain = certain.scatter(2, tokens[..., None], 0.0)
             drawn = F.pad(logits, (0, 0, 0, max(longest - logits.shape[1], 0)))[:, :longest]
-            from_heads = places < torch.tensor(kept, device=tokens.device)[:, None]
+            from_heads = positions < torch.tensor(kept, device=tokens.device)[:, None]
             logits = torch.where(from_heads[..., None], drawn, certain)
         return replace(
             draft,
             tokens=tokens,
-            parents=places,
+            parents=positions,
             depths=list(range(1, longest + 1)),
-            exists=places < lengths[:, None],
+            exists=positions < lengths[:, None],
             logits=logits,
         )

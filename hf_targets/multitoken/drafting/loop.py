@@ -92,32 +92,32 @@ def decode_rows(
         process = partial(rows.process, active)
         found = verify(draft, logits, process, sample=bool(config.do_sample))
         taken, finished = rows.append(active, found)
-        cache.keep(found.places, taken)
+        cache.keep(found.positions, taken)
         counts.forward_passes += 1
         counts.accepted += int((taken - 1).sum())
         going = ~finished
-        hidden = hidden.take_along_dim(found.places.gather(1, taken[:, None] - 1)[..., None], dim=1)[going, 0]
+        hidden = hidden.take_along_dim(found.positions.gather(1, taken[:, None] - 1)[..., None], dim=1)[going, 0]
         active, position = active[going], (position + taken)[going]
         rows.stream(active)
         if not len(active):
             break
         cache.select(going)
 
-        next_words, lengths = rows.ids[active, rows.lengths[active] - 1], rows.lengths[active]
+        next_tokens, lengths = rows.ids[active, rows.lengths[active] - 1], rows.lengths[active]
         count, branches = min(settings.num_tokens, config.max_length - int(lengths.min()) - 1), settings.num_branches
         if max_positions is not None:
-            # some backbones have no more places than positions, and a tree has a place for each of its branches
-            places = max_positions - cache.length - 1 - lookup
-            count = min(count, places)
-            branches = min(branches, places // max(count, 1))
+            # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
+            room = max_positions - cache.length - 1 - lookup
+            count = min(count, room)
+            branches = min(branches, room // max(count, 1))
         if branches > 1:
-            draft = draft_tree(model, hidden, next_words, count, branches)
+            draft = draft_tree(model, hidden, next_tokens, count, branches)
         else:
             texts = rows.texts(active) if drafter.reads_text else []
-            draft = drafter.draft(hidden, next_words, count, partial(rows.process, active), texts)
+            draft = drafter.draft(hidden, next_tokens, count, partial(rows.process, active), texts)
         counts.verifications += len(active)
         counts.drafted += int(draft.exists.sum())
-        chunk = torch.cat([next_words[:, None], draft.tokens], dim=1)
+        chunk = torch.cat([next_tokens[:, None], draft.tokens], dim=1)
         inputs = {
             **model_kwargs,
             "attention_mask": cache.mask_for(draft, model.dtype, tree=branches > 1),

@@ -28,16 +28,16 @@ class DraftCounts:
 class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
     """The output of `generate(draft_tokens=..., return_dict_in_generate=True)`.
 
-    Every verification gives one word whatever the drafts are worth, the "bonus" word: it is not a drafted word, and not
-    counted as accepted.
+    Every verification gives one token whatever the drafts are worth, the "bonus" token: it is not a drafted token, and
+    not counted as accepted.
 
     The cache is returned for one row; the rows of a batch are taken out of theirs as they end.
 
     Attributes:
         num_forward_passes: Calls of the model, the prompt's included.
         num_verifications: Rows times passes after the prompt's, of rows that were not finished: the drafts verified.
-        num_drafted_tokens: Words drafted and verified, in all rows; in a tree, its nodes.
-        num_accepted_tokens: Words that entered the text beyond the one that each pass gives anyway.
+        num_drafted_tokens: Tokens drafted and verified, in all rows; in a tree, its nodes.
+        num_accepted_tokens: Tokens that entered the text beyond the one that each pass gives anyway.
     """
 
     num_forward_passes: int | None = None
@@ -47,10 +47,10 @@ class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
 
     @property
     def accepted_per_pass(self) -> float:
-        """Mean words accepted at a verification, the bonus word not counted: in [0, draft_tokens]."""
+        """Mean tokens accepted at a verification, the bonus token not counted: in [0, draft_tokens]."""
         return (self.num_accepted_tokens or 0) / max(self.num_verifications or 0, 1)
 
     @property
     def tokens_per_pass(self) -> float:
-        """Mean words that a verification brings, the bonus word counted: plain decoding has 1."""
+        """Mean tokens that a verification brings, the bonus token counted: plain decoding has 1."""
         return 1.0 + self.accepted_per_pass

@@ -1,4 +1,4 @@
-"""Rows of a batch that grow at their own pace: their words, where they stop, and what is streamed of them."""
+"""Rows of a batch that grow at their own pace: their tokens, where they stop, and what is streamed of them."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,11 +13,11 @@ from hf_targets.multitoken.drafting.verification import Verified
 
 
 class Rows:
-    """The words of every row, and what `generate` was told to do with them.
+    """The tokens of every row, and what `generate` was told to do with them.
 
     Args:
         input_ids: The prompts, padded on the left.
-        scratch: Columns beyond the longest text in which words may be tried out.
+        scratch: Columns beyond the longest text in which tokens may be tried out.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Rows:
         self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
 
     def texts(self, rows: Int[Tensor, "rows"]) -> list[Int[Tensor, "1 _"]]:
-        """Return the words of each of these rows so far."""
+        """Return the tokens of each of these rows so far."""
         lengths = self.lengths[rows].tolist()
         return [self.ids[row, :length][None] for row, length in zip(rows.tolist(), lengths, strict=True)]
 
     def process(
-        self, rows: Int[Tensor, "rows"], words: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
+        self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
     ) -> Float[Tensor, "rows vocab"]:
-        """Return what the processors make of the logits that follow the text of `rows` and then `words`.
+        """Return what the processors make of the logits that follow the text of `rows` and then `tokens`.
 
         Processors see whole batches, as some hold a value for each row: one call for all rows of a length.
         """
@@ -62,8 +62,8 @@ class Rows:
             return logits
         if not read_text(self._processors):
             return self._processors(self.ids[rows], logits)  # pyright: ignore[reportArgumentType]
-        self._write(rows, words)
-        lengths = self.lengths[rows] + words.shape[1]
+        self._write(rows, tokens)
+        lengths = self.lengths[rows] + tokens.shape[1]
         processed = torch.empty_like(logits)
         for length in lengths.unique().tolist():
             here = lengths == length
@@ -80,26 +80,26 @@ class Rows:
         texts[shorter] = self.ids[rows[0], :length]
         return texts
 
-    def _write(self, rows: Int[Tensor, "rows"], words: Int[Tensor, "rows steps"]) -> None:
-        """Put words behind the text of rows, which do not count before `append` says so."""
-        steps = torch.arange(words.shape[1], device=words.device)
-        self.ids[rows[:, None], self.lengths[rows][:, None] + steps] = words
+    def _write(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows steps"]) -> None:
+        """Put tokens behind the text of rows, which do not count before `append` says so."""
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        self.ids[rows[:, None], self.lengths[rows][:, None] + steps] = tokens
 
     def append(self, rows: Int[Tensor, "rows"], found: Verified) -> tuple[Int[Tensor, "rows"], Bool[Tensor, "rows"]]:
-        """Append the words found to these rows, up to where each stops.
+        """Append the tokens found to these rows, up to where each stops.
 
         Returns: How many were appended to each, and which are finished.
         """
-        words, counts = found.words, found.counts
-        steps = torch.arange(words.shape[1], device=words.device)
+        tokens, counts = found.tokens, found.counts
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
         before = self.lengths[rows]
         counts = torch.minimum(counts, self.max_length - before)
         finished = torch.zeros_like(counts, dtype=torch.bool)
         for end_tokens in self._end_tokens:
-            ends = torch.isin(words, end_tokens.to(words.device)) & (steps < counts[:, None])
+            ends = torch.isin(tokens, end_tokens.to(tokens.device)) & (steps < counts[:, None])
             counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
             finished |= ends.any(dim=1)
-        self._write(rows, words)
+        self._write(rows, tokens)
         for at in range(len(rows)) if self._other_criteria else ():
             for count in range(1, int(counts[at]) + 1):
                 texts = self._texts_of(int(before[at]) + count, rows[at : at + 1])

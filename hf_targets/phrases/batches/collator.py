@@ -31,12 +31,12 @@ class PhraseCollator:
 
     - `input_ids`, `attention_mask`, `labels`: the static sequence; labels are -100 at padding.
     - `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets`: the interleaved one.
-    - `token_positions`: for each place of the interleaved one, where its (last) token stands in the static one.
+    - `token_positions`: for each position of the interleaved one, where its (last) token stands in the static one.
     - `windows`: (windows, longest) static ids, filled with 0, none of them a prefix of another.
     - `phrase_windows`: (entries, 2): the entry is the first `length` tokens of window `window`; no two are the same.
     - `phrase_mask`: (rows, entries): which entries the row's table has.
-    - `masked_phrases`: (masked, 3): row, place and entry; what the state at that place predicts may as well begin with
-      this entry, which is no negative there.
+    - `masked_phrases`: (masked, 3): row, position and entry; what the state at that position predicts may as well begin
+      with this entry, which is no negative there.
 
     Rows that `DynamicVocabTrainer` trains on have the columns of `phrases.batches.row_draws`: each row chooses its
     phrases by a seed of its own, and brings the rows of the batches before for `PreBatch`. A batch then depends on its
@@ -51,7 +51,7 @@ class PhraseCollator:
         negatives: Where negatives come from; None: `InBatch()`, `Prefixes()` and `SelfRetrieval()`.
         min_gap: Plain tokens between two phrases, at least.
         phrase_rate: Chance of a phrase wherever one may start. A gap is then `min_gap` tokens and a geometric number
-            of places more; with 1 nearly every gap is `min_gap`.
+            of positions more; with 1 nearly every gap is `min_gap`.
         max_tokens: Candidates longer than that are left out; None: none is.
         false_negatives: Where entries that the text goes on with are masked: `"keep"`, nowhere, as in the paper;
             `"at_tokens"`, where the target is a token; `"everywhere"`, where it is a phrase as well, but never that
@@ -169,7 +169,7 @@ class PhraseCollator:
             "phrase_targets": padded(targets, IGNORED),
             "token_positions": padded([[end - 1 for _, end in spans] for spans in pieces], 0),
             "windows": padded(entries.windows, 0),
-            "phrase_windows": entries.places,
+            "phrase_windows": entries.window_slices,
             "phrase_mask": entries.row_mask,
             "masked_phrases": np.array(list(self._masked(texts, pieces, entries)), np.int64).reshape(-1, 3),
         }
@@ -232,12 +232,12 @@ class PhraseCollator:
             return
         trie = TokenTrie(entries.numbers)
         for row, (text, spans) in enumerate(zip(texts, pieces, strict=True)):
-            places = {start: (place - 1, end) for place, (start, end) in enumerate(spans) if place > 0}
+            positions = {start: (index - 1, end) for index, (start, end) in enumerate(spans) if index > 0}
             for start, stop in trie.matches(text.tokens):
-                place, end = places.get(start, (None, 0))
+                index, end = positions.get(start, (None, 0))
                 is_target = end == stop
-                if place is None or is_target or (end > start + 1 and self.false_negatives == "at_tokens"):
+                if index is None or is_target or (end > start + 1 and self.false_negatives == "at_tokens"):
                     continue
                 entry = entries.numbers[text.tokens[start:stop]]
                 if entries.row_mask[row, entry]:
-                    yield row, place, entry
+                    yield row, index, entry

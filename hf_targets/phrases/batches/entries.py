@@ -30,7 +30,7 @@ class PhraseEntries:
     >>> entries = PhraseEntries([PhraseWindow((7, 8, 9), 2, 0), PhraseWindow((7, 8), 2, 1)], num_rows=2)
     >>> entries.numbers, entries.windows
     ({(7, 8): 0, (7, 8, 9): 1}, [(7, 8, 9)])
-    >>> entries.places.tolist(), entries.row_mask.tolist()
+    >>> entries.window_slices.tolist(), entries.row_mask.tolist()
     ([[0, 2], [0, 3]], [[True, True], [True, False]])
     """
 
@@ -38,7 +38,7 @@ class PhraseEntries:
     """The number of each phrase."""
     windows: list[Phrase]
     """No window is a prefix of another."""
-    places: np.ndarray
+    window_slices: np.ndarray
     """(entries, 2): the window that begins with the entry, and the entry's length."""
     row_mask: np.ndarray
     """(rows, entries): whether the entry is in the row's table."""
@@ -59,12 +59,12 @@ class PhraseEntries:
                 if length == len(tokens):
                     longest.add(tokens)
         self.windows = _without_prefixes(longest)
-        self.places = np.zeros((len(self.numbers), 2), np.int64)
+        self.window_slices = np.zeros((len(self.numbers), 2), np.int64)
         for index, window in enumerate(self.windows):
             for length in range(MIN_PHRASE_TOKENS, len(window) + 1):
                 number = self.numbers.get(window[:length])
                 if number is not None:
-                    self.places[number] = index, length
+                    self.window_slices[number] = index, length
         self.row_mask = np.zeros((num_rows, len(self.numbers)), bool)
         for number, rows in enumerate(owners):
             for row in rows:
@@ -74,7 +74,7 @@ class PhraseEntries:
 def _cut(tokens: Phrase, stop_ids: frozenset[int]) -> Phrase:
     if stop_ids.isdisjoint(tokens):
         return tokens
-    return tokens[: next(place for place, token in enumerate(tokens) if token in stop_ids)]
+    return tokens[: next(index for index, token in enumerate(tokens) if token in stop_ids)]
 
 
 def _without_prefixes(phrases: Iterable[Phrase]) -> list[Phrase]:

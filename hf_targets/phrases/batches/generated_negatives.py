@@ -126,6 +126,6 @@ class Generation:
             successors = [ids[: self.num_successors] for ids in self.retokenizer.inverse()(successors)]
         count = self.num_continuations
         return [
-            tuple(dict.fromkeys((*phrase, *ids) for ids in successors[place * count : (place + 1) * count] if ids))
-            for place, phrase in enumerate(phrases)
+            tuple(dict.fromkeys((*phrase, *ids) for ids in successors[index * count : (index + 1) * count] if ids))
+            for index, phrase in enumerate(phrases)
         ]

@@ -20,7 +20,7 @@ class PhrasedText(NamedTuple):
         return [self.tokens[start:end] for start, end in self.spans]
 
     def pieces(self) -> list[tuple[int, int]]:
-        """Return the span [start, end) of static tokens at each place of the interleaved sequence.
+        """Return the span [start, end) of static tokens at each position of the interleaved sequence.
 
         >>> PhrasedText((5, 6, 7, 8), [(1, 3)]).pieces()
         [(0, 1), (1, 3), (3, 4)]
@@ -38,9 +38,10 @@ def choose_spans(
 ) -> list[tuple[int, int]]:
     """Return the candidates that become phrases, chosen from left to right.
 
-    A place where candidates start is taken with probability `phrase_rate`, and of the candidates that start there each
-    is as likely; from its end on, `min_gap` tokens stay plain. So the gap between two phrases is `min_gap` and, where
-    candidates start at every token, a geometric number of tokens more, (1 - rate) / rate in the mean. The first token
+    A position where candidates start is taken with probability `phrase_rate`, and of the candidates that start there
+    each is as likely; from its end on, `min_gap` tokens stay plain. So the gap between two phrases is `min_gap` and,
+    where candidates start at every token, a geometric number of tokens more, (1 - rate) / rate in the mean. The first
+    token
     of a text is never in a phrase: nothing predicts it.
 
     Args:

@@ -20,12 +20,12 @@ class RowDraw(NamedTuple):
 
     Attributes:
         epoch: Counted from 0.
-        place: Index of the row in its data set.
+        index: Of the row in its data set.
         before: Indices of the rows at the same position of earlier batches of this epoch, the latest batch first.
     """
 
     epoch: int
-    place: int
+    index: int
     before: tuple[int, ...]
 
 
@@ -52,10 +52,10 @@ class RowDraws(Sampler[RowDraw]):
         epoch = self.epoch()
         if isinstance(self.order, SeedableRandomSampler):
             self.order.set_epoch(epoch)
-        places = list(self.order)
-        for position, place in enumerate(places):
+        indices = list(self.order)
+        for position, index in enumerate(indices):
             earlier = range(position - self.stride, -1, -self.stride)[: self.num_before]
-            yield RowDraw(epoch, place, tuple(places[other] for other in earlier))
+            yield RowDraw(epoch, index, tuple(indices[other] for other in earlier))
 
 
 class DrawnRows(Dataset):
@@ -77,9 +77,9 @@ class DrawnRows(Dataset):
         return len(self.rows)
 
     def __getitem__(self, draw: RowDraw) -> dict[str, Any]:
-        earlier = [self._seeded(draw.epoch, place) for place in draw.before]
-        return {**self._seeded(draw.epoch, draw.place), BEFORE_COLUMN: earlier}
+        earlier = [self._seeded(draw.epoch, index) for index in draw.before]
+        return {**self._seeded(draw.epoch, draw.index), BEFORE_COLUMN: earlier}
 
-    def _seeded(self, epoch: int, place: int) -> dict[str, Any]:
-        seed = np.random.SeedSequence((self.seed, epoch, place)).generate_state(1)
-        return {**self.rows[place], SEED_COLUMN: int(seed[0])}
+    def _seeded(self, epoch: int, index: int) -> dict[str, Any]:
+        seed = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
+        return {**self.rows[index], SEED_COLUMN: int(seed[0])}

@@ -31,11 +31,11 @@ class PhraseLookup:
         if self._sorted is None:
             self._sorted = sorted((phrase, slot) for slot, phrase in self.phrases.items())
         first = tuple(tokens)
-        place = bisect_left(self._sorted, (first, -1))
+        position = bisect_left(self._sorted, (first, -1))
         found = set()
-        while place < len(self._sorted) and self._sorted[place][0][: len(first)] == first:
-            found.add(self._sorted[place][1])
-            place += 1
+        while position < len(self._sorted) and self._sorted[position][0][: len(first)] == first:
+            found.add(self._sorted[position][1])
+            position += 1
         return found
 
     def containing(self, tokens: Sequence[int]) -> set[int]:

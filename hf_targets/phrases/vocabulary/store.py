@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import deprecated
 
 from hf_targets.maths.trie import TokenTrie
 
@@ -30,7 +31,7 @@ class PhraseStore:
     >>> table = PhraseStore(vocab_size=100)
     >>> table.add_token_ids([[5, 6], [5, 6, 7]])
     [100, 101]
-    >>> table.contract([4, 5, 6, 7, 5, 6])
+    >>> table.merge_phrases([4, 5, 6, 7, 5, 6])
     [4, 101, 100]
     >>> table.expand([4, 101, 100])
     [4, 5, 6, 7, 5, 6]
@@ -63,7 +64,7 @@ class PhraseStore:
             ValueError: If a phrase has fewer than two tokens, a special one, or one that is not in [0, vocab_size);
                 nothing is added then.
         """
-        checked = [self._checked(phrase, place) for place, phrase in enumerate(several(phrases, "phrases"))]
+        checked = [self._checked(phrase, index) for index, phrase in enumerate(several(phrases, "phrases"))]
         origins = one_for_each(sources, len(checked))
         ids = []
         for phrase, added in zip(checked, origins, strict=True):
@@ -140,7 +141,7 @@ class PhraseStore:
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return all phrases that ever were, not to be written to; made once for each state of the table.
 
-        Returns: Their tokens in a row (int64), the `num_ids + 1` places where each begins and the last one ends
+        Returns: Their tokens in a row (int64), the `num_ids + 1` positions where each begins and the last one ends
             (int64), and for each whether it still is one (bool).
         """
         if self._arrays is None:
@@ -167,17 +168,22 @@ class PhraseStore:
                 expanded.extend(self.token_ids(id_))
         return expanded
 
-    def contract(self, token_ids: TokenIds) -> list[int]:
+    def merge_phrases(self, token_ids: TokenIds) -> list[int]:
         """Return `token_ids` with phrases in place of their tokens: from left to right, the longest one each time."""
         if self._trie is None:
             self._trie = TokenTrie(self._ids)
         tokens = tuple(integers(token_ids))
-        contracted, place = [], 0
-        while place < len(tokens):
-            end = self._trie.longest(tokens, place)
-            contracted.append(tokens[place] if end is None else self._ids[tokens[place:end]])
-            place = place + 1 if end is None else end
-        return contracted
+        merged, position = [], 0
+        while position < len(tokens):
+            end = self._trie.longest(tokens, position)
+            merged.append(tokens[position] if end is None else self._ids[tokens[position:end]])
+            position = position + 1 if end is None else end
+        return merged
+
+    @deprecated("contract is merge_phrases now")
+    def contract(self, token_ids: TokenIds) -> list[int]:
+        """Return `merge_phrases(token_ids)`."""
+        return self.merge_phrases(token_ids)
 
     def _append(self, phrase: tuple[int, ...], *, is_alive: bool) -> int:
         self._flat.extend(phrase)
@@ -193,22 +199,22 @@ class PhraseStore:
         self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         self._trie: TokenTrie | None = None
 
-    def _checked(self, phrase: TokenIds, place: int) -> tuple[int, ...]:
+    def _checked(self, phrase: TokenIds, index: int) -> tuple[int, ...]:
         tokens = tuple(integers(phrase))
         if len(tokens) < 2:
             raise ValueError(
-                f"a phrase must be two tokens or more, got {list(tokens)} at place {place}; leave it out, "
+                f"a phrase must be two tokens or more, got {list(tokens)} at index {index}; leave it out, "
                 f"the model has its tokens already"
             )
         if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
             raise ValueError(
-                f"the tokens of a phrase must be in [0, {self.vocab_size}), got {list(tokens)} at place {place}; "
+                f"the tokens of a phrase must be in [0, {self.vocab_size}), got {list(tokens)} at index {index}; "
                 f"expand phrases within it, or use the tokenizer of this vocabulary"
             )
         if not self._special_ids.isdisjoint(tokens):
             special = next(id_ for id_ in tokens if id_ in self._special_ids)
             raise ValueError(
-                f"a phrase must have no special token, got {special} in {list(tokens)} at place {place}; "
+                f"a phrase must have no special token, got {special} in {list(tokens)} at index {index}; "
                 f"leave the phrase out, or cut it there"
             )
         return tokens

@@ -50,10 +50,10 @@ def tokenize_mid_text(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) 
         before = _ids([anchor], tokenizer)[0]
         if not left or not before:
             continue
-        found = _ids([anchor + texts[place] for place in left], tokenizer)
-        for place, whole in zip(left, found, strict=True):
-            ids[place] = whole[len(before) :]
-        left = [place for place, whole in zip(left, found, strict=True) if whole[: len(before)] != before]
+        found = _ids([anchor + texts[index] for index in left], tokenizer)
+        for index, whole in zip(left, found, strict=True):
+            ids[index] = whole[len(before) :]
+        left = [index for index, whole in zip(left, found, strict=True) if whole[: len(before)] != before]
     if left:
         raise ValueError(
             f"the tokens of a phrase must be its own, and those of {texts[left[0]]!r} reach into every text before it; "

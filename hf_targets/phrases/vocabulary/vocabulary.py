@@ -161,7 +161,7 @@ class PhraseVocabulary(PhraseStore):
     def add_documents(self, documents: Mapping[str, str] | Iterable[str], miner: PhraseMiner) -> list[int]:
         """Add the phrases that `miner` finds in some documents, and return their ids, each once.
 
-        Each place where a phrase is found becomes one of its sources.
+        Each position where a phrase is found becomes one of its sources.
 
         Args:
             documents: Texts by their names, or texts alone, which are then named "0", "1", ....
@@ -172,7 +172,7 @@ class PhraseVocabulary(PhraseStore):
         if isinstance(documents, Mapping):
             named = cast(Mapping[str, str], documents)
         else:
-            named = {str(place): text for place, text in enumerate(several(documents, "documents"))}
+            named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
         found: dict[tuple[int, ...], list[PhraseSource]] = {}
         for name, document in named.items():
             text = TokenizedText.from_text(document, self.tokenizer)
@@ -210,8 +210,8 @@ class PhraseVocabulary(PhraseStore):
         return text_mid_text(self.token_ids(phrase_id), self.tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text as the tokenizer cuts it, with phrases in place of their tokens; see `contract`."""
-        return self.contract(self.tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False))
+        """Return the ids of a text as the tokenizer cuts it, with phrases instead of their tokens (`merge_phrases`)."""
+        return self.merge_phrases(self.tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False))
 
     def decode(self, ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
         """Return the text of tokens and phrases.
@@ -239,9 +239,11 @@ class PhraseVocabulary(PhraseStore):
         text = cast(str, self.tokenizer.decode(expanded, skip_special_tokens=skip_special_tokens))
         cuts = sorted({cut for _, *edges in written for cut in edges})
         characters = character_ends(expanded, cuts, self.tokenizer, skip_special_tokens=skip_special_tokens)
-        places = dict(zip(cuts, characters, strict=True))
+        positions = dict(zip(cuts, characters, strict=True))
         return [
-            PhraseSpan(places[first], places[stop], id_, text[places[first] : places[stop]], self.sources(id_))
+            PhraseSpan(
+                positions[first], positions[stop], id_, text[positions[first] : positions[stop]], self.sources(id_)
+            )
             for id_, first, stop in written
         ]
 

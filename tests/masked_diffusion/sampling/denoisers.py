@@ -30,12 +30,12 @@ class Recorder:
         self.calls.append((canvas.clone(), where.clone(), mask, timesteps.clone()))
         assert timesteps.shape == canvas.shape[:1]
         assert len(canvas), "a call has a row"
-        assert (canvas[where] == MASK).all(), "only masked places are asked for"
+        assert (canvas[where] == MASK).all(), "only masked positions are asked for"
         return self.logits(canvas, timesteps)[where].index_fill(1, torch.tensor([MASK]), -1e6).log_softmax(dim=1)
 
 
 class Product(Recorder):
-    """Fixed distributions, one for each place."""
+    """Fixed distributions, one for each position."""
 
     def __init__(self, length, seed=0, scale=1.0):
         super().__init__()
@@ -50,7 +50,7 @@ class Product(Recorder):
 
 
 class Reader(Recorder):
-    """Each place's distribution depends on the whole canvas of its row, and on the time if so wished."""
+    """Each position's distribution depends on the whole canvas of its row, and on the time if so wished."""
 
     def __init__(self, length, seed=0, *, timed=False):
         super().__init__()

@@ -44,7 +44,7 @@ def test_cached_evaluates_exactly_the_rows_that_it_unmasks():
 def test_ancestral_evaluates_every_row_at_every_step_until_it_is_full():
     denoiser = Reader(3)
     output = sample(denoiser, (1, 3), "ancestral", num_steps=50)
-    assert any(not where.any() for _, where, _, _ in denoiser.calls)  # asks also where no place is unmasked
+    assert any(not where.any() for _, where, _, _ in denoiser.calls)  # asks also where no position is unmasked
     times = torch.stack([t[0] for *_, t in denoiser.calls]).double()
     torch.testing.assert_close(times, 1 - torch.arange(len(times)).double() / 50, rtol=0, atol=1e-6)
     assert output.num_evaluations == len(times) <= 50

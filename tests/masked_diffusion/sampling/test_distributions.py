@@ -15,13 +15,13 @@ def pair_counts(sequences):
 
 
 def one_at_a_time(denoiser, first, last):
-    """p(a, b) for each of the times if one place of two is drawn at `first`, the other given it at `last`.
+    """p(a, b) for each of the times if one position of two is drawn at `first`, the other given it at `last`.
 
     Returns: (times, MASK, MASK), and the same if both are drawn at `first`, not seeing each other.
     """
 
-    def p(canvas, place, times):
-        return denoiser.logits(torch.tensor([canvas]).expand(len(times), -1), times)[:, place, :MASK].softmax(dim=1)
+    def p(canvas, position, times):
+        return denoiser.logits(torch.tensor([canvas]).expand(len(times), -1), times)[:, position, :MASK].softmax(dim=1)
 
     left, right = p([MASK, MASK], 0, first), p([MASK, MASK], 1, first)
     right_given = torch.stack([p([a, MASK], 1, last) for a in range(MASK)], dim=1)
@@ -30,7 +30,7 @@ def one_at_a_time(denoiser, first, last):
 
 
 def chain(denoiser, schedule, num_steps):
-    """p(a, b) of ancestral sampling: over all steps at which the two places may be unmasked, by the chance of each."""
+    """p(a, b) of ancestral sampling: over all steps at which the two may be unmasked, by the chance of each."""
     t = torch.linspace(1, 0, num_steps + 1, dtype=torch.float64)
     alpha = schedule.alpha(t)
     chances = (alpha[1:] - alpha[:-1]) / (1 - alpha[:-1])
@@ -80,8 +80,8 @@ def test_first_hitting_is_ancestral_sampling_with_many_steps_also_for_a_network_
 def test_places_that_do_not_depend_on_each_other_have_their_own_distributions(sampler):
     denoiser = Product(3)
     ids = sample(denoiser, (10_000, 3), sampler, **SAMPLERS[sampler]).sequences
-    for place, expected in enumerate(denoiser.probabilities()):
-        assert chi_square(torch.bincount(ids[:, place], minlength=MASK), expected) < 3  # 5 degrees: 1 in 100
+    for index, expected in enumerate(denoiser.probabilities()):
+        assert chi_square(torch.bincount(ids[:, index], minlength=MASK), expected) < 3  # 5 degrees: 1 in 100
 
 
 @pytest.mark.parametrize("sampler", EXACT)

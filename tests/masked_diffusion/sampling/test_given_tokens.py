@@ -19,11 +19,11 @@ def canvases(draw):
     """Rows of tokens, masks and padding at either end, which may hold the mask id."""
     length = draw(st.integers(2, 6))
     rows = draw(st.lists(st.lists(TOKENS, min_size=length, max_size=length), min_size=1, max_size=4))
-    keep, place = [], draw(st.integers(0, length - 1))
-    rows[0][place] = MASK
+    keep, position = [], draw(st.integers(0, length - 1))
+    rows[0][position] = MASK
     for row in range(len(rows)):  # at least one mask that is not padding
-        left = draw(st.integers(0, length if row else place))
-        right = draw(st.integers(0, length - left if row else length - 1 - place))
+        left = draw(st.integers(0, length if row else position))
+        right = draw(st.integers(0, length - left if row else length - 1 - position))
         keep.append([0] * left + [1] * (length - left - right) + [0] * right)
     return canvas_of(rows, keep)
 

@@ -18,7 +18,7 @@ RAGGED = [[MASK] * 6, [1, MASK, 2, MASK, 3, MASK], [0, 1, 2, 3, 4, MASK], [0, 1,
 
 
 def filled_at(denoiser, canvas, sampler, **options):
-    """The number of the change at which each place was filled, -1 where it was given; and the output."""
+    """The number of the change at which each position was filled, -1 where it was given; and the output."""
     trace = CanvasTrace()
     output = sample(denoiser, canvas, sampler, streamer=trace, **options)
     changes = (trace.stacked() == MASK).sum(dim=0)
@@ -66,8 +66,8 @@ def test_the_surest_tokens_come_first():
     filled, output = filled_at(denoiser, canvas, "confidence", temperature=0)
     surest = denoiser.probabilities().amax(dim=1)
     for row in range(2):
-        places = canvas.masked[row].nonzero().flatten()
-        by_time, by_confidence = filled[row, places].argsort(), surest[places].argsort(descending=True)
+        positions = canvas.masked[row].nonzero().flatten()
+        by_time, by_confidence = filled[row, positions].argsort(), surest[positions].argsort(descending=True)
         assert torch.equal(by_time, by_confidence)
     assert output.num_evaluations == 6  # a token a step
     assert output.num_row_evaluations == 6 + 3
@@ -78,9 +78,9 @@ def test_confidence_is_the_networks_probability_of_the_token_drawn():
     denoiser, trace = Product(6, scale=3.0), CanvasTrace()
     sample(denoiser, (200, 6), "confidence", temperature=20.0, top_p=0.999, tokens_per_step=1, streamer=trace)
     first = trace.canvases[0]
-    rows, places = (first != MASK).nonzero(as_tuple=True)
+    rows, positions = (first != MASK).nonzero(as_tuple=True)
     assert len(rows) == 200
-    p = denoiser.probabilities()[places, first[rows, places]]
+    p = denoiser.probabilities()[positions, first[rows, positions]]
     assert p.mean() > denoiser.probabilities().mean() * 2
 
 

@@ -7,7 +7,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, St
 
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.drafts import Draft
-from hf_targets.multitoken.hidden_state_cache import PastPredictions
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 WINDOW, HEADS, DIM = 5, 2, 3
 seeds = st.integers(0, 100_000)
@@ -16,16 +16,16 @@ sizes = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
 def chain(num_rows, num_nodes):
     tokens = torch.zeros(num_rows, num_nodes, dtype=torch.long)
-    places = torch.arange(num_nodes).expand(num_rows, num_nodes)
-    return Draft(tokens, places, list(range(1, num_nodes + 1)), tokens == 0)
+    positions = torch.arange(num_nodes).expand(num_rows, num_nodes)
+    return Draft(tokens, positions, list(range(1, num_nodes + 1)), tokens == 0)
 
 
 class Texts:
-    """A ragged cache of numbered words, and beside it a list for each row of the numbers it is to hold."""
+    """A ragged cache of numbered tokens, and beside it a list for each row of the numbers it is to hold."""
 
     def __init__(self, seed: int, *, num_rows: int, prompt_length: int):
         self.generator = torch.Generator().manual_seed(seed)
-        self.layers = [DynamicLayer(), DynamicSlidingWindowLayer(WINDOW), PastPredictions()]
+        self.layers = [DynamicLayer(), DynamicSlidingWindowLayer(WINDOW), HiddenStateCache()]
         self.cache = DynamicCache()
         self.cache.layers = self.layers
         self.cache.activate_past_recording()
@@ -42,18 +42,18 @@ class Texts:
         return torch.randint(low, high, shape, generator=self.generator)
 
     def read(self, num_rows: int, num_words: int) -> torch.Tensor:
-        """Put words with new numbers (rows, words) into all layers; a key is the number, a value its negative."""
+        """Put tokens with new numbers (rows, tokens) into all layers; a key is the number, a value its negative."""
         numbers = self.next_number + torch.arange(num_rows * num_words).view(num_rows, num_words)
         self.next_number += numbers.numel()
         for layer in self.layers:
-            single = isinstance(layer, PastPredictions)
+            single = isinstance(layer, HiddenStateCache)
             keys = numbers[:, None, :, None].expand(-1, 1 if single else HEADS, -1, DIM)
             values = -keys[..., :2] if single else -keys.float()
             layer.update(keys.float(), values)
         return numbers
 
     def round(self, num_nodes: int, *, scattered: bool) -> None:
-        """Read a chunk and keep of each row some of its places, in any order if `scattered`, or else its first."""
+        """Read a chunk and keep of each row some of its positions, in any order if `scattered`, or else its first."""
         num_rows = len(self.kept)
         mask = self.ragged.mask_for(chain(num_rows, num_nodes), torch.float32, tree=False)
         assert mask is None or mask.shape == (num_rows, self.ragged.length + num_nodes + 1)
@@ -120,16 +120,16 @@ def test_rows_that_keep_equal_numbers_of_first_words_are_not_moved():
 
 
 def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
-    layer, past = DynamicLayer(), PastPredictions()
-    words = torch.arange(6.0)[None, None, :, None].expand(2, 1, 6, 1)
-    layer.update(words, words)
-    past.update(words[:, :, :2], words[:, :, :2].long())
+    layer, past = DynamicLayer(), HiddenStateCache()
+    tokens = torch.arange(6.0)[None, None, :, None].expand(2, 1, 6, 1)
+    layer.update(tokens, tokens)
+    past.update(tokens[:, :, :2], tokens[:, :, :2].long())
     cache = DynamicCache()
     cache.layers = [layer, past]
     ragged = RaggedCache(cache, torch.ones(2, 6, dtype=torch.bool))
     ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
     ragged.mask_for(chain(2, 2), torch.float32, tree=False)
-    layer.update(words[:, :, :3] + 6, words[:, :, :3] + 6)
+    layer.update(tokens[:, :, :3] + 6, tokens[:, :, :3] + 6)
     ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]))
     rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
     assert rows == [[0, 1, 2, 3, 4, 5, 6, 8], [0, 1, 2, 3, 4, 5, 6]]

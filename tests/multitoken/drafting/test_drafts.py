@@ -12,7 +12,7 @@ seeds = st.integers(0, 10_000)
 
 
 class Tables:
-    """Heads that look the words up which they are given: fixed random logits for every path, in float64."""
+    """Heads that look the tokens up which they are given: fixed random logits for every path, in float64."""
 
     def __init__(self, seed: int, *, sequential: bool, reads_words: bool = True):
         generator = torch.Generator().manual_seed(seed)
@@ -26,21 +26,21 @@ class Tables:
     def future_states(self, hidden, count):
         return torch.stack([hidden @ self._maps[n] for n in range(count)], dim=1)
 
-    def future_logits(self, states, words):
+    def future_logits(self, states, tokens):
         assert self.sequential, "guesses that need no other are made at once"
-        n = words.shape[1]
-        path = (words * VOCAB ** torch.arange(n)).sum(dim=1)
+        n = tokens.shape[1]
+        path = (tokens * VOCAB ** torch.arange(n)).sum(dim=1)
         return states @ self._output + self._by_path[n - 1][path]
 
     def parallel_logits(self, states):
         assert not self.sequential, "guesses that depend on each other are made one after another"
         return states @ self._output
 
-    def log_probabilities(self, hidden, words):
-        """The distribution after words (n,) of one row with hidden state (dim,), by the definition."""
-        logits = self.future_states(hidden[None], len(words))[:, -1] @ self._output
+    def log_probabilities(self, hidden, tokens):
+        """The distribution after tokens (n,) of one row with hidden state (dim,), by the definition."""
+        logits = self.future_states(hidden[None], len(tokens))[:, -1] @ self._output
         if self.sequential:
-            logits = self.future_logits(self.future_states(hidden[None], len(words))[:, -1], torch.tensor([words]))
+            logits = self.future_logits(self.future_states(hidden[None], len(tokens))[:, -1], torch.tensor([tokens]))
         return logits[0].log_softmax(dim=0).tolist()
 
 
@@ -54,15 +54,15 @@ def most_probable(logits, drafted):
 
 
 def paths_of(draft, row):
-    """The words of every node's path, by walking from child to parent."""
+    """The tokens of every node's path, by walking from child to parent."""
     found = []
     for node in range(draft.tokens.shape[1]):
-        words, place = [], node + 1
-        while place:
-            words.append(int(draft.tokens[row, place - 1]))
-            assert draft.parents[row, place - 1] < place
-            place = int(draft.parents[row, place - 1])
-        found.append(tuple(reversed(words)))
+        tokens, position = [], node + 1
+        while position:
+            tokens.append(int(draft.tokens[row, position - 1]))
+            assert draft.parents[row, position - 1] < position
+            position = int(draft.parents[row, position - 1])
+        found.append(tuple(reversed(tokens)))
     return found
 
 
@@ -71,13 +71,13 @@ def assume_order(scores):
     assume(all(before - after > 1e-5 for before, after in pairwise(scores)))
 
 
-def grow(model, hidden, word, count, branches):
+def grow(model, hidden, token, count, branches):
     """The best paths of every length with their log probabilities, each level grown from the one before."""
     levels, level = [], [((), 0.0)]
     for _ in range(count):
         longer = []
         for path, score in level:
-            following = model.log_probabilities(hidden, (word, *path))
+            following = model.log_probabilities(hidden, (token, *path))
             longer += [((*path, w), score + following[w]) for w in range(VOCAB)]
         longer.sort(key=lambda one: -one[1])
         assume_order([score for _, score in longer[: branches + 1]])
@@ -90,28 +90,28 @@ def grow(model, hidden, word, count, branches):
 @given(seed=seeds, count=st.integers(1, HEADS))
 @settings(max_examples=20, deadline=None, derandomize=True)
 def test_a_chain_takes_the_most_probable_word_after_those_before_it(sequential, seed, count):
-    model, (hidden, next_words) = Tables(seed, sequential=sequential), start(seed)
-    draft = draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True)
+    model, (hidden, next_tokens) = Tables(seed, sequential=sequential), start(seed)
+    draft = draft_chain(model, hidden, next_tokens, count, most_probable, keep_logits=True)
     assert draft.depths == list(range(1, count + 1))
     assert draft.exists.all()
     for row in range(ROWS):
-        words = [int(next_words[row])]
+        tokens = [int(next_tokens[row])]
         for n in range(count):
-            expected = model.log_probabilities(hidden[row], tuple(words))
+            expected = model.log_probabilities(hidden[row], tuple(tokens))
             assume_order(sorted(expected, reverse=True)[:2])
             torch.testing.assert_close(draft.logits[row, n].log_softmax(dim=0), torch.tensor(expected))
-            words.append(max(range(VOCAB), key=lambda word: expected[word]))
-        assert draft.tokens[row].tolist() == words[1:]
-        assert paths_of(draft, row)[-1] == tuple(words[1:])
+            tokens.append(max(range(VOCAB), key=lambda token: expected[token]))
+        assert draft.tokens[row].tolist() == tokens[1:]
+        assert paths_of(draft, row)[-1] == tuple(tokens[1:])
 
 
 @given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 6))
 @settings(max_examples=20, deadline=None, derandomize=True)
 def test_guesses_that_do_not_depend_on_words_are_the_same_at_once_and_one_after_another(seed, count, branches):
-    hidden, next_words = start(seed)
+    hidden, next_tokens = start(seed)
     both = [Tables(seed, sequential=sequential, reads_words=False) for sequential in (True, False)]
-    chains = [draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True) for model in both]
-    trees = [draft_tree(model, hidden, next_words, count, branches) for model in both]
+    chains = [draft_chain(model, hidden, next_tokens, count, most_probable, keep_logits=True) for model in both]
+    trees = [draft_tree(model, hidden, next_tokens, count, branches) for model in both]
     for one, other in (chains, trees):
         assert torch.equal(one.tokens, other.tokens)
         assert torch.equal(one.parents, other.parents)
@@ -120,30 +120,30 @@ def test_guesses_that_do_not_depend_on_words_are_the_same_at_once_and_one_after_
 
 
 def test_what_chooses_sees_the_words_drafted_before_and_its_logits_are_kept():
-    model, (hidden, next_words) = Tables(0, sequential=True), start(0)
+    model, (hidden, next_tokens) = Tables(0, sequential=True), start(0)
     seen = []
 
     def choose(logits, drafted):
         seen.append(drafted)
         return torch.full((ROWS,), len(seen) % VOCAB), logits.new_full(logits.shape, len(seen))
 
-    draft = draft_chain(model, hidden, next_words, 3, choose, keep_logits=True)
+    draft = draft_chain(model, hidden, next_tokens, 3, choose, keep_logits=True)
     assert draft.tokens.tolist() == [[1, 2, 3]] * ROWS
-    assert [words.tolist() for words in seen] == [[[]] * ROWS, [[1]] * ROWS, [[1, 2]] * ROWS]
+    assert [tokens.tolist() for tokens in seen] == [[[]] * ROWS, [[1]] * ROWS, [[1, 2]] * ROWS]
     assert draft.logits[0, :, 0].tolist() == [1, 2, 3]
-    assert draft_chain(model, hidden, next_words, 3, choose, keep_logits=False).logits is None
+    assert draft_chain(model, hidden, next_tokens, 3, choose, keep_logits=False).logits is None
 
 
 @pytest.mark.parametrize("sequential", [True, False])
 @given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequential, seed, count, branches):
-    model, (hidden, next_words) = Tables(seed, sequential=sequential), start(seed)
-    draft = draft_tree(model, hidden, next_words, count, branches)
+    model, (hidden, next_tokens) = Tables(seed, sequential=sequential), start(seed)
+    draft = draft_tree(model, hidden, next_tokens, count, branches)
     assert draft.exists.all()
     assert draft.logits is None
     for row in range(ROWS):
-        levels = grow(model, hidden[row], int(next_words[row]), count, branches)
+        levels = grow(model, hidden[row], int(next_tokens[row]), count, branches)
         assert paths_of(draft, row) == [path for level in levels for path, _ in level]
         assert draft.depths == [n for n, level in enumerate(levels, start=1) for _ in level]
 
@@ -151,13 +151,13 @@ def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequ
 @given(seed=seeds, count=st.integers(1, HEADS), wanted=st.integers(1, 10))
 @settings(max_examples=15, deadline=None, derandomize=True)
 def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_best_of_all(seed, count, wanted):
-    model, (hidden, next_words) = Tables(seed, sequential=True), start(seed)
+    model, (hidden, next_tokens) = Tables(seed, sequential=True), start(seed)
     branches = VOCAB ** (count - 1) + wanted
-    draft = draft_tree(model, hidden, next_words, count, branches)
+    draft = draft_tree(model, hidden, next_tokens, count, branches)
     for row in range(ROWS):
-        word, scores = int(next_words[row]), {}
+        token, scores = int(next_tokens[row]), {}
         for path in product(range(VOCAB), repeat=count):
-            steps = (model.log_probabilities(hidden[row], (word, *path[:n]))[path[n]] for n in range(count))
+            steps = (model.log_probabilities(hidden[row], (token, *path[:n]))[path[n]] for n in range(count))
             scores[path] = sum(steps)
         ordered = sorted(scores, key=lambda path: -scores[path])
         assume_order([scores[path] for path in ordered[: branches + 1]])
@@ -166,9 +166,9 @@ def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_b
 
 
 def test_a_tree_of_one_branch_is_the_chain():
-    model, (hidden, next_words) = Tables(1, sequential=True), start(1)
-    tree = draft_tree(model, hidden, next_words, HEADS, 1)
-    chain = draft_chain(model, hidden, next_words, HEADS, most_probable, keep_logits=False)
+    model, (hidden, next_tokens) = Tables(1, sequential=True), start(1)
+    tree = draft_tree(model, hidden, next_tokens, HEADS, 1)
+    chain = draft_chain(model, hidden, next_tokens, HEADS, most_probable, keep_logits=False)
     assert torch.equal(tree.tokens, chain.tokens)
     assert torch.equal(tree.parents, chain.parents)
     assert tree.depths == chain.depths
@@ -186,8 +186,8 @@ def test_a_tree_never_has_more_branches_than_there_are_paths(branches):
 @settings(max_examples=15, deadline=None, derandomize=True)
 def test_parents_stand_one_level_above_and_before_their_children(seed, count, branches):
     draft = draft_tree(Tables(seed, sequential=True), *start(seed), count, branches)
-    places, depths = torch.arange(1, len(draft.depths) + 1), torch.tensor([0, *draft.depths])
-    assert (draft.parents < places).all()
+    positions, depths = torch.arange(1, len(draft.depths) + 1), torch.tensor([0, *draft.depths])
+    assert (draft.parents < positions).all()
     assert (depths[draft.parents] == depths[1:] - 1).all()
 
 
@@ -198,20 +198,20 @@ def test_ancestors_are_those_met_on_the_way_to_the_last_known_word(data, nodes, 
     parents = torch.tensor(parents, dtype=torch.long).view(rows, nodes)
     visible = Draft(parents, parents, [0] * nodes, torch.ones_like(parents, dtype=torch.bool)).ancestors()
     for row in range(rows):
-        for place in range(nodes + 1):
-            path, at = {place}, place
+        for index in range(nodes + 1):
+            path, at = {index}, index
             while at:
                 at = int(parents[row, at - 1])
                 path.add(at)
-            assert visible[row, place].nonzero()[:, 0].tolist() == sorted(path)
+            assert visible[row, index].nonzero()[:, 0].tolist() == sorted(path)
 
 
 @pytest.mark.parametrize("sequential", [True, False])
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_draft_of_no_words_is_empty(sequential, count):
-    model, (hidden, next_words) = Tables(0, sequential=sequential), start(0)
-    chain = draft_chain(model, hidden, next_words, count, most_probable, keep_logits=True)
-    for draft in (chain, draft_tree(model, hidden, next_words, count, 3)):
+    model, (hidden, next_tokens) = Tables(0, sequential=sequential), start(0)
+    chain = draft_chain(model, hidden, next_tokens, count, most_probable, keep_logits=True)
+    for draft in (chain, draft_tree(model, hidden, next_tokens, count, 3)):
         assert draft.tokens.shape == draft.parents.shape == draft.exists.shape == (ROWS, 0)
         assert draft.depths == []
         assert draft.logits is None

@@ -21,20 +21,22 @@ def make_config(num_tokens=3, end_tokens=None, **settings):
     return config
 
 
-def chain(words, logits=None):
-    words = torch.tensor(words)
-    places = torch.arange(words.shape[1]).expand_as(words)
-    return Draft(words, places, list(range(1, words.shape[1] + 1)), torch.ones_like(words, dtype=torch.bool), logits)
+def chain(tokens, logits=None):
+    tokens = torch.tensor(tokens)
+    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+    return Draft(
+        tokens, positions, list(range(1, tokens.shape[1] + 1)), torch.ones_like(tokens, dtype=torch.bool), logits
+    )
 
 
-def extend(words, confidence, texts, logits=None, **config):
+def extend(tokens, confidence, texts, logits=None, **config):
     texts = [torch.tensor([text]) for text in texts]
-    return PromptLookup(make_config(**config)).extend(chain(words, logits), torch.tensor(confidence), texts)
+    return PromptLookup(make_config(**config)).extend(chain(tokens, logits), torch.tensor(confidence), texts)
 
 
-def extended(words, confidence, text=TEXT, **config):
-    """The words of one row."""
-    draft = extend([words], [confidence], [text], **config)
+def extended(tokens, confidence, text=TEXT, **config):
+    """The tokens of one row."""
+    draft = extend([tokens], [confidence], [text], **config)
     assert draft.exists.all()
     assert draft.parents.tolist() == [list(range(draft.tokens.shape[1]))]
     assert draft.depths == list(range(1, draft.tokens.shape[1] + 1))
@@ -82,8 +84,8 @@ def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
 
 def test_rows_without_a_word_at_a_place_say_so():
     draft = extend([[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2], [TEXT, [1, 2, 3], TEXT])
-    words = [row[there].tolist() for row, there in zip(draft.tokens, draft.exists, strict=True)]
-    assert words == [[6, 7, 8, 9], [9, 8], [6, 7, 8, 9, 5]]
+    tokens = [row[there].tolist() for row, there in zip(draft.tokens, draft.exists, strict=True)]
+    assert tokens == [[6, 7, 8, 9], [9, 8], [6, 7, 8, 9, 5]]
     assert draft.exists.int().diff(dim=1).max() <= 0  # none is missing in between
     assert draft.depths == [1, 2, 3, 4, 5]
     assert draft.parents.tolist() == [[0, 1, 2, 3, 4]] * 3
@@ -99,18 +101,18 @@ def test_a_row_may_become_shorter_than_its_draft():
 
 def test_words_found_are_certain_and_drafted_ones_keep_what_they_were_drawn_from():
     logits = torch.randn(3, 2, VOCAB)
-    words, confidence = [[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2]
-    draft = extend(words, confidence, [TEXT, [1, 2, 3], TEXT], logits)
+    tokens, confidence = [[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2]
+    draft = extend(tokens, confidence, [TEXT, [1, 2, 3], TEXT], logits)
     assert draft.logits.shape == (3, 5, VOCAB)
     for row, kept in enumerate((1, 2, 2)):
         assert torch.equal(draft.logits[row, :kept], logits[row, :kept])
-        for place in range(kept, int(draft.exists[row].sum())):
-            certain = torch.nn.functional.one_hot(draft.tokens[row, place], VOCAB)
-            assert torch.equal(draft.logits[row, place].softmax(dim=0), certain.float())
+        for index in range(kept, int(draft.exists[row].sum())):
+            certain = torch.nn.functional.one_hot(draft.tokens[row, index], VOCAB)
+            assert torch.equal(draft.logits[row, index].softmax(dim=0), certain.float())
 
 
 def follow(known, num_tokens):
-    """The words after the first earlier occurrence of the last two words, or else of the last one."""
+    """The tokens after the first earlier occurrence of the last two tokens, or else of the last one."""
     for size in (2, 1):
         for start in range(len(known) - size):
             if known[start : start + size] == known[-size:]:
@@ -126,15 +128,15 @@ def follow(known, num_tokens):
 )
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_each_row_is_extended_as_if_it_were_alone(texts, data, num_tokens, count):
-    words = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=count, max_size=count), min_size=4, max_size=4))
+    tokens = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=count, max_size=count), min_size=4, max_size=4))
     sure = data.draw(st.lists(st.integers(0, count), min_size=4, max_size=4))
     rows = len(texts)
     confidence = [[SURE] * n + [UNSURE] * (count - n) for n in sure[:rows]]
-    draft = extend(words[:rows], confidence, texts, num_tokens=num_tokens)
+    draft = extend(tokens[:rows], confidence, texts, num_tokens=num_tokens)
     for row, text in enumerate(texts):
-        kept = words[row][: sure[row]]
+        kept = tokens[row][: sure[row]]
         match = follow(text + kept, num_tokens)
-        assert draft.tokens[row][draft.exists[row]].tolist() == (kept + match if match else words[row])
+        assert draft.tokens[row][draft.exists[row]].tolist() == (kept + match if match else tokens[row])
 
 
 class Certain:
@@ -154,10 +156,10 @@ class Certain:
 
 def drafts_of(heads, texts, count, **config):
     texts = [torch.tensor([text]) for text in texts]
-    next_words = torch.cat([text[0, -1:] for text in texts])
+    next_tokens = torch.cat([text[0, -1:] for text in texts])
     drafter = ChainDrafter(heads, make_config(**config))
     assert drafter.reads_text
-    return drafter.draft(torch.zeros(len(texts), 1), next_words, count, lambda words, logits: logits, texts)
+    return drafter.draft(torch.zeros(len(texts), 1), next_tokens, count, lambda tokens, logits: logits, texts)
 
 
 def test_a_drafter_is_as_sure_of_a_word_as_its_head_is():
@@ -173,6 +175,6 @@ def test_a_drafter_is_as_sure_of_a_word_as_its_head_is():
 def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabilities):
     num_rows, vocab = 4000, len(probabilities)
     draft = drafts_of(Certain([probabilities]), [[0, 1, 0]] * num_rows, 1, num_tokens=1, do_sample=True)
-    logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all words alike
-    first = verify(draft, logits, lambda words, logits: logits, sample=True).words[:, 0]
+    logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all tokens alike
+    first = verify(draft, logits, lambda tokens, logits: logits, sample=True).tokens[:, 0]
     assert stats.chisquare(torch.bincount(first, minlength=vocab).numpy()).pvalue > 1e-3

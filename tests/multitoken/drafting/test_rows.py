@@ -26,14 +26,14 @@ END_PAIR = (4, 5)
 
 
 class EndsOnPair(StoppingCriteria):
-    """Stops a row after two given words; blind to any word that it is not shown as the last."""
+    """Stops a row after two given tokens; blind to any token that it is not shown as the last."""
 
     def __call__(self, input_ids, scores, **kwargs):
         return (input_ids[:, -2:] == torch.tensor(END_PAIR)).all(dim=1)
 
 
 class EndsOnOwnWord(StoppingCriteria):
-    """Stops each row of the batch on a word of its own."""
+    """Stops each row of the batch on a token of its own."""
 
     def __call__(self, input_ids, scores, **kwargs):
         return input_ids[:, -1] == torch.tensor([4, 5, 6])
@@ -68,23 +68,23 @@ def make_rows(processors=(), criteria=(), streamer=None, **config):
     )
 
 
-def found(words, counts, vocab=VOCAB):
-    steps = [torch.zeros(len(words), vocab)] * words.shape[1]
-    return Verified(words, counts, torch.zeros_like(words), steps, steps)
+def found(tokens, counts, vocab=VOCAB):
+    steps = [torch.zeros(len(tokens), vocab)] * tokens.shape[1]
+    return Verified(tokens, counts, torch.zeros_like(tokens), steps, steps)
 
 
-def append_one_by_one(texts, row, words, criteria):
-    """Extend a text until a rule stops it; return how many words were appended, and whether it is finished."""
-    for count, word in enumerate(words, start=1):
-        texts[row].append(word)
+def append_one_by_one(texts, row, tokens, criteria):
+    """Extend a text until a rule stops it; return how many tokens were appended, and whether it is finished."""
+    for count, token in enumerate(tokens, start=1):
+        texts[row].append(token)
         done = criteria(torch.tensor([texts[row]] * BATCH), None)[row]
         if done or len(texts[row]) >= MAX_LENGTH:
             return count, True
-    return len(words), False
+    return len(tokens), False
 
 
 def grow(rows, *, lengths):
-    """Append random words, so that rows have these lengths."""
+    """Append random tokens, so that rows have these lengths."""
     more = torch.tensor(lengths) - PROMPT
     rows.append(torch.arange(BATCH), found(torch.randint(4, VOCAB, (BATCH, int(more.max()))), more))
 
@@ -95,14 +95,14 @@ def rounds(draw):
     low = draw(st.sampled_from([1, 4]))  # with end tokens, and without
     several = []
     for steps in draw(st.lists(st.integers(1, MAX_STEPS), min_size=1, max_size=6)):
-        words = torch.randint(low, VOCAB, (BATCH, steps), generator=generator)
-        several.append((words, torch.randint(1, steps + 1, (BATCH,), generator=generator)))
+        tokens = torch.randint(low, VOCAB, (BATCH, steps), generator=generator)
+        several.append((tokens, torch.randint(1, steps + 1, (BATCH,), generator=generator)))
     return several
 
 
 @given(
     several=rounds(),
-    kinds=st.sets(st.sampled_from(["first end", "second end", "pair", "own word"])),
+    kinds=st.sets(st.sampled_from(["first end", "second end", "pair", "own token"])),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
@@ -110,16 +110,16 @@ def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
         "first end": EosTokenCriteria(END_TOKENS[0]),
         "second end": EosTokenCriteria(END_TOKENS[1]),
         "pair": EndsOnPair(),
-        "own word": EndsOnOwnWord(),
+        "own token": EndsOnOwnWord(),
     }
     criteria = StoppingCriteriaList([known[kind] for kind in sorted(kinds)])
     streamer = Record()
     rows, texts, active = make_rows(criteria=criteria, streamer=streamer), prompts().tolist(), torch.arange(BATCH)
-    for words, counts in several:
-        here = found(words[active], counts[active])
+    for tokens, counts in several:
+        here = found(tokens[active], counts[active])
         taken, finished = rows.append(active, here)
         expected = [
-            append_one_by_one(texts, row, words[row, : counts[row]].tolist(), criteria) for row in active.tolist()
+            append_one_by_one(texts, row, tokens[row, : counts[row]].tolist(), criteria) for row in active.tolist()
         ]
         assert list(zip(taken.tolist(), finished.tolist(), strict=True)) == expected
         assert [text[0].tolist() for text in rows.texts(torch.arange(BATCH))] == texts
@@ -146,7 +146,7 @@ def test_padding_is_zero_where_there_is_no_pad_token():
 READERS = {
     "no repeated pair": lambda: NoRepeatNGramLogitsProcessor(2),
     "least length": lambda: MinLengthLogitsProcessor(8, [1, 2]),
-    "least new words": lambda: MinNewTokensLengthLogitsProcessor(PROMPT, 3, [1]),
+    "least new tokens": lambda: MinNewTokensLengthLogitsProcessor(PROMPT, 3, [1]),
     "repetition": lambda: RepetitionPenaltyLogitsProcessor(1.7),
     "bad words": lambda: NoBadWordsLogitsProcessor([[6], [4, 5], [5, 5]]),
 }
@@ -165,18 +165,18 @@ def test_processors_that_read_the_text_see_each_row_as_if_it_were_alone(name, se
     rows = make_rows([READERS[name](), TemperatureLogitsWarper(0.7)])
     grow(rows, lengths=lengths)
     chosen = torch.tensor(sorted(chosen))
-    logits, words = torch.randn(len(chosen), VOCAB), torch.randint(1, VOCAB, (len(chosen), num_words))
+    logits, tokens = torch.randn(len(chosen), VOCAB), torch.randint(1, VOCAB, (len(chosen), num_words))
     texts = rows.texts(chosen)
-    processed = rows.process(chosen, words, logits.clone())
+    processed = rows.process(chosen, tokens, logits.clone())
     for at, text in enumerate(texts):
         alone = LogitsProcessorList([READERS[name](), TemperatureLogitsWarper(0.7)])
-        expected = alone(torch.cat([text, words[at : at + 1]], dim=1), logits[at : at + 1].clone())
+        expected = alone(torch.cat([text, tokens[at : at + 1]], dim=1), logits[at : at + 1].clone())
         assert torch.equal(processed[at : at + 1], expected)
-    assert rows.lengths.tolist() == lengths  # words tried out do not count
+    assert rows.lengths.tolist() == lengths  # tokens tried out do not count
 
 
 class Reader(TopKLogitsWarper):
-    """Reads the text, as a subclass of what does not may: only words of the text remain."""
+    """Reads the text, as a subclass of what does not may: only tokens of the text remain."""
 
     def __init__(self):
         super().__init__(3)
@@ -203,11 +203,11 @@ def test_processors_that_read_the_text_are_called_once_for_each_length_with_all_
     reader = Reader()
     rows = make_rows([reader])
     grow(rows, lengths=[6, 9, 6])
-    logits, words = torch.randn(BATCH, VOCAB), torch.full((BATCH, 2), 1)
-    processed = rows.process(torch.arange(BATCH), words, logits)
+    logits, tokens = torch.randn(BATCH, VOCAB), torch.full((BATCH, 2), 1)
+    processed = rows.process(torch.arange(BATCH), tokens, logits)
     assert sorted(tuple(seen.shape) for seen in reader.seen) == [(BATCH, 8), (BATCH, 11)]
     for row, text in enumerate(rows.texts(torch.arange(BATCH))):
-        alone = Reader()(torch.cat([text, words[row : row + 1]], dim=1), logits[row : row + 1])
+        alone = Reader()(torch.cat([text, tokens[row : row + 1]], dim=1), logits[row : row + 1])
         assert torch.equal(processed[row : row + 1], alone)
 
 
@@ -233,9 +233,9 @@ def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
     rows = make_rows([RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=ignored)])
     grow(rows, lengths=[6, 8, 7])
     chosen = torch.tensor(chosen)
-    logits, words = torch.randn(len(chosen), VOCAB), torch.randint(4, VOCAB, (len(chosen), 2))
-    texts = [torch.cat([text, words[at : at + 1]], dim=1) for at, text in enumerate(rows.texts(chosen))]
-    processed = rows.process(chosen, words, logits)
+    logits, tokens = torch.randn(len(chosen), VOCAB), torch.randint(4, VOCAB, (len(chosen), 2))
+    texts = [torch.cat([text, tokens[at : at + 1]], dim=1) for at, text in enumerate(rows.texts(chosen))]
+    processed = rows.process(chosen, tokens, logits)
     for at, (row, text) in enumerate(zip(chosen.tolist(), texts, strict=True)):
         alone = RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=int(ignored[row]))
         assert torch.equal(processed[at : at + 1], alone(text, logits[at : at + 1]))
@@ -245,11 +245,11 @@ def test_scores_and_logits_are_kept_of_the_words_that_stay_and_are_zero_beyond()
     asked = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
     rows = make_rows(criteria=[EosTokenCriteria([1])], **asked)
     scores, logits = torch.rand(2, 2, 3, BATCH, VOCAB) + 1  # of what, round, step
-    words = torch.tensor([[4, 4, 4], [4, 1, 4], [4, 4, 4]])
-    rows.append(torch.arange(BATCH), Verified(words, torch.tensor([3, 3, 1]), words, [*scores[0]], [*logits[0]]))
-    active, words = torch.tensor([0, 2]), torch.full((2, 3), 4)
+    tokens = torch.tensor([[4, 4, 4], [4, 1, 4], [4, 4, 4]])
+    rows.append(torch.arange(BATCH), Verified(tokens, torch.tensor([3, 3, 1]), tokens, [*scores[0]], [*logits[0]]))
+    active, tokens = torch.tensor([0, 2]), torch.full((2, 3), 4)
     second = [[*steps[1][:, active]] for steps in (scores, logits)]
-    rows.append(active, Verified(words, torch.tensor([1, 2]), words, *second))
+    rows.append(active, Verified(tokens, torch.tensor([1, 2]), tokens, *second))
     for got, given_steps in ((rows.scores(), scores), (rows.logits(), logits)):
         kept = [[*given_steps[0, :3, 0], given_steps[1, 0, 0]], [*given_steps[0, :2, 1]]]
         kept.append([given_steps[0, 0, 2], *given_steps[1, :2, 2]])

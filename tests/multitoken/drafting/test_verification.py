@@ -11,36 +11,38 @@ VOCAB = 4
 NUM_ROWS = 20_000
 
 
-def as_they_are(words, logits):
+def as_they_are(tokens, logits):
     return logits
 
 
-def depends_on_words(words, logits):
-    """Logits that another word wins, depending on the words before it."""
-    shift = (words * torch.arange(1, words.shape[1] + 1)).sum(dim=1) % VOCAB
+def depends_on_words(tokens, logits):
+    """Logits that another token wins, depending on the tokens before it."""
+    shift = (tokens * torch.arange(1, tokens.shape[1] + 1)).sum(dim=1) % VOCAB
     return logits.gather(1, (torch.arange(VOCAB) + shift[:, None]) % VOCAB)
 
 
 def walk(draft, logits, process, row):
-    """The words of one row, and the places whose logits gave them, one after another."""
-    place, words, places = 0, [], []
+    """The tokens of one row, and the positions whose logits gave them, one after another."""
+    position, tokens, positions = 0, [], []
     while True:
-        given_logits = process(torch.tensor([words], dtype=torch.long), logits[row, place][None])[0]
-        words.append(int(given_logits.argmax()))
-        places.append(place)
+        given_logits = process(torch.tensor([tokens], dtype=torch.long), logits[row, position][None])[0]
+        tokens.append(int(given_logits.argmax()))
+        positions.append(position)
         children = [
             node + 1
             for node in range(draft.tokens.shape[1])
-            if draft.exists[row, node] and draft.parents[row, node] == place and draft.tokens[row, node] == words[-1]
+            if draft.exists[row, node]
+            and draft.parents[row, node] == position
+            and draft.tokens[row, node] == tokens[-1]
         ]
         if not children:
-            return words, places
-        place = children[0]
+            return tokens, positions
+        position = children[0]
 
 
 @st.composite
 def trees(draw):
-    """A draft whose rows have trees of the same depths and anything else, and logits for all of its places."""
+    """A draft whose rows have trees of the same depths and anything else, and logits for all of its positions."""
     rows, sizes = draw(st.integers(1, 4)), draw(st.lists(st.integers(1, 5), max_size=4))
     depths = [n for n, size in enumerate(sizes, start=1) for _ in range(size)]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
@@ -51,7 +53,7 @@ def trees(draw):
     tokens = torch.randint(0, VOCAB, parents.shape, generator=generator)
     exists = torch.rand(parents.shape, generator=generator) < draw(st.sampled_from([0.7, 1.0]))
     logits = torch.randn(rows, len(depths) + 1, VOCAB, generator=generator)
-    if draw(st.booleans()):  # words that are often drafted, for long walks
+    if draw(st.booleans()):  # tokens that are often drafted, for long walks
         logits[..., :2] += 3.0
         tokens = tokens % 2
     return Draft(tokens, parents, depths, exists), logits
@@ -64,20 +66,20 @@ def test_greedy_rows_go_as_far_as_a_walk_along_the_most_probable_words(process, 
     draft, logits = drafted
     seen = []
 
-    def record(words, here):
-        seen.append((here, process(words, here)))
+    def record(tokens, here):
+        seen.append((here, process(tokens, here)))
         return seen[-1][1]
 
     found = verify(draft, logits, record, sample=False)
     walks = [walk(draft, logits, process, row) for row in range(len(logits))]
-    assert found.counts.tolist() == [len(words) for words, _ in walks]
-    for row, (words, places) in enumerate(walks):
-        assert found.words[row, : len(words)].tolist() == words
-        assert found.places[row, : len(words)].tolist() == places
-        for step, place in enumerate(places):
-            assert torch.equal(found.logits[step][row], logits[row, place])
+    assert found.counts.tolist() == [len(tokens) for tokens, _ in walks]
+    for row, (tokens, positions) in enumerate(walks):
+        assert found.tokens[row, : len(tokens)].tolist() == tokens
+        assert found.positions[row, : len(tokens)].tolist() == positions
+        for step, index in enumerate(positions):
+            assert torch.equal(found.logits[step][row], logits[row, index])
     longest = int(found.counts.max())
-    assert found.words.shape == found.places.shape == (len(logits), longest)
+    assert found.tokens.shape == found.positions.shape == (len(logits), longest)
     assert (len(found.scores), len(found.logits)) == (longest, longest)
     for raw, scores, (here, processed) in zip(found.logits, found.scores, seen, strict=True):
         assert raw is here
@@ -91,14 +93,14 @@ def test_a_word_that_a_row_does_not_have_is_not_accepted():
     for sample in (False, True):
         found = verify(draft, logits * 1000, as_they_are, sample=sample)
         assert found.counts.tolist() == [3, 2]
-        assert found.words.tolist() == [[2, 2, 2]] * 2
+        assert found.tokens.tolist() == [[2, 2, 2]] * 2
 
 
 @pytest.mark.parametrize("sample", [False, True])
 def test_without_a_draft_each_row_gets_one_word(sample):
     found = verify(empty_draft(3, torch.device("cpu")), torch.randn(3, 1, VOCAB), as_they_are, sample=sample)
     assert found.counts.tolist() == [1, 1, 1]
-    assert found.places.tolist() == [[0], [0], [0]]
+    assert found.positions.tolist() == [[0], [0], [0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -107,29 +109,29 @@ def test_processors_are_given_float32(dtype):
     verify(
         empty_draft(2, torch.device("cpu")),
         torch.randn(2, 1, VOCAB, dtype=dtype),
-        lambda words, logits: dtypes.append(logits.dtype) or logits,
+        lambda tokens, logits: dtypes.append(logits.dtype) or logits,
         sample=False,
     )
     assert dtypes == [torch.float32]
 
 
 class Texts:
-    """Distributions of three words, each given those before it; word 3 never follows itself."""
+    """Distributions of three tokens, each given those before it; token 3 never follows itself."""
 
     def __init__(self, seed):
         generator = torch.Generator().manual_seed(seed)
         self._tables = [torch.randn(*[VOCAB] * (n + 1), generator=generator) * 1.5 for n in range(3)]
         self._tables[1][3, 3] = self._tables[2][:, 3, 3] = -torch.inf
 
-    def logits(self, words):
-        """After `words` (rows, n)."""
-        return self._tables[words.shape[1]][tuple(words.T)].expand(len(words), VOCAB)
+    def logits(self, tokens):
+        """After `tokens` (rows, n)."""
+        return self._tables[tokens.shape[1]][tuple(tokens.T)].expand(len(tokens), VOCAB)
 
-    def draw(self, words):
-        """Append words until there are three."""
-        while words.shape[1] < 3:
-            words = torch.cat([words, torch.multinomial(self.logits(words).softmax(dim=1), 1)], dim=1)
-        return words
+    def draw(self, tokens):
+        """Append tokens until there are three."""
+        while tokens.shape[1] < 3:
+            tokens = torch.cat([tokens, torch.multinomial(self.logits(tokens).softmax(dim=1), 1)], dim=1)
+        return tokens
 
     def probabilities(self):
         first, second, third = (table.double().softmax(dim=-1) for table in self._tables)
@@ -137,11 +139,11 @@ class Texts:
 
 
 def finished(found, model):
-    """Each row's words, and where there are fewer than three, those that the model draws after them."""
-    texts = torch.zeros(len(found.words), 3, dtype=torch.long)
+    """Each row's tokens, and where there are fewer than three, those that the model draws after them."""
+    texts = torch.zeros(len(found.tokens), 3, dtype=torch.long)
     for count in (1, 2, 3):
         here = found.counts == count
-        texts[here] = model.draw(found.words[here, :count])
+        texts[here] = model.draw(found.tokens[here, :count])
     return texts
 
 
@@ -158,7 +160,7 @@ def assert_texts_of(texts, model):
 
 
 def chain_of(draft_model, exists):
-    """A chain of two words for each row, drawn from a model of its own, and the logits that it was drawn from."""
+    """A chain of two tokens for each row, drawn from a model of its own, and the logits that it was drawn from."""
     tokens = draft_model.draw(torch.zeros(NUM_ROWS, 0, dtype=torch.long))[:, :2]
     logits = torch.stack([draft_model.logits(tokens[:, :n]) for n in range(2)], dim=1)
     tokens, logits = tokens.where(exists, 0), logits.where(exists[..., None], 0.0)  # what is not there says nothing
@@ -192,7 +194,7 @@ def test_a_chain_drawn_from_the_model_itself_is_always_accepted():
     draft = chain_of(model, torch.ones(NUM_ROWS, 2, dtype=torch.bool))
     found, texts = verified_texts(draft, model)
     assert (found.counts == 3).all()
-    assert torch.equal(found.words[:, :2], draft.tokens)
+    assert torch.equal(found.tokens[:, :2], draft.tokens)
     assert_texts_of(texts, model)
 
 

@@ -47,7 +47,7 @@ def seen(batch, row, name):
 
 
 def pieces(batch, row, width=V):
-    """The static ids at each place of the interleaved sequence."""
+    """The static ids at each position of the interleaved sequence."""
     entries = table(batch)
     return [(id_,) if id_ < width else entries[id_ - width] for id_ in seen(batch, row, "phrase_input_ids")]
 
@@ -69,8 +69,8 @@ def test_between_two_phrases_are_plain_tokens_enough_and_the_first_token_is_plai
     batch = batch_of(rows, seed=seed, min_gap=min_gap)
     for row in range(len(rows)):
         is_phrase = [len(part) > 1 for part in pieces(batch, row)]
-        places = np.flatnonzero(is_phrase)
-        assert (np.diff(places) > min_gap).all()
+        positions = np.flatnonzero(is_phrase)
+        assert (np.diff(positions) > min_gap).all()
         assert not is_phrase[0]
 
 
@@ -88,8 +88,8 @@ def test_entries_are_distinct_phrases_and_no_window_begins_another(rows, seed):
     assert all(used > 0)
     assert not [
         (one, other)
-        for place, one in enumerate(windows)
-        for other in windows[:place] + windows[place + 1 :]
+        for index, one in enumerate(windows)
+        for other in windows[:index] + windows[index + 1 :]
         if other[: len(one)] == one
     ]
     assert [ids[length:] for ids, length in zip(batch["windows"].tolist(), used, strict=True)] == [
@@ -107,14 +107,14 @@ def test_entries_that_the_text_goes_on_with_are_masked_and_no_others(rows, seed,
     expected = []
     for row, ids in enumerate(rows):
         parts = pieces(batch, row)
-        for place, target in enumerate(parts[1:]):
-            start = sum(len(part) for part in parts[: place + 1])
+        for index, target in enumerate(parts[1:]):
+            start = sum(len(part) for part in parts[: index + 1])
             if mode == "keep" or (mode == "at_tokens" and len(target) > 1):
                 continue
             for number, entry in enumerate(table(batch)):
                 goes_on = tuple(ids[start : start + len(entry)]) == entry
                 if goes_on and entry != target and batch["phrase_mask"][row, number]:
-                    expected.append([row, place, number])
+                    expected.append([row, index, number])
     assert sorted(batch["masked_phrases"].tolist()) == expected
 
 
@@ -124,10 +124,10 @@ def test_the_phrase_to_predict_is_in_the_row_s_table_and_never_masked(rows, seed
     batch = batch_of(rows, seed=seed, negatives=[Prefixes(), SelfRetrieval()], false_negatives="everywhere")
     masked = {tuple(triple) for triple in batch["masked_phrases"].tolist()}
     for row, labels in enumerate(batch["phrase_targets"].tolist()):
-        for place, label in enumerate(labels[1:]):
+        for index, label in enumerate(labels[1:]):
             if label >= V:
                 assert batch["phrase_mask"][row, label - V]
-                assert (row, place, label - V) not in masked
+                assert (row, index, label - V) not in masked
 
 
 @law
@@ -156,7 +156,7 @@ def test_padding_changes_nothing_on_either_side(rows, seed, left):
 
 
 def test_every_length_and_start_is_drawn_as_often():
-    row = [PLAIN[place % 4] for place in range(3)]
+    row = [PLAIN[index % 4] for index in range(3)]
     drawn = collator(miner=TokenNgrams(2, 3))
     counts = {}
     for _ in range(400):
@@ -200,7 +200,7 @@ def test_a_rate_of_one_leaves_no_more_than_the_gap():
 
 
 def test_unlabelled_tokens_and_special_tokens_stay_plain():
-    ids = [PLAIN[place % 4] for place in range(12)] + [END, *PLAIN, *PLAIN]
+    ids = [PLAIN[index % 4] for index in range(12)] + [END, *PLAIN, *PLAIN]
     labels = [IGNORED] * 8 + ids[8:]
     for seed in range(20):
         batch = collator(seed, min_gap=0)([{"input_ids": ids, "labels": labels}])

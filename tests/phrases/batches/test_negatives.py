@@ -63,15 +63,15 @@ def prefixes(phrases):
 
 
 def extensions(phrases, text, num_successors):
-    """Every p + its next 1..n tokens at every place where p stands in the text, but none with an end token."""
+    """Every p + its next 1..n tokens at every position where p stands in the text, but none with an end token."""
     return {
-        tuple(text[place : place + len(phrase) + more])
+        tuple(text[index : index + len(phrase) + more])
         for phrase in phrases
-        for place in range(len(text))
+        for index in range(len(text))
         for more in range(1, num_successors + 1)
-        if tuple(text[place : place + len(phrase)]) == phrase
-        and place + len(phrase) + more <= len(text)
-        and END not in text[place : place + len(phrase) + more]
+        if tuple(text[index : index + len(phrase)]) == phrase
+        and index + len(phrase) + more <= len(text)
+        and END not in text[index : index + len(phrase) + more]
     }
 
 

@@ -18,22 +18,22 @@ def draws(order=None, epoch=0, **settings):
 
 
 def test_a_row_names_the_rows_at_its_position_of_earlier_batches_of_its_process():
-    assert [draw.place for draw in draws()] == list(range(10))
+    assert [draw.index for draw in draws()] == list(range(10))
     assert [draw.before for draw in draws()] == [()] * 10
     assert [draw.before for draw in draws(num_before=2)][3:] == [(), (0,), (1,), (2,), (3,), (4, 0), (5, 1)]
 
 
 def test_each_epoch_has_the_order_that_is_its_own():
-    epochs = [[draw.place for draw in draws(SeedableRandomSampler(ROWS, data_seed=3), epoch)] for epoch in range(3)]
+    epochs = [[draw.index for draw in draws(SeedableRandomSampler(ROWS, data_seed=3), epoch)] for epoch in range(3)]
     assert all(sorted(order) == list(range(10)) for order in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
     shared = SeedableRandomSampler(ROWS, data_seed=3)
-    assert [[draw.place for draw in draws(shared, epoch)] for epoch in (2, 0)] == [epochs[2], epochs[0]]
+    assert [[draw.index for draw in draws(shared, epoch)] for epoch in (2, 0)] == [epochs[2], epochs[0]]
 
 
 def test_the_seed_of_a_row_depends_on_the_seed_the_epoch_and_the_row_alone():
     rows = DrawnRows(ROWS, 0)
-    drawn = {(epoch, place): rows[RowDraw(epoch, place, ())][SEED_COLUMN] for epoch in range(3) for place in range(10)}
+    drawn = {(epoch, index): rows[RowDraw(epoch, index, ())][SEED_COLUMN] for epoch in range(3) for index in range(10)}
     assert len({*drawn.values(), DrawnRows(ROWS, 1)[RowDraw(0, 0, ())][SEED_COLUMN]}) == 31
     later = rows[RowDraw(2, 5, (3, 1))]
     assert later[SEED_COLUMN] == drawn[2, 5]

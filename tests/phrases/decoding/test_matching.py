@@ -56,7 +56,7 @@ def test_phrases_that_repeat_an_ngram(vocabulary, text, size):
     def repeats(phrase):
         all_of_them = windows((*text, *phrase), size)
         before = len(windows(text, size))
-        return any(ngram in all_of_them[:place] for place, ngram in enumerate(all_of_them) if place >= before)
+        return any(ngram in all_of_them[:index] for index, ngram in enumerate(all_of_them) if index >= before)
 
     assert PhraseLookup(vocabulary).repeating_ngrams(text, size) == slots_where(vocabulary, repeats)
 

@@ -82,7 +82,7 @@ def test_blocked_ngrams_are_those_of_the_expanded_text(rows, size):
         joined = text + tokens
         ngrams = [joined[start : start + size] for start in range(len(joined) - size + 1)]
         first_new = max(0, len(text) - size + 1)
-        return any(ngram in ngrams[:place] for place, ngram in enumerate(ngrams) if place >= first_new)
+        return any(ngram in ngrams[:index] for index, ngram in enumerate(ngrams) if index >= first_new)
 
     check_blocked(theirs.NoRepeatNGramLogitsProcessor(size), rows, repeats)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.decoding.run import PhraseRun
+from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
 from tests.phrase_models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB
@@ -68,7 +68,7 @@ class CountedTables:
 def test_a_run_makes_a_new_table_only_when_phrases_come():
     make_table = CountedTables()
     vocabularies = [random_vocabulary(10), random_vocabulary(4, seed=2)]
-    run = PhraseRun(make_table, vocabularies, schedule=PhraseSchedule(0.5, 0.25, every=2))
+    run = PhraseGenerationState(make_table, vocabularies, schedule=PhraseSchedule(0.5, 0.25, every=2))
     run.prompt_length = 3
     tables = [run.table_at(torch.ones(2, length, dtype=torch.long)) for length in range(3, 10)]
     assert make_table.counts == [[5, 2], [8, 3], [10, 4]]
@@ -85,7 +85,7 @@ def test_a_run_counts_the_tokens_of_phrases_and_those_of_each_vocabulary_apart()
         counts.append(num_tokens)
         return num_phrases
 
-    run = PhraseRun(CountedTables(), [phrases, phrases], schedule=schedule)
+    run = PhraseGenerationState(CountedTables(), [phrases, phrases], schedule=schedule)
     run.prompt_length = 2
     ids = torch.tensor([[1, 2, VOCAB, 3], [1, 2, 3, VOCAB + 1], [1, 2, 3, 4], [1, 2, 4, 5]])  # two rows, or beams, each
     run.table_at(ids)
@@ -96,7 +96,7 @@ def test_a_run_counts_the_tokens_of_phrases_and_those_of_each_vocabulary_apart()
 
 def test_a_run_without_a_schedule_has_one_table():
     make_table = CountedTables()
-    run = PhraseRun(make_table, random_vocabulary(10))
+    run = PhraseGenerationState(make_table, random_vocabulary(10))
     assert run.table_at(torch.ones(1, 3)) is run.table_at(torch.ones(1, 30))
     assert len(make_table.counts) == 1
     assert run.vocab_size == VOCAB
@@ -107,10 +107,10 @@ def test_a_schedule_must_give_a_number_of_phrases(count):
     with pytest.raises(
         ValueError, match=rf"a schedule must give a number of phrases in \[0, 10\], got {count} after 0 tokens"
     ):
-        PhraseRun(CountedTables(), random_vocabulary(10), schedule=lambda num_tokens, num_phrases: count)
+        PhraseGenerationState(CountedTables(), random_vocabulary(10), schedule=lambda num_tokens, num_phrases: count)
 
 
 def test_a_table_has_all_phrases_and_so_no_schedule():
     table = make_phrase_model().phrase_table(random_vocabulary(10))
     with pytest.raises(ValueError, match="a schedule embeds phrases when they come, and a table or an index has them"):
-        PhraseRun(CountedTables(), table, schedule=PhraseSchedule())
+        PhraseGenerationState(CountedTables(), table, schedule=PhraseSchedule())

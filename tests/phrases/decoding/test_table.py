@@ -93,8 +93,8 @@ def test_rows_of_a_batch_and_what_they_miss():
         ([[1, -1], [1, 1], [1, 1]], "got -1 in row 0"),
     ],
 )
-def test_ids_that_a_row_does_not_have_are_refused_with_their_row(ids, place):
-    with pytest.raises(ValueError, match=place):
+def test_ids_that_a_row_does_not_have_are_refused_with_their_row(ids, position):
+    with pytest.raises(ValueError, match=position):
         ragged_table().check_ids(torch.tensor(ids), "input_ids")
 
 

@@ -61,8 +61,8 @@ def array_gone_or_new(draw, fields, arrays):
 
 def offsets_not_rising(draw, fields, arrays):
     offsets = arrays["offsets"]
-    place = draw(st.integers(1, len(offsets) - 2))
-    offsets[place] = offsets[place - 1] + draw(st.integers(-(2**40), 1))
+    position = draw(st.integers(1, len(offsets) - 2))
+    offsets[position] = offsets[position - 1] + draw(st.integers(-(2**40), 1))
     return "two tokens or more|must be in"
 
 
@@ -82,8 +82,8 @@ def token_out_of_range(draw, fields, arrays):
 
 
 def special_token(draw, fields, arrays):
-    place = draw(st.integers(0, len(arrays["tokens"]) - 1))
-    arrays["tokens"][place] = draw(st.sampled_from(BPE.all_special_ids))
+    position = draw(st.integers(0, len(arrays["tokens"]) - 1))
+    arrays["tokens"][position] = draw(st.sampled_from(BPE.all_special_ids))
     return "no special token"
 
 
@@ -105,16 +105,16 @@ def source_of_no_phrase(draw, fields, arrays):
 
 
 def source_of_no_document(draw, fields, arrays):
-    place = draw(st.integers(0, len(arrays["sources"]) - 1))
-    arrays["sources"][place, 1] = draw(st.one_of(BIG, NEGATIVE, st.just(len(fields["documents"]))))
+    position = draw(st.integers(0, len(arrays["sources"]) - 1))
+    arrays["sources"][position, 1] = draw(st.one_of(BIG, NEGATIVE, st.just(len(fields["documents"]))))
     return "documents in"
 
 
 def source_of_no_characters(draw, fields, arrays):
-    place = draw(st.integers(0, len(arrays["sources"]) - 1))
-    start = int(arrays["sources"][place, 2])
+    position = draw(st.integers(0, len(arrays["sources"]) - 1))
+    start = int(arrays["sources"][position, 2])
     column, value = draw(st.sampled_from([(2, -1), (2, 2**62), (3, -1), (3, start - 1)]))
-    arrays["sources"][place, column] = value
+    arrays["sources"][position, column] = value
     return "0 <= start <= end"
 
 

@@ -46,9 +46,9 @@ def saved(tmp_path):
 def test_a_missing_truncated_or_altered_file_is_refused_by_name(saved, name):
     file = saved / name
     content = file.read_bytes()
-    places = range(0, len(content), max(1, len(content) // 40))
-    damaged = [content[:place] for place in places]
-    damaged += [content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :] for place in places]
+    positions = range(0, len(content), max(1, len(content) // 40))
+    damaged = [content[:position] for position in positions]
+    damaged += [content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :] for position in positions]
     for damage in damaged:
         file.write_bytes(damage)
         with pytest.raises(ValueError, match=name):

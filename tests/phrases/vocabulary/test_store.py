@@ -55,8 +55,8 @@ def test_arrays_are_made_once_for_each_state():
 
 def test_the_longest_phrase_is_taken_first_from_the_left():
     table = table_of([[5, 6], [5, 6, 7, 8], [6, 7], [7, 9]])
-    assert table.contract([5, 6, 7, 8, 5, 6, 7, 9]) == [401, 400, 403]
-    assert table.contract([6, 7, 5]) == [402, 5]
+    assert table.merge_phrases([5, 6, 7, 8, 5, 6, 7, 9]) == [401, 400, 403]
+    assert table.merge_phrases([6, 7, 5]) == [402, 5]
 
 
 def test_ids_may_be_a_list_an_array_or_a_tensor():
@@ -71,7 +71,7 @@ def test_ids_may_be_a_list_an_array_or_a_tensor():
 @pytest.mark.parametrize(
     ("phrases", "message"),
     [
-        ([[5, 6], [7]], r"two tokens or more, got \[7\] at place 1"),
+        ([[5, 6], [7]], r"two tokens or more, got \[7\] at position 1"),
         ([[5, 6], []], "two tokens or more"),
         ([[5, 400]], r"in \[0, 400\), got \[5, 400\]"),
         ([[5, -1]], r"in \[0, 400\)"),

@@ -68,7 +68,7 @@ def test_decoding_an_encoded_text_gives_what_its_tokens_give(tokenizer, text, ot
 def test_spans_cut_the_text_of_each_phrase_out_of_the_output(tokenizer, data, text):
     vocabulary = vocabulary_of([text], tokenizer)
     chosen = data.draw(st.lists(st.sampled_from(list(vocabulary)), max_size=3)) if len(vocabulary) else []
-    ids = vocabulary.contract(ids_of(text, tokenizer)) + chosen
+    ids = vocabulary.merge_phrases(ids_of(text, tokenizer)) + chosen
     output, spans = vocabulary.decode(ids), vocabulary.spans(ids)
     assert [span.phrase_id for span in spans] == [id_ for id_ in ids if id_ >= vocabulary.vocab_size]
     end = 0
@@ -117,8 +117,8 @@ def test_the_tokens_of_a_phrase_are_those_it_has_in_a_running_text(tokenizer):
     close = PhraseVocabulary.from_phrases(texts, tokenizer, leading_space="keep")
     for text, with_space, without in zip(texts, spaced, close, strict=True):
         after_space = ids_of(f"on {text}", tokenizer)
-        assert spaced.contract(after_space) == [*ids_of("on", tokenizer), with_space]
-        assert close.contract(ids_of(f"on [{text}", tokenizer))[-1] == without
+        assert spaced.merge_phrases(after_space) == [*ids_of("on", tokenizer), with_space]
+        assert close.merge_phrases(ids_of(f"on [{text}", tokenizer))[-1] == without
         assert spaced.text(with_space) == f" {text}"
         assert close.text(without) == text
 
@@ -172,7 +172,7 @@ def test_the_sources_of_a_duplicate_are_joined_and_its_id_stays():
 @reproducible
 @given(documents=st.lists(TEXTS, max_size=3))
 def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
-    named = {f"document {place}": text for place, text in enumerate(documents)}
+    named = {f"document {position}": text for index, text in enumerate(documents)}
     vocabulary = PhraseVocabulary.from_documents(named, tokenizer, TokenNgrams(2, 3))
     mined = [TokenNgrams(2, 3).spans(TokenizedText.from_text(text, tokenizer)) for text in documents]
     assert sum(len(vocabulary.sources(id_)) for id_ in vocabulary) <= sum(map(len, mined))

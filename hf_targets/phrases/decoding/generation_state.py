@@ -11,7 +11,7 @@ from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable, vocabul
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
-class PhraseRun:
+class PhraseGenerationState:
     """Gives each step of `generate` its table: the same for all, or one that grows with a schedule.
 
     Args:
@@ -91,8 +91,8 @@ class PhraseRun:
         if self._schedule is not None:
             expansion = Expansion(self._vocabularies)
             for number, row in enumerate(expansion.rows(input_ids[:, self.prompt_length :])):
-                place = expansion.vocabulary(number, len(input_ids))
-                self._num_tokens[place] = max(self._num_tokens[place], len(row))
+                index = expansion.vocabulary(number, len(input_ids))
+                self._num_tokens[index] = max(self._num_tokens[index], len(row))
             counts = self._counts_now()
             if counts != self._counts:
                 self._table, self._counts = self._make_table(self._vocabularies, counts=counts), counts

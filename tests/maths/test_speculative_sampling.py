@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy import stats
 
-from hf_targets.maths.acceptance import accept_or_resample
+from hf_targets.maths.speculative_sampling import accept_or_resample
 
 NEVER = -torch.inf
 PAIRS = {  # logits of the model, p, and of the draft, q
@@ -24,37 +24,37 @@ def logits_of(name, dtype=torch.float32):
 
 
 def draw(name, num_draws, dtype=torch.float32):
-    """Return drafts sampled from q, the words that come of them, and which drafts were accepted."""
+    """Return drafts sampled from q, the tokens that come of them, and which drafts were accepted."""
     model, draft = logits_of(name, dtype)
     drafted = torch.multinomial(draft.float().softmax(dim=0), num_draws, replacement=True)
     return drafted, *accept_or_resample(drafted, draft.expand(num_draws, -1), model.expand(num_draws, -1))
 
 
-def assert_drawn_from(words, probabilities):
+def assert_drawn_from(tokens, probabilities):
     possible = probabilities > 0
-    counts = torch.bincount(words, minlength=len(probabilities))
+    counts = torch.bincount(tokens, minlength=len(probabilities))
     assert not counts[~possible].any()
     if possible.sum() > 1:
         expected = probabilities[possible].double()
-        wanted = expected / expected.sum() * len(words)
+        wanted = expected / expected.sum() * len(tokens)
         assert stats.chisquare(counts[possible].numpy(), wanted.numpy()).pvalue > 1e-3
 
 
 @pairs
 @dtypes
 def test_words_have_the_distribution_of_the_model_whatever_the_draft(name, dtype):
-    drafted, words, accepted = draw(name, 40_000, dtype)
-    assert_drawn_from(words, logits_of(name, dtype)[0].double().softmax(dim=0))
-    assert torch.equal(words[accepted], drafted[accepted])
+    drafted, tokens, accepted = draw(name, 40_000, dtype)
+    assert_drawn_from(tokens, logits_of(name, dtype)[0].double().softmax(dim=0))
+    assert torch.equal(tokens[accepted], drafted[accepted])
 
 
 @pairs
 def test_words_drawn_after_a_rejection_are_those_the_draft_gives_too_little(name):
     p, q = (logits.softmax(dim=0) for logits in logits_of(name))
-    _, words, accepted = draw(name, 40_000)
+    _, tokens, accepted = draw(name, 40_000)
     if accepted.all():
         return
-    assert_drawn_from(words[~accepted], (p - q).clamp(min=0.0) / (p - q).clamp(min=0.0).sum())
+    assert_drawn_from(tokens[~accepted], (p - q).clamp(min=0.0) / (p - q).clamp(min=0.0).sum())
 
 
 @pairs
@@ -78,9 +78,9 @@ def test_a_draft_from_the_same_distribution_is_always_accepted(chance, dtype, mo
     logits[:, 3] = NEVER
     drafted = torch.multinomial(logits.float().softmax(dim=1), 1)[:, 0]
     monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, chance))
-    words, accepted = accept_or_resample(drafted, logits, logits)
+    tokens, accepted = accept_or_resample(drafted, logits, logits)
     assert accepted.all()
-    assert torch.equal(words, drafted)
+    assert torch.equal(tokens, drafted)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5], ids=str)
@@ -89,17 +89,17 @@ def test_a_draft_that_the_model_cannot_give_is_never_returned(chance, monkeypatc
     drafted = torch.randint(0, 6, (500,))
     logits[torch.arange(500), drafted] = NEVER
     monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, chance))
-    words, accepted = accept_or_resample(drafted, draft, logits)
+    tokens, accepted = accept_or_resample(drafted, draft, logits)
     assert not accepted.any()
-    assert (words != drafted).all()
+    assert (tokens != drafted).all()
 
 
 def test_where_rounding_leaves_no_residual_a_word_of_the_model_is_drawn():
     logits = torch.tensor([[NEVER, 0.0, 1.0]]).expand(2000, 3)
     impossible = torch.zeros(2000, dtype=torch.long)  # no sample of q, as only rounding can bring it
-    words, accepted = accept_or_resample(impossible, logits, logits)
+    tokens, accepted = accept_or_resample(impossible, logits, logits)
     assert not accepted.any()
-    assert_drawn_from(words, logits[0].softmax(dim=0))
+    assert_drawn_from(tokens, logits[0].softmax(dim=0))
 
 
 def test_rows_are_independent_of_each_other():
@@ -107,6 +107,6 @@ def test_rows_are_independent_of_each_other():
     model, draft = (torch.stack([logits_of(name)[i] for name in names]) for i in (0, 1))
     rows = torch.arange(len(names)).repeat(8000)
     drafted = torch.multinomial(draft.softmax(dim=1)[rows], 1)[:, 0]
-    words, _ = accept_or_resample(drafted, draft[rows], model[rows])
+    tokens, _ = accept_or_resample(drafted, draft[rows], model[rows])
     for row in range(len(names)):
-        assert_drawn_from(words[rows == row], model[row].softmax(dim=0))
+        assert_drawn_from(tokens[rows == row], model[row].softmax(dim=0))

@@ -56,7 +56,7 @@ def same_weights(one, other):
 
 
 def load(source, **config):
-    return MdlmForMaskedDiffusion.from_original(source, **{"mask_token_id": MASK, **config})
+    return MdlmForMaskedDiffusion.from_published(source, **{"mask_token_id": MASK, **config})
 
 
 def write(folder, tensors, config=CONFIG, name="model.safetensors"):
@@ -72,13 +72,13 @@ def write(folder, tensors, config=CONFIG, name="model.safetensors"):
 def test_the_layout_is_the_published_one_name_by_name_and_shape_by_shape():
     with torch.device("meta"):
         model = MdlmForMaskedDiffusion(MdlmConfig())
-    assert {name: tuple(tensor.shape) for name, tensor in model.to_original().items()} == PUBLISHED
-    assert torch.equal(make_mdlm().to_original()[FREQUENCIES], 1.0 / 10_000 ** (torch.arange(0, 8, 2).float() / 8))
+    assert {name: tuple(tensor.shape) for name, tensor in model.to_published().items()} == PUBLISHED
+    assert torch.equal(make_mdlm().to_published()[FREQUENCIES], 1.0 / 10_000 ** (torch.arange(0, 8, 2).float() / 8))
 
 
 def test_a_state_dict_comes_back_bit_for_bit():
     model, canvas = make_mdlm(), masked_ids(2, 9)
-    again = load(model.to_original())
+    again = load(model.to_published())
     assert same_weights(model, again)
     assert not again.training
     assert torch.equal(again(canvas).logits, model(canvas).logits)
@@ -93,7 +93,7 @@ def test_a_state_dict_comes_back_bit_for_bit():
 @pytest.mark.parametrize("time_conditioning", [False, True])
 def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_conditioning, tmp_path):
     model, canvas, times = make_mdlm(time_conditioning=time_conditioning), masked_ids(2, 9), torch.tensor([0.2, 0.9])
-    write(tmp_path, model.to_original(), {**CONFIG, "time_conditioning": time_conditioning}, name)
+    write(tmp_path, model.to_published(), {**CONFIG, "time_conditioning": time_conditioning}, name)
     for source in (tmp_path, str(tmp_path), tmp_path / name):
         again = realigned(load(source))
         assert same_weights(model, again)
@@ -106,7 +106,7 @@ def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_co
 
 
 def test_what_is_given_goes_over_what_the_config_says(tmp_path):
-    write(tmp_path, make_mdlm().to_original())
+    write(tmp_path, make_mdlm().to_published())
     model = load(tmp_path, dropout=0.5, mask_token_id=3, noise_schedule="cosine")
     assert (model.config.dropout, model.config.mask_token_id, model.schedule.name) == (0.5, 3, "cosine")
     assert model.config.max_position_embeddings == 24
@@ -117,22 +117,22 @@ def test_what_is_given_goes_over_what_the_config_says(tmp_path):
 @pytest.mark.parametrize("kind", CURVES)
 def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
     curve = CURVES[kind] and CurveConfig(**CURVES[kind])
-    original = make_mdlm().to_original()
+    original = make_mdlm().to_published()
     model = load(original, curve=curve)
     without = model.with_curve(None)
-    assert all(torch.equal(tensor, original[name]) for name, tensor in without.to_original().items())
+    assert all(torch.equal(tensor, original[name]) for name, tensor in without.to_published().items())
     assert model(masked_ids(2, 9)).logits.isfinite().all()
     if curve is None or curve.num_curves == 1:
-        assert model.to_original().keys() == original.keys()
+        assert model.to_published().keys() == original.keys()
     else:
-        with pytest.raises(ValueError, match=r"no place for backbone.curves.tokens, .*save_pretrained"):
-            model.to_original()
+        with pytest.raises(ValueError, match=r"no position for backbone.curves.tokens, .*save_pretrained"):
+            model.to_published()
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 8])
 def test_heads_follow_from_the_frequencies_or_else_from_the_config(num_heads, tmp_path):
     model, canvas = make_mdlm(num_attention_heads=num_heads), masked_ids(2, 9)
-    tensors = model.to_original()
+    tensors = model.to_published()
     again = load(tensors)
     assert torch.equal(again(canvas).logits, model(canvas).logits)
     del tensors[FREQUENCIES]
@@ -144,7 +144,7 @@ def test_heads_follow_from_the_frequencies_or_else_from_the_config(num_heads, tm
 
 
 def test_frequencies_rounded_to_half_precision_are_taken_and_others_refused(tmp_path):
-    tensors = make_mdlm().to_original()
+    tensors = make_mdlm().to_published()
     tensors[FREQUENCIES] = tensors[FREQUENCIES].bfloat16()
     load(tensors)
     foreign = {**tensors, FREQUENCIES: 1.0 / 500_000 ** (torch.arange(0, 8, 2) / 8)}
@@ -161,14 +161,14 @@ def training_checkpoint(averaged, **changes):
     """Return what the published training program saves: its weights are another model's than the averaged ones."""
     names = [name for name in averaged if name != FREQUENCIES]
     shadow = {"decay": 0.9999, "num_updates": 7, "shadow_params": [averaged[name] for name in names]}
-    state = {**make_mdlm(seed=1).to_original(), "noise.sigma": torch.ones(1)}
+    state = {**make_mdlm(seed=1).to_published(), "noise.sigma": torch.ones(1)}
     told = hyper_parameters(data={})
     return {"state_dict": state, "ema": shadow, "hyper_parameters": told, "epoch": 0, **changes}
 
 
 def test_of_a_training_checkpoint_the_averaged_weights_are_taken_in_order():
     model = make_mdlm()
-    averaged = model.to_original()
+    averaged = model.to_published()
     assert same_weights(model, load(training_checkpoint(averaged)))
     for changes in ({"ema": None}, {"ema": {}}):
         with pytest.warns(UserWarning, match="no averaged weights"):
@@ -178,7 +178,7 @@ def test_of_a_training_checkpoint_the_averaged_weights_are_taken_in_order():
 
 @pytest.mark.parametrize("change", ["short", "long", "swapped"])
 def test_averaged_weights_that_do_not_fit_are_refused(change):
-    checkpoint = training_checkpoint(make_mdlm().to_original())
+    checkpoint = training_checkpoint(make_mdlm().to_published())
     shadow = checkpoint["ema"]["shadow_params"]
     if change == "short":
         del shadow[-1]
@@ -191,7 +191,7 @@ def test_averaged_weights_that_do_not_fit_are_refused(change):
 
 
 def changed(**changes):
-    tensors = make_mdlm().to_original()
+    tensors = make_mdlm().to_published()
     for name, tensor in changes.items():
         if tensor is None:
             del tensors[name]
@@ -224,6 +224,6 @@ def test_one_layout_is_told_from_the_other(tmp_path):
         load(tmp_path / "ours")
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    write(theirs, make_mdlm().to_original())
-    with pytest.raises(ValueError, match=r"load it with MdlmForMaskedDiffusion.from_original"):
+    write(theirs, make_mdlm().to_published())
+    with pytest.raises(ValueError, match=r"load it with MdlmForMaskedDiffusion.from_published"):
         MdlmForMaskedDiffusion.from_pretrained(theirs)

@@ -3,5 +3,5 @@
 from torch import nn
 
 
-class ZeroLinear(nn.Linear):
+class ZeroInitLinear(nn.Linear):
     """A linear layer that `_init_weights` of our models starts at zero, its bias too."""

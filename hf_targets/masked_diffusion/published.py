@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import deprecated
 
 from hf_targets.backbones.checkpoint import check_tensors
 from hf_targets.backbones.published import find_checkpoint, read_tensors
@@ -37,17 +38,17 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 _CURVE = "backbone.curves."  # what a curve adds, and the published model has not
 
 
-class OriginalLayout:
-    """`from_original` and `to_original` of a masked diffusion model.
+class PublishedLayout:
+    """`from_published` and `to_published` of a masked diffusion model.
 
     The published tensors have our names, but for `backbone.vocab_embed.embedding`, and `backbone.rotary_emb.inv_freq`,
     which is computed here and must be that of rotary positions of base 10,000.
     """
 
-    made_by = "from_original"
+    made_by = "from_published"
 
     @classmethod
-    def from_original(
+    def from_published(
         cls,
         source: str | PathLike | Mapping[str, Any],
         *,
@@ -96,7 +97,18 @@ class OriginalLayout:
         model.load_state_dict(ours, strict=False)
         return model.eval()
 
+    @classmethod
+    @deprecated("from_original is from_published now")
+    def from_original(cls, source: str | PathLike | Mapping[str, Any], **kwargs: Any) -> Self:
+        """Return `from_published(source, **kwargs)`."""
+        return cls.from_published(source, **kwargs)
+
+    @deprecated("to_original is to_published now")
     def to_original(self) -> dict[str, Tensor]:
+        """Return `to_published()`."""
+        return self.to_published()
+
+    def to_published(self) -> dict[str, Tensor]:
         """Return a state dict in the published layout, with its names and shapes.
 
         Raises:
