@@ -133,16 +133,24 @@ class WrapsBackbone:
 
 
 def load_base(
-    base: PreTrainedModel | str | PathLike, backbone_kwargs: dict[str, Any] | None, name: str = "base"
+    base: PreTrainedModel | str | PathLike,
+    backbone_kwargs: dict[str, Any] | None,
+    name: str = "base",
+    *,
+    auto_class: Any = AutoModelForCausalLM,
 ) -> PreTrainedModel:
-    """Return the causal language model that this is, or is the name or path of.
+    """Return the model that this is, or is the name or path of.
 
+    Args:
+        backbone_kwargs: For `from_pretrained`.
+        name: What the caller's argument is called, for the error.
+        auto_class: Which Auto class loads it.
     Raises:
         ValueError: If it is neither, or a file of it is cut short.
     """
     if isinstance(base, str | PathLike):
         with broken_files_named(base, backbone_kwargs or {}):
-            return AutoModelForCausalLM.from_pretrained(base, **(backbone_kwargs or {}))
+            return auto_class.from_pretrained(base, **(backbone_kwargs or {}))
     if not isinstance(base, PreTrainedModel):
         raise ValueError(f"{name} must be a Transformers model, its name or its path, got {type(base).__name__}")
     return base

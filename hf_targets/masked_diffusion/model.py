@@ -22,10 +22,11 @@ from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.configuration import MdlmConfig, as_curve_config
 from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
-from hf_targets.masked_diffusion.inputs import check_attention, check_batch, check_clean, check_mask, maskable
+from hf_targets.masked_diffusion.inputs import check_attention, check_batch, check_mask
+from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedLayout
 from hf_targets.maths.losses import IGNORED, target_count, token_cross_entropy
-from hf_targets.maths.noise import MIN_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
+from hf_targets.maths.noise import NoiseSchedule
 
 IMPOSSIBLE = -1e6
 """The published model's logit of what cannot be: the mask as a clean token, another token where one is given."""
@@ -220,44 +221,35 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         check_batch(input_ids, labels, timesteps, may_mask)
         check_ids(input_ids, config.vocab_size, "input_ids")
         check_mask(attention_mask, input_ids)
-        input_ids = input_ids.long()
-        canvas, weights = input_ids, None
         if labels is not None:
             check_ids(labels, config.vocab_size, "labels", IGNORED)
-            labels = labels.long()
-            if attention_mask is not None:
-                labels = labels.masked_fill(attention_mask == 0, IGNORED)
-            may_mask = maskable(labels, attention_mask, may_mask)
-            check_clean(labels, cast(int, config.mask_token_id), None if timesteps is not None else input_ids)
-            if timesteps is None:
-                timesteps = self._draw_times(len(input_ids), input_ids.device, generator)
-                canvas = mask_tokens(
-                    input_ids,
-                    timesteps,
-                    may_mask,
-                    cast(int, config.mask_token_id),
-                    self.schedule,
-                    generator=generator,
-                )
-            weights = self._weights(timesteps)
+        batch = NoisyBatch.of(
+            config,
+            self.schedule,
+            input_ids.long(),
+            attention_mask=attention_mask,
+            labels=None if labels is None else labels.long(),
+            timesteps=timesteps,
+            may_mask=may_mask,
+            generator=generator,
+        )
         wanted = self._wanted(output_hidden_states, output_attentions)
-        states = self._states(canvas, attention_mask, timesteps, **wanted)
+        states = self._states(batch.canvas, attention_mask, batch.timesteps, **wanted)
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         output = MaskedDiffusionOutput(
-            logits=None if skip_logits else self._substitute(states.hidden, canvas),
-            canvas=canvas,
-            timesteps=timesteps,
+            logits=None if skip_logits else self._substitute(states.hidden, batch.canvas),
+            canvas=batch.canvas,
+            timesteps=batch.timesteps,
             control_points=states.control_points,
             curve_probabilities=states.curve_probabilities,
             hidden_states=states.hidden_states,
             attentions=states.attentions,
         )
-        if labels is not None and weights is not None:
-            losses = self._masked_losses(states.hidden, canvas, labels)
-            rows = (losses * weights[:, None].to(losses.dtype)).sum(dim=1)
-            output.loss = rows.sum() / target_count(labels, num_items_in_batch)
+        if batch.labels is not None:
+            rows = batch.row_sums(self._masked_losses(states.hidden, batch.canvas, batch.labels))
+            output.loss = rows.sum() / target_count(batch.labels, num_items_in_batch)
             output.loss_parts = {"nelbo": output.loss.detach().clone()}  # Trainer scales the loss in place
-            output.row_nelbos, output.num_targets = rows.detach(), (labels != IGNORED).sum(dim=1)
+            output.row_nelbos, output.num_targets = rows.detach(), (batch.labels != IGNORED).sum(dim=1)
         return output
 
     def log_probabilities(
@@ -278,16 +270,6 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """
         hidden = self._states(canvas, attention_mask, timesteps).hidden
         return self._log_softmax(hidden[where])
-
-    def _draw_times(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        steps = cast(MdlmConfig, self.config).num_diffusion_steps
-        smallest = MIN_TIME if steps is None else 0.0  # so that each of the steps is as likely
-        times = antithetic_times(count, generator=generator, device=device, smallest=smallest)
-        return times if steps is None else discrete_times(times, steps)
-
-    def _weights(self, times: Tensor) -> Tensor:
-        steps = cast(MdlmConfig, self.config).num_diffusion_steps
-        return self.schedule.weight(times) if steps is None else self.schedule.discrete_weight(times, steps)
 
     def _wanted(self, hidden_states: bool | None, attentions: bool | None) -> dict[str, bool]:
         """Return what is to be recorded, as asked for or else configured, once it is certain that it can be."""
