@@ -1,12 +1,16 @@
+import json
 import pickle
 import subprocess
 import sys
 from importlib import import_module
 
 import pytest
+import torch
 
 import hf_targets
 from hf_targets.moved import _MODULES, moved_name, new_place
+from hf_targets.phrases.vocabulary.store import PhraseStore
+from tests.mdlm_models import make_mdlm
 
 PLACES = ("hf_targets.multitoken", "hf_targets.training")  # of arguments: now, then
 OLD = [
@@ -68,3 +72,43 @@ def test_a_program_of_the_old_layout_still_runs():
     command = [sys.executable, "-W", "ignore", "-m", "hf_targets.models.llama2c", "--help"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "Convert a model of llama2.c" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("hf_targets.models.zero_linear", "ZeroLinear", "ZeroInitLinear"),
+        ("hf_targets.decoding.multitoken.past", "PastPredictions", "HiddenStateCache"),
+        ("hf_targets.decoding.phrases.run", "PhraseRun", "PhraseGenerationState"),
+        ("hf_targets.models.mdlm.original", "OriginalLayout", "PublishedLayout"),
+    ],
+)
+def test_a_class_of_the_old_layout_is_found_under_its_old_name(module, old, new):
+    sys.modules.pop(module, None)
+    with pytest.warns(DeprecationWarning, match="now"):
+        found = getattr(import_module(module), old)
+    assert found.__name__ == new
+
+
+def test_renamed_methods_still_work():
+    model = make_mdlm()
+    with pytest.warns(DeprecationWarning, match="to_original is to_published now"):
+        tensors = model.to_original()
+    heads, mask = model.config.num_attention_heads, model.config.mask_token_id
+    with pytest.warns(DeprecationWarning, match="from_original is from_published now"):
+        again = type(model).from_original(tensors, mask_token_id=mask, num_attention_heads=heads)
+    assert torch.equal(again.backbone.vocab_embed.weight, model.backbone.vocab_embed.weight)
+    table = PhraseStore(vocab_size=20)
+    table.add_token_ids([[3, 4]])
+    with pytest.warns(DeprecationWarning, match="contract is merge_phrases now"):
+        assert table.contract([2, 3, 4]) == table.merge_phrases([2, 3, 4]) == [2, 20]
+
+
+def test_separate_output_heads_are_read_under_their_old_name(tmp_path):
+    config = hf_targets.MultiTokenConfig(target="embedding", own_outputs=True)
+    assert config.separate_output_heads and config.own_outputs
+    fields = {key: value for key, value in config.to_dict().items() if key != "separate_output_heads"}
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "own_outputs": True}))
+    assert hf_targets.MultiTokenConfig.from_pretrained(tmp_path).separate_output_heads
+    with pytest.raises(ValueError, match='separate_output_heads=True needs target="embedding"'):
+        hf_targets.MultiTokenConfig(own_outputs=True)

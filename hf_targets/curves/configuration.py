@@ -1,4 +1,4 @@
-"""The configuration of a sentence curve: how many control points a text has, and how many weigh in each word."""
+"""The configuration of a sentence curve: how many control points a text has, and how many weigh in each token."""
 
 import math
 from dataclasses import field
@@ -28,9 +28,9 @@ class CurveConfig(PreTrainedConfig):
     - "order": eta control points shape a point, a basis of degree eta - 1. Figure 3 draws eta = 3 with triangles of
       three control points, and appendix C.2 has eta at least 2 so that "at least two control points contribute".
 
-    The higher the degree, the larger the control points: with the defaults, errors of words grow up to 30 times in
-    those of 128 words, 904 times of 250, and a million times of 512; from 934 words on there is no inverse. For long
-    texts choose a low degree_ratio (0.01: 10 times of 1024 words), or a fixed degree.
+    The higher the degree, the larger the control points: with the defaults, errors of tokens grow up to 30 times in
+    those of 128 tokens, 904 times of 250, and a million times of 512; from 934 tokens on there is no inverse. For long
+    texts choose a low degree_ratio (0.01: 10 times of 1024 tokens), or a fixed degree.
 
     Raises:
         ValueError: If a field is outside the range that its help text gives, if a fixed degree needs more than a fixed

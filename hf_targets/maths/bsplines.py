@@ -1,4 +1,4 @@
-"""B-spline curves through the words of a sentence: basis matrices B, and the inverses that give control points."""
+"""B-spline curves through the tokens of a sentence: basis matrices B, and the inverses that give control points."""
 
 import warnings
 from typing import Literal, cast
@@ -58,11 +58,11 @@ def inverse_matrix(
     N / 10, either way) and lost two digits.
 
     B has rank L only if N >= L, and then to working precision only if the degree is small against N / L: more of the
-    curve than a few words lies under each basis function otherwise. Also N must leave no control point without a word,
-    so N = L is too few once the margin is wider than a step between knots. With N < L, B^T B is singular whatever the
-    degree, and the formula does not exist. Table 3 of the paper gives such a setting, N = 0.2 L, for LM1B: with
-    L = 128 there are 25 control points, so that 103 of 128 directions of E are lost, and with them 81 % of unit noise
-    (`reconstruction_error([128], [0.2], [0.1])`, 2026-11-21). Choosing `rank_deficient="pseudo_inverse"`
+    curve than a few tokens lies under each basis function otherwise. Also N must leave no control point without a
+    token, so N = L is too few once the margin is wider than a step between knots. With N < L, B^T B is singular
+    whatever the degree, and the formula does not exist. Table 3 of the paper gives such a setting, N = 0.2 L, for LM1B:
+    with L = 128 there are 25 control points, so that 103 of 128 directions of E are lost, and with them 81 % of unit
+    noise (`reconstruction_error([128], [0.2], [0.1])`, 2026-11-21). Choosing `rank_deficient="pseudo_inverse"`
     allows it: P B is then the projection of E onto what curves can reach.
 
     Args:
@@ -72,7 +72,7 @@ def inverse_matrix(
         margin: As there.
         rank_deficient: `"pseudo_inverse"`: where B lacks rank L, take Moore and Penrose's inverse, leaving out singular
             values below `TOLERANCE` times the largest. Cut at float64's precision, an inverse is useless in float32:
-            250 words with N = 2 L and degree N / 3 come back with an error of 1e9, in place of 0.32. None raises.
+            250 tokens with N = 2 L and degree N / 3 come back with an error of 1e9, in place of 0.32. None raises.
         max_norm: Warn if ||B^+||_2, by which errors of E grow in P, is larger; None: never.
     Returns: Float64.
     Raises:
@@ -91,8 +91,8 @@ def inverse_matrix(
         norm = float(np.linalg.norm(inverse, 2))
         if norm > max_norm:
             warnings.warn(
-                f"the control points of {num_points} words on a curve of degree {degree} grow up to {norm:.3g} times "
-                f"as large as the words (||B^+||), and float32 brings the words back to about {norm * 2**-24:.0e}; "
+                f"the control points of {num_points} tokens on a curve of degree {degree} grow up to {norm:.3g} times "
+                f"as large as the tokens (||B^+||), and float32 brings the tokens back to about {norm * 2**-24:.0e}; "
                 "lower degree or degree_ratio, or raise num_control_points_ratio",
                 stacklevel=2,
             )
@@ -145,11 +145,11 @@ def _deficient(num_points: int, num_control_points: int, degree: int) -> str:
     allow = 'rank_deficient="pseudo_inverse" to lose what the curve cannot hold'
     if num_control_points < num_points:
         return (
-            f"{num_points} words need at least as many control points, got {num_control_points}: B^T B is singular; "
+            f"{num_points} tokens need at least as many control points, got {num_control_points}: B^T B is singular; "
             f"raise num_control_points (or num_control_points_ratio to 2), or choose {allow}"
         )
     return (
-        f"{num_points} words cannot be told apart on a curve of degree {degree} with {num_control_points} control "
+        f"{num_points} tokens cannot be told apart on a curve of degree {degree} with {num_control_points} control "
         "points, as B^T B is singular to working precision; lower degree (or degree_ratio), raise num_control_points "
         f"(or num_control_points_ratio), or choose {allow}"
     )

@@ -49,16 +49,16 @@ def test_eta_counts_the_control_points_that_shape_a_point_or_one_less(convention
         basis = basis_matrix(length, count, config.degree_for(length), config.margin)
         assert ((basis > 0).sum(dim=0) == eta + more).all()
         torch.testing.assert_close(basis.sum(dim=0), torch.ones(length, dtype=torch.float64))
-        words, curve = torch.randn(2, length, 3, dtype=torch.float64), SentenceCurve(config)
-        torch.testing.assert_close(curve.to_embeddings(curve.to_control_points(words), length), words)
+        tokens, curve = torch.randn(2, length, 3, dtype=torch.float64), SentenceCurve(config)
+        torch.testing.assert_close(curve.to_embeddings(curve.to_control_points(tokens), length), tokens)
 
 
 def test_curves_of_both_conventions_are_different_ones_in_one_process():
-    words = torch.randn(2, 18, 3, dtype=torch.float64)
+    tokens = torch.randn(2, 18, 3, dtype=torch.float64)
     curves = (SentenceCurve(CurveConfig(degree=4, degree_convention=name)) for name in ("degree", "order"))
-    by_degree, by_order = (curve.to_control_points(words) for curve in curves)
+    by_degree, by_order = (curve.to_control_points(tokens) for curve in curves)
     assert not torch.allclose(by_degree, by_order)
-    torch.testing.assert_close(by_order, SentenceCurve(CurveConfig(degree=3)).to_control_points(words))
+    torch.testing.assert_close(by_order, SentenceCurve(CurveConfig(degree=3)).to_control_points(tokens))
 
 
 @pytest.mark.parametrize(("convention", "expected"), [("degree", [1, 2, 4]), ("order", [1, 2, 3])])

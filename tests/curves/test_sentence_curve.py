@@ -34,13 +34,13 @@ def make(**fields):
     return SentenceCurve(CurveConfig(**fields))
 
 
-def words(*shape, dtype=torch.float64):
+def tokens(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype)
 
 
 @any_setting
 def test_the_mappings_are_the_papers_matrices(fields):
-    curve, rows = make(**fields), words(3, 18, 4)
+    curve, rows = make(**fields), tokens(3, 18, 4)
     setting = (18, curve.config.num_control_points_for(18), curve.config.degree_for(18))
     points = curve.to_control_points(rows)
     inverse, basis = inverse_matrix(*setting, rank_deficient=curve.config.rank_deficient), basis_matrix(*setting)
@@ -54,7 +54,7 @@ def test_the_mappings_are_the_papers_matrices(fields):
 @any_setting
 @pytest.mark.parametrize("lengths", [[19, 7, 1, 12], [3, 3, 3, 3], [20, 20, 20, 20], [0, 5, 20, 19]])
 def test_rows_of_many_lengths_are_what_each_is_alone(fields, lengths):
-    curve, rows, sizes = make(**fields), words(4, 20, 3), torch.tensor(lengths)
+    curve, rows, sizes = make(**fields), tokens(4, 20, 3), torch.tensor(lengths)
     points, keep = curve.to_control_points(rows, sizes), curve.keep(sizes, 20)
     back = curve.to_embeddings(points, 20, sizes)
     assert points.shape == (4, curve.num_control_points(20), 3)
@@ -71,7 +71,7 @@ def test_rows_of_many_lengths_are_what_each_is_alone(fields, lengths):
 
 
 def test_padding_changes_nothing_not_even_if_it_is_no_number():
-    curve, rows, sizes = make(), words(2, 9, 3), torch.tensor([4, 9])
+    curve, rows, sizes = make(), tokens(2, 9, 3), torch.tensor([4, 9])
     points = curve.to_control_points(rows, sizes)
     embeddings = curve.to_embeddings(points, 9, sizes)
     rows[0, 4:] = torch.nan
@@ -81,7 +81,7 @@ def test_padding_changes_nothing_not_even_if_it_is_no_number():
 
 
 def test_lengths_beyond_the_table_are_those_of_a_table(monkeypatch):
-    curve, rows, sizes = make(), words(4, 40, 2), torch.tensor([40, 3, 17, 0])
+    curve, rows, sizes = make(), tokens(4, 40, 2), torch.tensor([40, 3, 17, 0])
     points = curve.to_control_points(rows, sizes)
     back = curve.to_embeddings(points, 40, sizes)
     monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 39)
@@ -107,14 +107,14 @@ def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():
 
 def test_a_length_that_no_row_has_need_not_have_a_curve():
     curve, sizes = make(num_control_points=20, degree=1, margin=0.0), torch.tensor([20, 19])
-    curve.to_control_points(words(2, 20, 3), sizes)
-    with pytest.raises(ValueError, match=r"21 words need .* got 20"):
-        curve.to_control_points(words(2, 21, 3), sizes)
+    curve.to_control_points(tokens(2, 20, 3), sizes)
+    with pytest.raises(ValueError, match=r"21 tokens need .* got 20"):
+        curve.to_control_points(tokens(2, 21, 3), sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_products_are_in_float32_at_least_and_come_back_as_they_went_in(dtype):
-    curve, rows = make(), words(2, 60, 8).to(dtype)
+    curve, rows = make(), tokens(2, 60, 8).to(dtype)
     for lengths in (None, torch.tensor([60, 40])):
         points = curve.to_control_points(rows, lengths)
         assert points.dtype == dtype
@@ -123,7 +123,7 @@ def test_products_are_in_float32_at_least_and_come_back_as_they_went_in(dtype):
 
 
 def test_autocast_changes_nothing():
-    curve, rows, sizes = make(), words(2, 60, 8, dtype=torch.float32), torch.tensor([60, 40])
+    curve, rows, sizes = make(), tokens(2, 60, 8, dtype=torch.float32), torch.tensor([60, 40])
     expected = [curve.to_control_points(rows), curve.to_control_points(rows, sizes)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = [curve.to_control_points(rows), curve.to_control_points(rows, sizes)]
@@ -136,31 +136,31 @@ def test_autocast_changes_nothing():
 def test_gradients_are_those_of_the_formula(lengths):
     curve = make()
     sizes = None if lengths is None else torch.tensor(lengths)
-    rows = words(2, 5, 3).requires_grad_()
-    weights = words(2, 10, 3)
+    rows = tokens(2, 5, 3).requires_grad_()
+    weights = tokens(2, 10, 3)
     (curve.to_control_points(rows, sizes) * weights).sum().backward()
     for row, length in enumerate(lengths or [5, 5]):
         count = curve.num_control_points(length)
         inverse = inverse_matrix(length, count, curve.config.degree_for(length))
         torch.testing.assert_close(rows.grad[row, :length], inverse @ weights[row, :count])
         assert not rows.grad[row, length:].any()
-    points = words(2, 10, 3).requires_grad_()
+    points = tokens(2, 10, 3).requires_grad_()
     assert torch.autograd.gradcheck(lambda given: curve.to_embeddings(given, 5, sizes), points)
 
 
 def test_training_can_use_what_generation_left():
     curve, sizes = make(), torch.tensor([6, 4])
     with torch.inference_mode():
-        curve.to_control_points(words(2, 6, 3))
-        curve.to_control_points(words(2, 6, 3), sizes)
+        curve.to_control_points(tokens(2, 6, 3))
+        curve.to_control_points(tokens(2, 6, 3), sizes)
     for lengths in (None, sizes):
-        rows = words(2, 6, 3).requires_grad_()
+        rows = tokens(2, 6, 3).requires_grad_()
         curve.to_control_points(rows, lengths).sum().backward()
         assert rows.grad is not None
 
 
 def test_there_is_nothing_to_save_and_a_copy_is_the_same():
-    curve, rows = make(margin=0.0), words(2, 6, 3)
+    curve, rows = make(margin=0.0), tokens(2, 6, 3)
     assert not curve.state_dict()
     expected = curve.to_control_points(rows)
     for other in (copy.deepcopy(curve), pickle.loads(pickle.dumps(curve)), curve.to(torch.bfloat16)):
@@ -176,11 +176,11 @@ def test_shapes_alone_can_be_computed_and_leave_no_trace():
     with FakeTensorMode():
         fake = curve.to_control_points(torch.empty(2, 6, 3), torch.tensor([6, 4]))
     assert fake.shape == (2, 12, 3)
-    assert type(curve.to_control_points(words(2, 6, 3, dtype=torch.float32), sizes)) is torch.Tensor
+    assert type(curve.to_control_points(tokens(2, 6, 3, dtype=torch.float32), sizes)) is torch.Tensor
 
 
 def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
-    one, other, rows = make(), make(), words(1, 30, 2)
+    one, other, rows = make(), make(), tokens(1, 30, 2)
     one.to_control_points(rows)
     monkeypatch.setattr(sentence_curve, "_compute", None)  # nothing more may be computed
     other.to_embeddings(other.to_control_points(rows), 30)
@@ -213,7 +213,7 @@ def run_threads(work):
 
 
 def test_threads_get_what_one_would_while_matrices_are_forgotten():
-    rows = {length: words(2, length, 3) for length in range(1, 20)}
+    rows = {length: tokens(2, length, 3) for length in range(1, 20)}
     sizes = {length: torch.tensor([length, (length + 1) // 2]) for length in rows}
     expected = {length: make().to_control_points(rows[length], sizes[length]) for length in rows}
     sentence_curve._KEPT.tensors.clear()
@@ -238,21 +238,21 @@ def test_threads_wait_for_what_another_computes(monkeypatch):
         return compute(config, length, warn=warn)
 
     monkeypatch.setattr(sentence_curve, "_compute", slowly)
-    run_threads(lambda number: make().to_control_points(words(1, 9, 2), torch.tensor([9])))
+    run_threads(lambda number: make().to_control_points(tokens(1, 9, 2), torch.tensor([9])))
     assert sorted(computed) == list(range(1, 33))
     computed.clear()
-    run_threads(lambda number: make().to_control_points(words(1, 9, 2)))
+    run_threads(lambda number: make().to_control_points(tokens(1, 9, 2)))
     assert computed == [9]
 
 
 def test_large_control_points_are_told_once_for_the_longest_text():
     curve = make(num_control_points_ratio=1.5)
-    with pytest.warns(UserWarning, match="150 words"):
-        curve.to_control_points(words(1, 150, 2))
+    with pytest.warns(UserWarning, match="150 tokens"):
+        curve.to_control_points(tokens(1, 150, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        curve.to_control_points(words(1, 149, 2))
-        curve.to_control_points(words(1, 150, 2, dtype=torch.float32))
+        curve.to_control_points(tokens(1, 149, 2))
+        curve.to_control_points(tokens(1, 150, 2, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_large_control_points_are_told_once_for_the_longest_text():
 def test_lengths_that_do_not_fit_are_refused(lengths, message):
     curve = make()
     with pytest.raises(ValueError, match=message):
-        curve.to_control_points(words(2, 6, 3), torch.tensor(lengths))
+        curve.to_control_points(tokens(2, 6, 3), torch.tensor(lengths))
     with pytest.raises(ValueError, match="texts of 6 tokens have 12 control points, got 11; give the width"):
-        curve.to_embeddings(words(2, 11, 3), 6)
+        curve.to_embeddings(tokens(2, 11, 3), 6)
 
 
 _COMPILED = """

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from tests.masked_diffusion.test_original import CONFIG, EMBEDDING, load, same_weights, write
 
+from tests.masked_diffusion.test_published import CONFIG, EMBEDDING, load, same_weights, write
 from tests.masked_diffusion.test_published_settings import load as load_as_told
 from tests.mdlm_models import MASK, make_mdlm
 from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters

@@ -125,7 +125,7 @@ def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
     if curve is None or curve.num_curves == 1:
         assert model.to_published().keys() == original.keys()
     else:
-        with pytest.raises(ValueError, match=r"no position for backbone.curves.tokens, .*save_pretrained"):
+        with pytest.raises(ValueError, match=r"no place for backbone.curves.tokens, .*save_pretrained"):
             model.to_published()
 
 

@@ -5,10 +5,10 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from tests.masked_diffusion.test_original import CONFIG, same_weights, write
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, train_bpe_tokenizer
 from hf_targets.masked_diffusion.published_settings import known_mask, settings_of_training
+from tests.masked_diffusion.test_published import CONFIG, same_weights, write
 from tests.mdlm_models import MASK, VOCAB, make_mdlm, masked_ids
 from tests.memory import realigned
 from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects

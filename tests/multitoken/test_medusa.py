@@ -348,18 +348,15 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     ("fields", "told"),
     [
         ({}, 'separate_output_heads=True needs target="embedding", got target="difference"'),
-        (
-            {"target": "embedding", "ensemble_weight": 0.2},
-            "separate_output_heads=True needs ensemble_weight=None, got 0.2",
-        ),
+        ({"target": "embedding", "ensemble_weight": 0.2}, "needs ensemble_weight=None, got 0.2"),
     ],
 )
-def test_own_outputs_are_refused_where_one_shared_matrix_is_needed(fields, told):
+def test_separate_output_heads_are_refused_where_one_shared_matrix_is_needed(fields, told):
     with pytest.raises(ValueError, match=told):
         MultiTokenConfig(separate_output_heads=True, **fields)
 
 
-def test_only_own_outputs_add_tensors():
+def test_only_separate_output_heads_add_tensors():
     fields = {"ngram_size": 3, "head": "medusa", "target": "embedding"}
     shared = FutureHeads(MultiTokenConfig(**fields), WIDTH, VOCAB)
     assert shared.outputs is None
@@ -368,7 +365,7 @@ def test_only_own_outputs_add_tensors():
     assert own.state_dict().keys() - shared.state_dict().keys() == {"outputs.0.weight", "outputs.1.weight"}
 
 
-def test_own_outputs_start_as_copies_and_change_apart():
+def test_separate_output_heads_start_as_copies_and_change_apart():
     fields = MultiTokenConfig(ngram_size=3, target="embedding", separate_output_heads=True)
     heads, shared = FutureHeads(fields, WIDTH, VOCAB), torch.nn.Linear(WIDTH, VOCAB, bias=False)
     heads.copy_outputs(shared)
@@ -390,7 +387,7 @@ def test_an_output_layer_inside_an_adapter_is_refused():
 
 
 @pytest.mark.parametrize("heads_only", [False, True])
-def test_own_outputs_are_saved_and_loaded(heads_only, tmp_path):
+def test_separate_output_heads_are_saved_and_loaded(heads_only, tmp_path):
     make_backbone("gpt2").save_pretrained(tmp_path / "base")
     folder = write(tmp_path / "medusa", medusa_tensors(own=True), base_model_name_or_path=str(tmp_path / "base"))
     model, _ = load_medusa_heads(folder)

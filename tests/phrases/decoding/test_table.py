@@ -85,7 +85,7 @@ def test_rows_of_a_batch_and_what_they_miss():
 
 
 @pytest.mark.parametrize(
-    ("ids", "place"),
+    ("ids", "position"),
     [
         ([[1, VOCAB + 3], [1, 1], [1, 1]], f"got {VOCAB + 3} in row 0"),
         ([[1, 1], [VOCAB, 1], [1, 1]], f"has 1 from {VOCAB} on; got {VOCAB} in row 1, a phrase that was removed"),

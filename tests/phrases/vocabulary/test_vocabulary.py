@@ -172,7 +172,7 @@ def test_the_sources_of_a_duplicate_are_joined_and_its_id_stays():
 @reproducible
 @given(documents=st.lists(TEXTS, max_size=3))
 def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
-    named = {f"document {position}": text for index, text in enumerate(documents)}
+    named = {f"document {index}": text for index, text in enumerate(documents)}
     vocabulary = PhraseVocabulary.from_documents(named, tokenizer, TokenNgrams(2, 3))
     mined = [TokenNgrams(2, 3).spans(TokenizedText.from_text(text, tokenizer)) for text in documents]
     assert sum(len(vocabulary.sources(id_)) for id_ in vocabulary) <= sum(map(len, mined))
