@@ -1,0 +1,61 @@
+"""What README and the pages of results say: their examples run, their figures agree, their links lead somewhere."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_house import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.md")}
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
+_FIGURE = re.compile(r"(\d[\d,]*\.?\d*) ± (\d+\.?\d*)")
+
+
+def figures(text: str) -> list[tuple[float, float]]:
+    """Return the means and standard errors in a text."""
+    return [(float(mean.replace(",", "")), float(error)) for mean, error in _FIGURE.findall(text)]
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_of_the_readme_runs_as_it_stands(number, tmp_path):
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", EXAMPLES[number]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_each_target_has_an_example():
+    classes = ("MultiTokenForCausalLM", "DynamicVocabForCausalLM", "MdlmForMaskedDiffusion")
+    assert all(any(name in example for example in EXAMPLES) for name in classes)
+
+
+def test_figures_of_the_readme_are_those_of_the_pages():
+    known = figures("\n".join(PAGES.values()))
+    shown = figures(README)
+    assert shown
+    for mean, error in shown:  # to one digit
+        assert any(abs(mean - m) < 0.0501 and abs(error - e) < 0.0501 for m, e in known), (mean, error)
+
+
+@pytest.mark.parametrize("name", ["README.md", *(f"recipes/{page}" for page in PAGES)])
+def test_links_lead_to_files_and_headings_that_exist(name):
+    path = ROOT / name
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        file, _, anchor = target.partition("#")
+        linked = path.parent / file if file else path
+        assert linked.exists(), target
+        headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.M)
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in headings]
+
+
+def test_every_recipe_and_settings_file_is_on_the_page():
+    table = PAGES["README.md"]
+    for recipe in (ROOT / "recipes").glob("*.py"):
+        row = next(line for line in table.splitlines() if f"`{recipe.name}`" in line)
+        settings = {path.stem for path in (ROOT / "recipes" / "settings" / recipe.stem).glob("*.yaml")}
+        assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), recipe.name
+    for benchmark in (ROOT / "recipes" / "benchmarks").glob("*.py"):
+        assert f"`benchmarks/{benchmark.name}`" in table
