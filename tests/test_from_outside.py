@@ -23,6 +23,7 @@ class WithSmallStates(MultiTokenForCausalLM):
     def forward(self, *args, **kwargs):
         output = super().forward(*args, **{**kwargs, "output_last_hidden_state": True})
         if output.loss is not None:
+            assert output.last_hidden_state is not None and output.loss_parts is not None
             penalty = output.last_hidden_state.square().mean()
             output.loss = output.loss + 0.1 * penalty
             output.loss_parts = {**output.loss_parts, "size": penalty.detach()}
