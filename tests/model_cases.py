@@ -1,18 +1,24 @@
 """The one table of models that owe what every model owes; a new model adds a line to `CASES`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
+from hf_targets import DynamicVocabForCausalLM
 from hf_targets.maths.losses import IGNORED
-from tests.mdlm_models import CURVES, make_mdlm, masked_batch
-from tests.tiny_models import FAMILIES, KINDS, make_any, token_ids, training_inputs
+from tests.mdlm_models import CURVES, make_mdlm, masked_batch, pad_rows
+from tests.tiny_models import CONFIGS, FAMILIES, VOCAB, make_any, make_backbone, token_ids, training_inputs
 
 Batch = dict[str, Tensor]
+SIDES = ("left", "right")
+COMPILED = {("gpt_neo", "difference"), ("llama", "conditional"), ("llama", "phrases")}
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -22,25 +28,56 @@ class ModelCase:
     Attributes:
         make: Makes it in evaluation mode, always with the same weights and without dropout.
         batch: What it is trained on.
+        text: Makes one row of a text of so many tokens, with labels.
         auto: The Auto class that loads it.
         off: Gives its logits with the target switched off, and those of the model that has none.
+        hidden: Gives what its output matrix reads of token ids.
         part_weights: Of each part of the loss, by its name.
         settings: Fields of its configuration that are not the defaults.
-        row_by_row: Whether rows of a batch can be taken alone; not where they are each other's negatives.
-        checkpoints, compiles: Whether gradient checkpointing and torch.compile work for what is wrapped.
+        sizes: Those of `SIZES` that programs read from its configuration.
+        options: Arguments of `forward` under which logits depend on all that the target adds.
+        wraps: Makes the causal model that it wraps; None: it wraps none.
+        pipelines: Names of the pipelines of Transformers that take it.
+        compiled: Makes a small model of all its kinds of layers, and batches, on which it is compiled; None: it is
+            not, or no further kind of layer is in it than in others that are.
         unused: Parameters that no output depends on.
+        refuses: Arguments that it does not take, and what the error says.
+        lacks: Laws that it does not owe, and why.
     """
 
     make: Callable[[], Any]
     batch: Callable[[], Batch]
+    text: Callable[[int], Batch]
     auto: Any
     off: Callable[[Any], tuple[Tensor, Tensor]]
+    hidden: Callable[[Any, Tensor], Tensor]
     part_weights: Callable[[Any], dict[str, float]]
     settings: dict[str, Any]
-    row_by_row: bool = True
-    checkpoints: bool = True
-    compiles: bool = False
-    unused: frozenset[str] = field(default_factory=frozenset)
+    sizes: dict[str, int]
+    pipelines: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    wraps: Callable[[], PreTrainedModel] | None = None
+    compiled: Callable[[], tuple[Any, list[Batch]]] | None = None
+    unused: frozenset[str] = frozenset()
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model_class(self) -> type[PreTrainedModel]:
+        """The class of the model."""
+        return type(self.make())
+
+    def padded(self, lengths: tuple[int, ...], side: str) -> Batch:
+        """Return rows of text of these lengths as one batch, padded on a side; padding has a label, which is none."""
+        rows = [self.text(length) for length in lengths]
+        fills = {"input_ids": 0, "labels": 3}
+        batch = {name: pad_rows([row[name][0] for row in rows], side, fill) for name, fill in fills.items()}
+        mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)
+        for name in rows[0].keys() - fills.keys():
+            batch[name] = torch.cat([row[name] for row in rows])
+        if "position_ids" not in self.refuses:
+            batch["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return {**batch, "attention_mask": mask}
 
     def without_targets(self) -> Batch:
         """Return the batch without any target."""
@@ -74,40 +111,132 @@ def _weights_of_phrases(model: PreTrainedModel) -> dict[str, float]:
     return {name: getattr(model.config, f"{name}_loss_weight") for name in ("phrase", "token", "kl")}
 
 
+def _causal_text(length: int) -> Batch:
+    ids = token_ids(1, length, seed=length)
+    return {"input_ids": ids, "labels": ids}
+
+
+def _chunked_phrases() -> Batch:
+    """Return a training batch whose interleaved text fills chunks of 8, as Reformer needs them in training."""
+    batch = training_inputs("phrases")
+    for name in ("phrase_input_ids", "phrase_attention_mask", "phrase_targets", "token_positions"):
+        missing = -batch[name].shape[1] % 8
+        batch[name] = F.pad(batch[name], (0, missing), value=IGNORED if name == "phrase_targets" else 0)
+    return batch
+
+
+_REFORMER_LACKS = {
+    "rows": "its hashes are drawn for a whole batch",
+    "padding": "padding is hashed with the text",
+    "checkpointing": "Transformers has none for it",
+    "attentions": "hashed attention returns no weights",
+    "half logits": "rounding moves positions to other buckets of its hashes",
+}
+_READ_SEGMENTS = ("gpt2", "gpt_neo")
+
+
 def _causal_case(family: str, kind: str) -> ModelCase:
-    phrases = kind == "phrases"
-    return ModelCase(
+    phrases, reformer = kind == "phrases", family == "reformer"
+    refuses = {} if family in _READ_SEGMENTS else {"token_type_ids": "does not generate from token_type_ids; leave it"}
+    if reformer:
+        refuses["inputs_embeds"] = "ReformerModelWithLMHead does not generate from inputs_embeds"
+    lacks = _REFORMER_LACKS if reformer else {}
+    if phrases:
+        lacks = {
+            **lacks,
+            "rows": "phrases of the other rows are negatives of each",
+            "one graph": "which rows its losses read depends on values",
+        }
+
+    def compiled() -> tuple[Any, list[Batch]]:
+        if phrases:
+            parts = (make_backbone(family, seed, num_hidden_layers=1) for seed in (0, 1))
+            return DynamicVocabForCausalLM.from_base(*parts), [case.batch()]
+        return case.make(), [case.padded((12, 7), side) for side in SIDES]
+
+    case = ModelCase(
         make=lambda: make_any(family, kind),
-        batch=lambda: training_inputs(kind),
+        batch=_chunked_phrases if phrases and reformer else lambda: training_inputs(kind),
+        text=_causal_text,
         auto=AutoModelForCausalLM,
         off=_phrases_off if phrases else _ensemble_off,
+        hidden=lambda model, ids: model.base_model(ids)[0],
         part_weights=_weights_of_phrases if phrases else _weights_of_heads,
         settings={"kl_direction": "reverse"} if phrases else {"ensemble_weight": 0.3},
-        row_by_row=not phrases and family != "reformer",  # whose hashes are drawn for a batch
-        checkpoints=family != "reformer",
-        compiles=family == "llama" or (family == "gpt_neo" and not phrases),
-        unused=frozenset({"backbone.lm_head.bias"}) if family == "reformer" else frozenset(),  # which adds none
+        sizes={name: getattr(CONFIGS[family](), name) for name in SIZES},
+        options={} if phrases else {"ensemble_weight": 0.3},
+        wraps=lambda: make_backbone(family),
+        pipelines=("text-generation", "feature-extraction"),
+        compiled=compiled if (family, kind) in COMPILED else None,
+        unused=frozenset({"backbone.lm_head.bias"}) if reformer else frozenset(),  # Reformer adds none
+        refuses=refuses,
+        lacks=lacks,
     )
+    return case
+
+
+def _mdlm_text(length: int) -> Batch:
+    return masked_batch(1, length, seed=length) | {"timesteps": torch.tensor([1 / (1 + length)])}
+
+
+def _mdlm_case(curve: str) -> ModelCase:
+    def compiled() -> tuple[Any, list[Batch]]:
+        batches = [case.padded((9, 5), side) for side in SIDES]
+        if curve == "plain":  # a text that the model masks itself
+            batches.append({name: ids for name, ids in case.batch().items() if name != "timesteps"})
+            batches[-1]["input_ids"] = batches[-1]["labels"].clamp(min=0)
+        return make_mdlm(curve, num_hidden_layers=2 if curve == "hidden" else 1), batches
+
+    case = ModelCase(
+        make=lambda: make_mdlm(curve),
+        batch=masked_batch,
+        text=_mdlm_text,
+        auto=AutoModelForMaskedLM,
+        off=_curve_off,
+        hidden=lambda model, ids: model(ids, output_hidden_states=True).hidden_states[-1],
+        part_weights=lambda _: {"nelbo": 1.0},
+        settings={"noise_schedule": "cosine", "num_diffusion_steps": 50},
+        sizes=dict(zip(SIZES, (VOCAB, 32, 3, 4, 16), strict=True)),
+        pipelines=("fill-mask", "feature-extraction"),
+        compiled=compiled if curve in ("plain", "curves", "hidden") else None,
+        refuses={
+            "token_type_ids": "token_type_ids must be 0, as this model knows no second segment",
+            **{
+                name: f"unexpected keyword argument '{name}'"
+                for name in ("inputs_embeds", "shift_labels", "position_ids")
+            },
+        },
+    )
+    return case
 
 
 CASES = {
-    # in training Reformer takes multiples of its chunks alone, and a text with phrases is of any length
-    **{
-        f"{kind}-{family}": _causal_case(family, kind)
-        for family in FAMILIES
-        for kind in KINDS
-        if (family, kind) != ("reformer", "phrases")
-    },
-    **{
-        f"mdlm-{kind}": ModelCase(
-            make=lambda kind=kind: make_mdlm(kind),
-            batch=masked_batch,
-            auto=AutoModelForMaskedLM,
-            off=_curve_off,
-            part_weights=lambda _: {"nelbo": 1.0},
-            settings={"noise_schedule": "cosine", "num_diffusion_steps": 50},
-            compiles=kind in ("plain", "curve", "curves", "hidden"),
-        )
-        for kind in CURVES
-    },
+    **{f"difference-{family}": _causal_case(family, "difference") for family in FAMILIES},
+    **{f"phrases-{family}": _causal_case(family, "phrases") for family in FAMILIES},
+    **{f"embedding-{family}": _causal_case(family, "embedding") for family in ("gpt_neo", "llama")},
+    # heads that read embeddings, whose width is not that of the output matrix in the last two
+    **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt", "reformer")},
+    **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
 }
+ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain")
+"""One case of each class of models, for laws that take long."""
+every_model = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def one_of_a_class(*names: str):
+    """Parametrize over a model of each class; names are those of models to take besides."""
+    return pytest.mark.parametrize(
+        "case", [CASES[name] for name in (*ONE_OF_A_CLASS, *names)], ids=(*ONE_OF_A_CLASS, *names)
+    )
+
+
+def models_that(chosen: Callable[[ModelCase], Any]):
+    """Parametrize over the models that are chosen."""
+    cases = {name: case for name, case in CASES.items() if chosen(case)}
+    return pytest.mark.parametrize("case", cases.values(), ids=cases)
+
+
+def models_that_owe(law: str):
+    """Parametrize over the models that do not lack a law."""
+    assert any(law in case.lacks for case in CASES.values()), f"no model lacks {law}; take every_model"
+    return models_that(lambda case: law not in case.lacks)

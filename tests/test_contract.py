@@ -1,4 +1,8 @@
-"""What every model owes its user; a new model adds itself to the table in `tests/model_cases.py`."""
+"""What every model owes its user; a new model adds itself to the table in `tests/model_cases.py`.
+
+`tests/contract/` goes on with what a user of Transformers does by reflex, with trainers, with files and with weights
+that are elsewhere.
+"""
 
 import copy
 import json
@@ -9,22 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoConfig
 
-from hf_targets.backbones.new_parts import new_parameters, new_part_of
+from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
-from tests.model_cases import CASES
-from tests.trainer_runs import assert_same, weights
+from tests.model_cases import SIDES, every_model, models_that_owe
+from tests.trainer_runs import assert_same, weights, with_dropout
 
 KEY_BIAS = re.compile(r"\.k_proj\.bias$")
-every_model = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-
-
-def chosen(attribute):
-    """Parametrize over the models whose case says yes."""
-    cases = {name: case for name, case in CASES.items() if getattr(case, attribute)}
-    return pytest.mark.parametrize("case", cases.values(), ids=cases)
 
 
 def gradients(model, batch):
@@ -34,6 +32,11 @@ def gradients(model, batch):
     loss = model(**batch).loss
     loss.backward()
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def num_targets(batch):
+    """Return how many labels of a batch are targets: the first of a row is none in any of the cases."""
+    return float((batch["labels"][:, 1:] != -100).sum())
 
 
 @every_model
@@ -88,14 +91,29 @@ def test_a_step_without_a_target_has_loss_0_and_finite_gradients(case):
         assert all(p.grad is None or p.grad.eq(0).all() for p in model.parameters())
 
 
-@chosen("row_by_row")
+@models_that_owe("padding")
+@pytest.mark.parametrize("side", SIDES)
+def test_padding_on_either_side_changes_nothing(case, side):
+    model, lengths = case.make().double().train(), (5, 9, 1)
+    alone = [model(**case.text(length), **case.options, skip_logits=False) for length in lengths]
+    batch = case.padded(lengths, side)
+    together = model(**batch, **case.options, skip_logits=False)
+    mask = batch["attention_mask"] == 1
+    for row, single in enumerate(alone):
+        torch.testing.assert_close(together.logits[row][mask[row]], single.logits[0], rtol=1e-6, atol=1e-6)
+    counts = [num_targets(case.text(length)) for length in lengths]
+    expected = sum(one.loss * count for one, count in zip(alone, counts, strict=True)) / sum(counts)
+    torch.testing.assert_close(together.loss, expected)
+
+
+@models_that_owe("rows")
 def test_rows_apart_add_up_to_the_step_of_the_batch(case):
     model, batch = case.make().train(), case.batch()
     whole, expected = gradients(model, batch)
     model.zero_grad()
     rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(len(batch["input_ids"]))]
     losses = [model(**row).loss for row in rows]
-    counts = [float((row["labels"][:, 1:] != -100).sum()) for row in rows]  # the first token is no target anywhere here
+    counts = [num_targets(row) for row in rows]
     apart = [model(**row, num_items_in_batch=torch.tensor(sum(counts))).loss for row in rows]
     torch.testing.assert_close(sum(apart), whole)
     torch.testing.assert_close(torch.stack(apart) / torch.stack(losses), torch.tensor(counts) / sum(counts))
@@ -120,7 +138,7 @@ def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(cas
 
 
 @every_model
-def test_lora_trains_the_adapters_and_the_new_part_alone(case):
+def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tmp_path):
     model, batch = case.make(), case.batch()
     name, own = new_part_of(model), len(new_parameters(model))
     model.enable_input_require_grads()  # the layers of some backbones pass on no gradient otherwise
@@ -130,26 +148,47 @@ def test_lora_trains_the_adapters_and_the_new_part_alone(case):
     assert adapters
     assert len(found.keys() - adapters) == own
     assert all(f"{name}.modules_to_save" in key for key in found.keys() - adapters)
-    tuned.merge_and_unload()(**batch)
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter) if parameter.requires_grad else 0)
+    tuned.eval().save_pretrained(tmp_path)
+    expected = tuned(**batch).loss
+    assert not torch.equal(expected, case.make()(**batch).loss)
+    again = realigned(PeftModel.from_pretrained(case.make(), tmp_path)).eval()
+    assert torch.equal(again(**batch).loss, expected)
+    torch.testing.assert_close(tuned.merge_and_unload()(**batch).loss, expected, rtol=1e-3, atol=1e-3)
 
 
-@chosen("checkpoints")
-def test_gradient_checkpointing_gives_the_same_gradients(case):
-    model, batch = case.make().train(), case.batch()
+@models_that_owe("checkpointing")
+@pytest.mark.parametrize("lora", [False, True])
+def test_gradient_checkpointing_gives_the_same_gradients(case, lora):
+    model, batch = with_dropout(case.make()), case.batch()
+    if lora:
+        model.enable_input_require_grads()
+        model = add_lora(model, 2)
+    model.train()
     _, expected = gradients(model, batch)
     model.gradient_checkpointing_enable()
-    assert model.is_gradient_checkpointing
+    assert unwrapped(model).is_gradient_checkpointing
     _, found = gradients(model, batch)
     assert_same(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @every_model
-def test_bfloat16_is_near_full_precision_with_a_float32_loss(case):
-    model, batch = case.make(), case.batch()
+def test_half_precision_is_near_full_precision_with_a_float32_loss(case):
+    model, batch = case.make().train(), {**case.batch(), **case.options, "skip_logits": False}
     full = model(**batch)
-    half = model.bfloat16()(**batch)
-    assert half.loss.dtype == torch.float32
-    assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        automatic = model(**batch)
+    automatic.loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    for half in (automatic, model.bfloat16()(**batch)):
+        assert half.loss.dtype == torch.float32
+        assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
+        if "half logits" not in case.lacks:
+            possible = full.logits > -1e5
+            difference = (half.logits.float() - full.logits)[possible]
+            assert difference.std() < 0.1 * full.logits[possible].std()
 
 
 @every_model
@@ -198,18 +237,21 @@ import torch
 from tests.model_cases import CASES
 
 for name, case in CASES.items():
-    if not case.compiles:
+    if case.compiled is None:
         continue
     torch._dynamo.reset()
-    model, batch = case.make().train(), case.batch()
-    results = []
-    for run in (model, torch.compile(model, backend="aot_eager")):
-        loss = run(**batch).loss
-        loss.backward()
-        results.append((loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)))
-        model.zero_grad()
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
+    model, batches = case.compiled()
+    compiled = torch.compile(model.train(), backend="aot_eager", fullgraph="one graph" not in case.lacks)
+    for batch in batches:
+        results = []
+        for run in (model, compiled):
+            torch.manual_seed(0)
+            loss = run(**batch).loss
+            loss.backward()
+            results.append((loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)))
+            model.zero_grad()
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
 print("same")
 """
 

@@ -92,8 +92,8 @@ def make_backbone(family: str = "gpt_neo", seed: int = 0, **changes) -> PreTrain
     """Return a backbone without dropout whose logits are far from uniform."""
     torch.manual_seed(seed)
     config = CONFIGS[family]()
-    for name in ("embed_dropout", "resid_dropout", "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"):
-        if hasattr(config, name):
+    for name in config.to_dict():
+        if name.endswith(("dropout", "pdrop", "dropout_prob")):
             setattr(config, name, 0.0)
     for name, value in changes.items():
         setattr(config, name, value)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 SHORT: dict[str, Any] = {
     "learning_rate": 1e-2,
@@ -24,6 +25,18 @@ SHORT: dict[str, Any] = {
 def weights(model) -> dict[str, torch.Tensor]:
     """Return a model's tensors as they are now."""
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def with_dropout(model, share: float = 0.2):
+    """Return the model with dropout wherever it has any, for laws about random numbers in training."""
+    holders = [model.config, *(module for module in model.modules() if not isinstance(module, nn.Dropout))]
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+    for holder in holders:
+        for name in [name for name, value in vars(holder).items() if name.endswith("dropout") and value == 0.0]:
+            setattr(holder, name, share)
+    return model
 
 
 def losses(trainer) -> list[dict[str, float]]:

@@ -193,9 +193,15 @@ def antithetic_times(
         raise ValueError(f"count must be at least 1, got {count}; an empty batch has no times")
     if not 0 <= smallest < 1:
         raise ValueError(f"smallest must be in [0, 1), as times are in [smallest, 1], got {smallest}")
-    uniform = torch.rand(count, generator=generator, device=device if generator is None else generator.device)
+    uniform = _uniform(count, device, generator)
     parts = (torch.arange(count, device=uniform.device) + uniform) / count
     return (smallest + (1 - smallest) * parts).to(device)
+
+
+def _uniform(count: int, device: torch.device | str | None, generator: torch.Generator | None) -> Tensor:
+    if generator is None:  # torch.compile cannot trace this argument, even None, once batches of two sizes came
+        return torch.rand(count, device=device)
+    return torch.rand(count, generator=generator, device=generator.device)
 
 
 def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
@@ -232,6 +238,6 @@ def mask_tokens(
         generator: Where the numbers come from, on its own device, which need not be that of `ids`.
     """
     may = may_mask.flatten()
-    uniform = torch.rand(len(may), generator=generator, device=ids.device if generator is None else generator.device)
+    uniform = _uniform(len(may), ids.device, generator)
     drawn = uniform.to(ids.device)[may.cumsum(0) - 1].view_as(ids)
     return ids.masked_fill(may_mask & (drawn < schedule.masked(times)[:, None]), mask_token_id)
