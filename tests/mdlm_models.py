@@ -3,7 +3,7 @@
 import torch
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
-from tests.tiny_models import VOCAB
+from tests.tiny_backbones import VOCAB
 
 MASK = VOCAB - 1
 CURVES = {
@@ -60,12 +60,3 @@ def masked_batch(rows: int = 3, length: int = 9, seed: int = 0) -> dict[str, tor
     canvas, labels = masked_ids(rows, length, seed=seed), clean_ids(rows, length, seed=seed)
     canvas[:, 0], labels[:, 0] = labels[:, 0], -100
     return {"input_ids": canvas, "labels": labels, "timesteps": torch.linspace(0.3, 0.9, rows)}
-
-
-def pad_rows(rows: list[torch.Tensor], side: str, fill: int) -> torch.Tensor:
-    """Return one-dimensional rows as one batch, padded on the left or the right."""
-    width = max(map(len, rows))
-    padded = torch.full((len(rows), width), fill)
-    for row, values in zip(padded, rows, strict=True):
-        row[slice(width - len(values), None) if side == "left" else slice(len(values))] = values
-    return padded

@@ -1,6 +1,6 @@
 """The one table of models that owe what every model owes; a new model adds a line to `CASES`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 
 from hf_targets import DynamicVocabForCausalLM
 from hf_targets.maths.losses import IGNORED
-from tests.mdlm_models import CURVES, make_mdlm, masked_batch, pad_rows
-from tests.tiny_models import CONFIGS, FAMILIES, VOCAB, make_any, make_backbone, token_ids, training_inputs
+from tests.mdlm_models import CURVES, make_mdlm, masked_batch
+from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, pad_rows, token_ids
+from tests.tiny_models import make_any, training_inputs
 
 Batch = dict[str, Tensor]
 SIDES = ("left", "right")
@@ -129,6 +130,7 @@ _REFORMER_LACKS = {
     "rows": "its hashes are drawn for a whole batch",
     "padding": "padding is hashed with the text",
     "checkpointing": "Transformers has none for it",
+    "resizing": "Transformers does not save the output bias that it has resized",
     "attentions": "hashed attention returns no weights",
     "half logits": "rounding moves positions to other buckets of its hashes",
 }
@@ -219,24 +221,25 @@ CASES = {
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
 }
 ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain")
-"""One case of each class of models, for laws that take long."""
-every_model = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+"""One model of each class, for laws that take long."""
 
 
-def one_of_a_class(*names: str):
-    """Parametrize over a model of each class; names are those of models to take besides."""
-    return pytest.mark.parametrize(
-        "case", [CASES[name] for name in (*ONE_OF_A_CLASS, *names)], ids=(*ONE_OF_A_CLASS, *names)
-    )
+def parametrized(names: Iterable[str]):
+    """Parametrize over the models of these names."""
+    chosen = {name: CASES[name] for name in names}
+    return pytest.mark.parametrize("case", chosen.values(), ids=chosen)
 
 
-def models_that(chosen: Callable[[ModelCase], Any]):
-    """Parametrize over the models that are chosen."""
-    cases = {name: case for name, case in CASES.items() if chosen(case)}
-    return pytest.mark.parametrize("case", cases.values(), ids=cases)
+def models_that(owe: Callable[[ModelCase], Any]):
+    """Parametrize over the models whose case says so."""
+    return parametrized(name for name, case in CASES.items() if owe(case))
 
 
 def models_that_owe(law: str):
     """Parametrize over the models that do not lack a law."""
     assert any(law in case.lacks for case in CASES.values()), f"no model lacks {law}; take every_model"
     return models_that(lambda case: law not in case.lacks)
+
+
+every_model = parametrized(CASES)
+every_class = parametrized(ONE_OF_A_CLASS)

@@ -66,6 +66,7 @@ class MdlmConfig(PreTrainedConfig):
     eos_token_id: int | None = field(default=None, metadata={"help": "Last token of a text, if it has one."})
     pad_token_id: int | None = field(default=None, metadata={"help": "Padding, if there is any."})
     tie_word_embeddings: bool = field(default=False, metadata={"help": "The published model does not."})
+    use_cache: bool = field(default=False, metadata={"help": "False, as programs may set it: there is no cache."})
 
     def __post_init__(self, **kwargs: Any) -> None:
         if "hidden_dim" in kwargs and "n_blocks" in kwargs:
@@ -98,6 +99,8 @@ class MdlmConfig(PreTrainedConfig):
         self.curve = as_curve_config(self.curve)  # no sub-config of Transformers' kind, which is never None
         if self.tie_word_embeddings:
             raise ValueError("tie_word_embeddings must be False: the output matrix starts at zero, the embedding not")
+        if self.use_cache:
+            raise ValueError("use_cache must be False: each step of masked diffusion reads all of the canvas anew")
         if self.folded and self.time_conditioning:
             raise ValueError("only a constant modulation can be folded: folded needs time_conditioning=False")
         super().__post_init__(**kwargs)

@@ -10,8 +10,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForMaskedLM
 
 from hf_targets import CurveConfig, MdlmConfig
-from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids, pad_rows
+from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
 from tests.memory import realigned
+from tests.tiny_backbones import pad_rows
 from tests.tiny_models import VOCAB
 
 kinds = pytest.mark.parametrize("kind", CURVES)

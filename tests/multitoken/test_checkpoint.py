@@ -167,3 +167,12 @@ def test_new_words_reach_the_wrapped_model_and_its_configuration(family, tmp_pat
     model.save_pretrained(tmp_path)
     again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("cls", [MultiTokenForCausalLM, AutoModelForCausalLM])
+def test_heads_alone_load_their_base_with_what_it_was_given(cls, heads_folder):
+    given = {"use_cache": False, "pad_token_id": 3, "output_hidden_states": True, "attn_implementation": "eager"}
+    model = cls.from_pretrained(heads_folder[0], **given)
+    output = model(token_ids(1, 4))
+    assert output.past_key_values is None and output.hidden_states is not None
+    assert model.config.pad_token_id == 3 and model.backbone.config._attn_implementation == "eager"

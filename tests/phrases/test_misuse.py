@@ -91,3 +91,9 @@ def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
             wrapped.generate(token_ids(1, 5), phrases=theirs, **GREEDY)
     with pytest.raises(ValueError, match="or the other rows"):
         make_phrase_model("gpt2").generate(token_ids(2, 5), phrases=[vocabulary_of([5, 6]), theirs], **GREEDY)
+
+
+def test_segments_beside_a_text_with_phrases_are_refused():
+    batch = phrase_batch()
+    with pytest.raises(ValueError, match="token_type_ids are of the text in tokens"):
+        make_dynamic_model()(**batch, token_type_ids=torch.zeros_like(batch["input_ids"]))

@@ -1,4 +1,4 @@
-"""What our causal models owe beside the contract, over the families of backbones in `tests/tiny_models.py`."""
+"""What models with heads owe beside the contract, over the families of backbones in `tests/tiny_models.py`."""
 
 import pytest
 import torch
@@ -6,20 +6,16 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from hf_targets import MultiTokenForCausalLM
 from tests.memory import realigned
+from tests.tiny_backbones import pad_rows
 from tests.tiny_models import (
     ATTENTIONS,
     CACHED_FAMILIES,
     FAMILIES,
     TARGETS,
     VOCAB,
-    make_any,
     make_backbone,
-    make_dynamic_model,
     make_model,
-    make_vocabulary,
-    phrase_ids,
     token_ids,
-    training_inputs,
 )
 
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -44,70 +40,19 @@ def test_without_an_ensemble_the_logits_are_the_backbones_bit_for_bit(family, at
     assert torch.equal(again(input_ids=ids, attention_mask=mask).logits, expected)
 
 
-@cached_families
 @targets
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_changes_nothing(family, target, side):
-    model = make_model(family, target=target)
-    rows = [token_ids(1, length, seed=length) for length in (7, 12)]
-    alone = [model(row, labels=row, ensemble_weight=0.3) for row in rows]
-    ids, mask = torch.zeros(2, 12, dtype=torch.long), torch.zeros(2, 12, dtype=torch.long)
-    for number, row in enumerate(rows):
-        place = slice(12 - row.shape[1], None) if side == "left" else slice(row.shape[1])
-        ids[number, place], mask[number, place] = row[0], 1
-    together = model(
-        ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        labels=ids.masked_fill(mask == 0, -100),
-        ensemble_weight=0.3,
-        nll_weights=[0.0, 0.3],
-    )
-    for number, (row, single) in enumerate(zip(rows, alone, strict=True)):
-        torch.testing.assert_close(together.logits[number][mask[number] == 1], single.logits[0], rtol=1e-4, atol=1e-4)
-        nlls = model(row, labels=row, nll_weights=[0.0, 0.3]).nlls[0]
-        torch.testing.assert_close(together.nlls[number], nlls, rtol=1e-4, atol=1e-4)
-    counts = [row.shape[1] - 1 for row in rows]
-    expected = sum(single.loss * count for single, count in zip(alone, counts, strict=True)) / sum(counts)
-    torch.testing.assert_close(together.loss, expected, rtol=1e-4, atol=1e-4)
-
-
-@cached_families
-@targets
-def test_an_ensemble_in_bfloat16_is_near_full_precision(family, target):
-    model, ids = make_model(family, target=target), token_ids(2, 12)
-    full = model(ids, labels=ids, ensemble_weight=0.2)
-    half = model.bfloat16()(ids, labels=ids, ensemble_weight=0.2)
-    assert half.logits.dtype == torch.bfloat16 and half.loss.dtype == torch.float32
-    assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
-
-
-@families
-def test_a_saved_dynamic_vocabulary_scores_phrases_as_before_bit_for_bit(family, tmp_path):
-    model, ids, vocabulary = make_dynamic_model(family), phrase_ids(), make_vocabulary()
-    model.save_pretrained(tmp_path)
-    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
-    expected, got = (one(ids, labels=ids, phrases=vocabulary) for one in (model, again))
-    assert torch.equal(got.logits, expected.logits)
-    assert torch.equal(got.loss, expected.loss)
-
-
-@cached_families
-def test_phrases_in_bfloat16_are_near_those_in_full_precision(family):
-    model, batch, ids, vocabulary = (
-        make_any(family, "phrases"),
-        training_inputs("phrases"),
-        phrase_ids(),
-        make_vocabulary(),
-    )
-    full, logits = model(**batch), model(ids, phrases=vocabulary).logits
-    half = model.bfloat16()(**batch)
-    assert half.loss.dtype == torch.float32
-    for name in ("phrase", "token"):
-        assert abs(half.loss_parts[name] / full.loss_parts[name] - 1) < 0.05
-    halved = model(ids, phrases=vocabulary).logits
-    assert halved.dtype == torch.bfloat16
-    assert (halved.float() - logits).std() < 0.1 * logits.std()
+def test_padded_rows_have_the_scores_of_each_row_alone(family, target, side):
+    model, weights = make_model(family, target=target), [0.0, 0.3]
+    rows = [token_ids(length, seed=length) for length in (7, 12)]
+    ids = pad_rows(rows, side, 0)
+    mask = pad_rows([torch.ones_like(row) for row in rows], side, 0)
+    positions, labels = (mask.cumsum(1) - 1).clamp(min=0), ids.masked_fill(mask == 0, -100)
+    together = model(ids, attention_mask=mask, position_ids=positions, labels=labels, nll_weights=weights).nlls
+    for found, row in zip(together, rows, strict=True):
+        alone = model(row[None], labels=row[None], nll_weights=weights).nlls[0]
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
 
 
 @families
@@ -123,15 +68,6 @@ def test_no_position_sees_what_comes_after_it(family, target):
         torch.manual_seed(0)
         after = model(changed, ensemble_weight=weight).logits[0, :9]
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
-
-
-@families
-def test_no_position_sees_the_phrases_after_it(family):
-    model, vocabulary, ids = make_dynamic_model(family), make_vocabulary(), phrase_ids(2, 16)
-    changed = torch.cat([ids[:, :9], ids[:, 9:].flip(0, 1)], dim=1)
-    assert not torch.equal(changed, ids)
-    before, after = (model(given, phrases=vocabulary).logits[:, :9] for given in (ids, changed))
-    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 @cached_families
@@ -198,15 +134,19 @@ def test_left_padded_rows_generate_what_each_does_alone(family, weight, beams):
         assert together[number, : len(expected)].tolist() == expected.tolist()
 
 
-@families
-@pytest.mark.parametrize("kind", ["conditional", "phrases"])
-def test_a_loaded_configuration_is_that_of_its_parts(family, kind, tmp_path):
-    make_any(family, kind).save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert again.config.backbone is again.backbone.config
-    assert kind != "phrases" or again.config.phrase_encoder is again.phrase_encoder.transformer.config
-
-
 def test_an_ensemble_weight_is_in_its_range():
     with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
         make_model("gpt2")(token_ids(2, 8), ensemble_weight=1.5)
+
+
+@pytest.mark.parametrize("target", ["difference", "conditional"])
+@cached_families
+@pytest.mark.usefixtures("clear_choices")
+def test_drafts_begin_from_the_embeddings_of_one_row(family, target):
+    model, ids = make_model(family, target=target).double(), token_ids(2, 5)
+    embeds = model.get_input_embeddings()(ids)
+    wanted = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    drafted = model.generate(inputs_embeds=embeds[:1], draft_tokens=2, **wanted)
+    assert torch.equal(drafted, model.generate(inputs_embeds=embeds[:1], **wanted))
+    with pytest.raises(ValueError, match="give input_ids in place of inputs_embeds"):
+        model.generate(inputs_embeds=embeds, draft_tokens=2, **wanted)

@@ -1,0 +1,205 @@
+"""What a user of Transformers does without thinking works with every model, or is refused in words."""
+
+import copy
+
+import pytest
+import torch
+from peft import PrefixTuningConfig, get_peft_model
+from transformers import AutoModel, PreTrainedModel
+
+from hf_targets.maths.losses import IGNORED
+from tests.memory import realigned
+from tests.model_cases import (
+    CASES,
+    ONE_OF_A_CLASS,
+    SIZES,
+    every_class,
+    every_model,
+    models_that,
+    models_that_owe,
+    parametrized,
+)
+from tests.tiny_models import VOCAB, token_ids
+from tests.trainer_runs import assert_same, weights
+
+SIX = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+every_wrapper = models_that(lambda case: case.wraps)
+every_wrapper_class = parametrized(name for name in ONE_OF_A_CLASS if CASES[name].wraps)
+
+
+@every_model
+def test_programs_read_the_sizes_of_the_model_from_its_configuration(case):
+    config = case.make().config
+    assert {name: getattr(config, name) for name in SIZES} == case.sizes
+    assert config.to_dict()["hidden_size"] == case.sizes["hidden_size"]
+    assert not hasattr(config, "no_such_field")
+
+
+@every_model
+@pytest.mark.parametrize("loader", ["own", "auto"])
+def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, loader, tmp_path):
+    model, ids = case.make(), token_ids(2, 8)
+    model.save_pretrained(tmp_path)
+    cls = type(model) if loader == "own" else case.auto
+    loaded = cls.from_pretrained(tmp_path, use_cache=False, pad_token_id=3, output_hidden_states=True, **case.settings)
+    output = loaded(ids)
+    assert output.get("past_key_values") is None and output.hidden_states is not None
+    assert loaded.config.pad_token_id == loaded.config.get_text_config().pad_token_id == 3
+    assert {name: getattr(loaded.config, name) for name in case.settings} == case.settings
+    loaded = cls.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager")
+    assert loaded.dtype == torch.bfloat16 and loaded.config._attn_implementation == "eager"
+    parts = [part for part in loaded.modules() if isinstance(part, PreTrainedModel)]
+    assert {part.config._attn_implementation for part in parts} == {"eager"}
+    if "attentions" not in case.lacks:
+        assert cls.from_pretrained(tmp_path, output_attentions=True, attn_implementation="eager")(ids).attentions
+
+
+@every_model
+def test_hidden_states_come_from_auto_model_too(case, tmp_path):
+    model, ids = case.make(), token_ids(2, 8)
+    model.save_pretrained(tmp_path)
+    loaded = realigned(AutoModel.from_pretrained(tmp_path))
+    torch.testing.assert_close(loaded(ids)[0], case.hidden(model, ids))
+    assert AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16, use_cache=False).dtype == torch.bfloat16
+    assert type(AutoModel.from_config(model.config)) is type(loaded)
+
+
+@every_wrapper
+def test_auto_model_loads_the_backbone_without_its_output_matrix(case, tmp_path):
+    model, ids = case.make(), token_ids(2, 8)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert type(loaded) is type(model.base_model)
+    assert_same(weights(loaded), weights(model.base_model), rtol=0, atol=0)
+    assert torch.equal(model.get_output_embeddings()(model.base_model(ids)[0]), model.backbone(ids).logits)
+
+
+@models_that_owe("resizing")
+def test_a_vocabulary_grows_and_the_old_tokens_are_predicted_as_before(case, tmp_path):
+    model, ids = case.make(), token_ids(2, 8)
+    before = model(ids).logits[..., : VOCAB - 1].log_softmax(-1)
+    model.resize_token_embeddings(VOCAB + 5)
+    assert model.config.vocab_size == VOCAB + 5
+    after = model(ids).logits
+    assert after.shape[-1] == VOCAB + 5
+    torch.testing.assert_close(after[..., : VOCAB - 1].log_softmax(-1), before, rtol=1e-4, atol=1e-4)
+    ids[0, 0] = VOCAB + 4
+    model.save_pretrained(tmp_path)
+    again = realigned(case.auto.from_pretrained(tmp_path))
+    assert torch.equal(again(ids).logits, realigned(model)(ids).logits)
+
+
+def assert_refused(case, argument, *calls):
+    """Assert that calls refuse an argument as the case says; return whether it says so."""
+    if argument in case.refuses:
+        for call in calls:
+            with pytest.raises((TypeError, ValueError), match=case.refuses[argument]):
+                call()
+    return argument in case.refuses
+
+
+@every_model
+@pytest.mark.usefixtures("clear_choices")
+def test_generation_begins_from_embeddings_where_what_is_wrapped_does(case):
+    model, ids = case.make().double(), token_ids(2, 5)
+    embeds = model.get_input_embeddings()(ids)
+    if not assert_refused(case, "inputs_embeds", lambda: model.generate(inputs_embeds=embeds)):
+        expected = model.backbone.generate(inputs_embeds=embeds, **SIX)
+        assert torch.equal(model.generate(inputs_embeds=embeds, **SIX), expected)
+
+
+@every_model
+def test_segments_are_read_where_what_is_wrapped_reads_them(case):
+    model, ids = case.make(), token_ids(2, 8)
+    segments = torch.arange(8).expand(2, 8) // 4
+    if not assert_refused(case, "token_type_ids", lambda: model.generate(ids, token_type_ids=segments)):
+        expected = model.backbone(ids, token_type_ids=segments).logits
+        assert torch.equal(model(ids, token_type_ids=segments).logits, expected)
+        generated = model.backbone.generate(ids, token_type_ids=segments, **SIX)
+        assert torch.equal(model.generate(ids, token_type_ids=segments, **SIX), generated)
+
+
+@every_model
+def test_shifted_labels_give_the_loss_of_those_that_are_not(case):
+    model, ids = case.make(), token_ids(2, 16)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3, IGNORED)
+    shifted = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    if assert_refused(case, "shift_labels", lambda: model(ids, shift_labels=shifted)):
+        return
+    expected = model(ids, labels=labels)
+    for given in ({"shift_labels": shifted}, {"shift_labels": shifted, "labels": ids}):
+        output = model(ids, **given)
+        assert output.loss == expected.loss and output.loss_parts == expected.loss_parts
+    with pytest.raises(ValueError, match=r"shift_labels must have the shape of input_ids, \(2, 16\), got \(2, 15\)"):
+        model(ids, shift_labels=shifted[:, 1:])
+    with pytest.raises(ValueError, match="shift_labels must be in"):
+        model(ids, shift_labels=shifted.masked_fill(shifted == IGNORED, 50_000))
+
+
+@every_wrapper
+def test_a_configuration_answers_for_its_backbone(case):
+    model = case.make()
+    config, text = model.config, model.backbone.config.get_text_config()
+    assert "hidden_size" not in config.to_diff_dict()
+    config.use_cache = False
+    assert text.use_cache is False and copy.deepcopy(config).use_cache is False
+    assert type(config).from_dict(config.to_dict()).to_dict() == config.to_dict()
+    values = config.to_dict()
+    assert type(config)(**{**values, "use_cache": False}).backbone.use_cache is False
+    values["backbone"]["vocab_size"] = 70
+    assert type(config).from_dict(values).vocab_size == 70
+
+
+@every_wrapper
+def test_a_loaded_configuration_is_that_of_its_parts(case, tmp_path):
+    case.make().save_pretrained(tmp_path)
+    again = case.auto.from_pretrained(tmp_path)
+    assert again.config.backbone is again.backbone.config
+
+
+@every_wrapper
+def test_whether_a_cache_is_dynamic_can_be_asked_of_the_class_and_the_model(case):
+    model = case.make()
+    assert type(model)._supports_default_dynamic_cache() is True
+    assert model._supports_default_dynamic_cache() is model.backbone._supports_default_dynamic_cache()
+
+
+@every_wrapper_class
+def test_from_base_passes_on_how_a_model_is_loaded(case, tmp_path):
+    cls = case.model_class
+    case.wraps().save_pretrained(tmp_path)
+    model = cls.from_base(tmp_path, dtype=torch.bfloat16, attn_implementation="eager", device_map="cpu")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert model.backbone.config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="dtype: this says how a model is loaded, and the base is a model already"):
+        cls.from_base(case.wraps(), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"no such field of \w+Config: dtipe; there are"):
+        cls.from_base(tmp_path, dtipe=torch.bfloat16)
+
+
+@every_wrapper_class
+def test_prefix_tuning_finds_the_sizes_of_the_backbone(case):
+    tuned = get_peft_model(case.make(), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    tuned(**case.text(16)).loss.backward()
+    assert tuned.peft_config["default"].num_layers == 2
+    trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
+    assert trained and all(parameter.grad is not None for parameter in trained)
+
+
+@every_wrapper_class
+def test_the_backbone_of_a_loaded_model_generates_as_the_model_does(case, tmp_path):
+    model = case.make()
+    model.config.use_cache = False  # as Trainer leaves it
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.backbone.generation_config.max_new_tokens == 7
+    assert loaded.backbone.generation_config.use_cache is not False
+
+
+@every_class
+def test_a_count_of_labels_without_labels_is_refused(case):
+    batch = case.without_targets()
+    del batch["labels"]
+    with pytest.raises(ValueError, match="num_items_in_batch counts labels, and there are none"):
+        case.make()(input_ids=batch["input_ids"], num_items_in_batch=3)
