@@ -204,15 +204,15 @@ def test_a_copy_is_a_model_of_its_own(case):
 
 @every_model
 def test_threads_get_what_each_would_alone(case):
-    model, batch = case.make(), case.batch()
+    model, lengths = case.make(), range(2, 12)
 
-    def work(count):
+    def work(length):
         with torch.no_grad():
-            return model(**batch, num_items_in_batch=torch.tensor(count)).loss
+            return model(**case.text(length), **case.options).logits, model(**case.batch()).loss
 
-    expected = [work(count) for count in range(1, 7)]
+    expected = [work(length) for length in lengths]
     with ThreadPoolExecutor(3) as pool:
-        torch.testing.assert_close(list(pool.map(work, range(1, 7))), expected)
+        torch.testing.assert_close(list(pool.map(work, lengths)), expected)
 
 
 @every_model

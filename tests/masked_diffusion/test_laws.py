@@ -1,17 +1,11 @@
 """What masked diffusion models owe beside the contract, over the kinds of curves in `tests/mdlm_models.py`."""
 
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForMaskedLM
 
 from hf_targets import CurveConfig, MdlmConfig
 from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
-from tests.memory import realigned
 from tests.tiny_backbones import pad_rows
 from tests.tiny_models import VOCAB
 
@@ -55,9 +49,8 @@ def test_the_loss_is_the_bound_summed_place_by_place(kind, mode):
 
 @kinds
 @sides
-@pytest.mark.parametrize("time_conditioning", [False, True])
-def test_padding_on_either_side_changes_nothing(kind, side, time_conditioning):
-    model = make_mdlm(kind, time_conditioning=time_conditioning).double().train()
+def test_padded_rows_have_the_bounds_and_curves_of_each_row_alone_at_its_time(kind, side):
+    model = make_mdlm(kind, time_conditioning=True).double().train()
     lengths, times = (5, 9, 1), torch.tensor([0.3, 0.6, 1.0])
     batches = [masked_batch(1, length, seed=length) for length in lengths]
     batches[2] = {"input_ids": torch.tensor([[MASK]]), "labels": torch.tensor([[7]])}
@@ -98,100 +91,15 @@ def test_what_is_no_target_is_never_masked_and_not_counted(kind):
 
 
 @kinds
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_lora_trains_the_adapter_and_what_the_curves_add_alone(kind, checkpointing, tmp_path):
-    several = (CURVES[kind] or {}).get("num_curves", 1) > 1
-    saved = ["curves"] if several else None
-    config = LoraConfig(r=2, target_modules=["attn_qkv", "attn_out"], modules_to_save=saved)
-    model, batch = get_peft_model(make_mdlm(kind), config).train(), masked_batch()
-    if checkpointing:
-        model.gradient_checkpointing_enable()
-        model.enable_input_require_grads()
-    model(**batch).loss.backward()
-    trained = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert all("lora_" in name or "curves.modules_to_save" in name for name in trained)
-    assert sum("lora_" in name for name in trained) == 3 * 2 * 2
-    assert sum("curves.modules_to_save" in name for name in trained) == (4 if several else 0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter) if parameter.requires_grad else 0)
-    model.eval().save_pretrained(tmp_path)
-    again = realigned(PeftModel.from_pretrained(make_mdlm(kind), tmp_path)).eval()
-    expected = model(**batch).logits
-    assert torch.equal(again(**batch).logits, expected)
-    torch.testing.assert_close(model.merge_and_unload()(**batch).logits, expected, rtol=1e-4, atol=1e-4)
-    assert not torch.equal(make_mdlm(kind)(**batch).logits, expected)
-
-
-@kinds
-def test_gradient_checkpointing_gives_the_same_gradients(kind):
-    model, batch = make_mdlm(kind, dropout=0.2).train(), masked_batch()
-    gradients = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        model(**batch).loss.backward()
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
-        model.zero_grad()
-        model.gradient_checkpointing_enable()
-        assert model.is_gradient_checkpointing
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-6)
-
-
-@kinds
-def test_bfloat16_is_near_full_precision_with_a_float32_loss(kind):
-    model, batch = make_mdlm(kind).train(), masked_batch(6)
-    full = model(**batch, skip_logits=False)
-    masked = batch["input_ids"] == MASK
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        automatic = model(**batch, skip_logits=False)
-    automatic.loss.backward()
-    for half in (automatic, model.bfloat16()(**batch, skip_logits=False)):
-        assert half.loss.dtype == half.row_nelbos.dtype == half.logits.dtype == torch.float32
-        assert abs(half.loss.item() / full.loss.item() - 1) < 0.05
-        difference = (half.logits - full.logits)[masked][:, :MASK]
-        assert difference.std() < 0.1 * full.logits[masked][:, :MASK].std()
-        assert torch.equal(half.logits[~masked], full.logits[~masked])
-
-
-_COMPILED = """
-import torch
-from tests.mdlm_models import make_mdlm, masked_batch
-
-places, batch = torch.arange(9), masked_batch()
-masks = [
-    torch.stack([(places >= a) & (places < b) for a, b in rows]).long()
-    for rows in (((0, 9), (0, 5), (0, 1)), ((4, 9), (0, 9), (8, 9)))
-]
-for kind, layers in (("plain", 1), ("curve", 1), ("curves", 1), ("hidden", 2)):
-    torch._dynamo.reset()
-    model = make_mdlm(kind, num_hidden_layers=layers).train()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    for mask in masks if kind != "curve" else [None]:
-        results = []
-        for run in (model, compiled):
-            loss = run(**batch, attention_mask=mask).loss
-            loss.backward()
-            results.append((loss.detach(), *(p.grad.clone() for p in model.parameters())))
-            model.zero_grad()
-        for one, other in zip(*results):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
-    if kind == "plain":  # the model draws its masks itself
-        outputs = []
-        for run in (model, compiled):
-            torch.manual_seed(0)
-            outputs.append(run(batch["labels"].clamp(min=0), labels=batch["labels"]))
-        assert torch.equal(outputs[0].canvas, outputs[1].canvas)
-        torch.testing.assert_close(outputs[0].loss, outputs[1].loss)
-print("same")
-"""
-
-
-def test_compiling_gives_the_same_loss_and_gradients():
-    # in a process of its own: the shape checks of the test run cannot be compiled
-    command = [sys.executable, "-c", _COMPILED]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.endswith("same\n"), done.stderr
+def test_half_precision_keeps_given_tokens_and_gives_bounds_and_logits_in_float32(kind):
+    model, batch = make_mdlm(kind), masked_batch(6)
+    given = batch["input_ids"] != MASK
+    expected = model(**batch).logits[given]
+    for half in (model, model.bfloat16()):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half.dtype == torch.float32):
+            output = half(**batch)
+        assert output.row_nelbos.dtype == output.logits.dtype == torch.float32
+        assert torch.equal(output.logits[given], expected)
 
 
 @kinds
@@ -210,38 +118,13 @@ def test_eager_attention_is_sdpa(kind, side, tmp_path):
 
 
 @kinds
-def test_a_vocabulary_grows_around_the_mask(kind, tmp_path):
+def test_a_vocabulary_grows_around_the_mask(kind):
     model, canvas = make_mdlm(kind), masked_ids(2, 8)
-    before = model(canvas).logits[canvas == MASK]
     model.resize_token_embeddings(VOCAB + 5)
-    assert model.config.vocab_size == VOCAB + 5
     assert model.config.mask_token_id == MASK
-    after = model(canvas).logits[canvas == MASK]
-    assert (after[:, MASK] < -9e5).all()
-    old = slice(0, MASK)
-    torch.testing.assert_close(after[:, old].log_softmax(-1), before[:, old].log_softmax(-1))
-    canvas[0, 0] = VOCAB + 4
-    model.save_pretrained(tmp_path)
-    again = realigned(AutoModelForMaskedLM.from_pretrained(tmp_path))
-    assert torch.equal(again(canvas).logits, model(canvas).logits)
+    assert (model(canvas).logits[canvas == MASK][:, MASK] < -9e5).all()
     with pytest.raises(ValueError, match="must hold mask_token_id=49, got new_num_tokens=49; keep at least 50"):
         model.resize_token_embeddings(MASK)
-
-
-@pytest.mark.parametrize("kind", ["plain", "curves"])
-def test_two_threads_get_what_each_would_alone(kind):
-    model, canvases = make_mdlm(kind), [masked_ids(2, length, seed=length) for length in range(2, 12)]
-
-    def work(canvas):
-        generator = torch.Generator().manual_seed(canvas.shape[1])
-        with torch.no_grad():
-            return model(canvas).logits, model.generate(canvas, sampler="first_hitting", generator=generator)
-
-    expected = [work(canvas) for canvas in canvases]
-    with ThreadPoolExecutor(4) as pool:
-        for (logits, texts), (one, other) in zip(pool.map(work, canvases), expected, strict=True):
-            assert torch.equal(logits, one)
-            assert torch.equal(texts, other)
 
 
 def _call(changes, **config):
@@ -255,17 +138,11 @@ _IDS = clean_ids(2, 6)
 _HOLE, _NOTHING = torch.ones(2, 6), torch.ones(2, 6)
 _HOLE[1, 3], _NOTHING[1] = 0, 0
 BAD_CALLS = {
-    "no row": (_call({"input_ids": _IDS[:0]}), r"\(batch, length\), with at least one token, got \(0, 6\)"),
     "no token": (_call({"input_ids": _IDS[:, :0]}), r"with at least one token, got \(2, 0\)"),
     "one row alone": (_call({"input_ids": _IDS[0]}), r"input_ids must be \(batch, length\), .* got \(6,\)"),
     "not ids": (_call({"input_ids": _IDS.float()}), "input_ids must be token ids, integers, got torch.float32"),
-    "an id too high": (_call({"input_ids": _IDS + 45}), r"input_ids must be in \[0, 49\].* got [5-9]"),
     "an id too low": (_call({"input_ids": _IDS - 60}), r"input_ids must be in \[0, 49\].* got -"),
-    "a label too high": (_call({"labels": _IDS + 45}), r"labels must be in \[0, 49\]"),
-    "a label too low": (_call({"labels": _IDS - 60}), r"labels must be in \[0, 49\]"),
     "a label that is the mask": (_call({"labels": _IDS.clamp(min=49)}), "clean tokens, got the mask, 49; .* has -100"),
-    "labels of another shape": (_call({"labels": _IDS[:, :5]}), r"shape of input_ids, \(2, 6\), got \(2, 5\)"),
-    "labels that are no ids": (_call({"labels": _IDS.float()}), "labels must be token ids"),
     "a mask of another shape": (_call({"attention_mask": torch.ones(2, 5)}), r"\(2, 6\), got \(2, 5\)"),
     "a hole": (_call({"attention_mask": _HOLE}), "row 1 has a hole in it.* give them mask_token_id"),
     "padding alone": (_call({"attention_mask": _NOTHING}), "row 1 has no token"),
@@ -280,7 +157,6 @@ BAD_CALLS = {
         "labels the same or -100",
     ),
     "a second segment": (_call({"token_type_ids": torch.ones(2, 6).long()}), "no second segment, got 1"),
-    "a tuple": (_call({"return_dict": False}), "always a MaskedDiffusionOutput"),
     "folded times": (lambda: make_mdlm(folded=True, time_conditioning=True), "folded needs time_conditioning=False"),
     "no such mask": (lambda: make_mdlm(mask_token_id=VOCAB), r"\[0, 49\] with vocab_size=50, got 50; a tokenizer's"),
     "published": (lambda: MdlmConfig(hidden_dim=768, n_blocks=12, n_heads=12), "load it with .*from_published"),

@@ -15,30 +15,7 @@ from hf_targets.training.averaging import AVERAGING_NAME
 from tests.diffusion_training import InOrder, blocks, bound, make_trainer, masked_blocks
 from tests.mdlm_models import MASK, clean_ids, make_mdlm
 from tests.tiny_models import VOCAB, make_backbone
-from tests.trainer_runs import assert_same, losses, run_processes, weights
-
-
-@pytest.mark.parametrize("kind", ["plain", "curves"])
-def test_eight_small_batches_take_the_step_of_one_large_one(kind, tmp_path):
-    states, logs = [], []
-    for batch, accumulated in ((8, 1), (1, 8)):
-        trainer = make_trainer(
-            tmp_path,
-            make_mdlm(kind),
-            train=masked_blocks(16),
-            kind=InOrder,
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=accumulated,
-            optim="sgd",
-            max_steps=2,
-        )
-        trainer.train()
-        states.append(weights(trainer.model))
-        logs.append(losses(trainer))
-    assert_same(*states, rtol=1e-4, atol=1e-6)
-    for one, other in zip(*logs, strict=True):
-        for name in ("loss", "loss_nelbo", "grad_norm"):
-            assert one[name] == pytest.approx(other[name], rel=1e-4)
+from tests.trainer_runs import assert_same, losses, weights
 
 
 class DenoiserForCausalLM(MdlmForMaskedDiffusion):
@@ -104,32 +81,6 @@ def test_evaluating_and_saving_change_nothing_in_training(tmp_path):
     assert ends[0][1] == ends[1][1]
 
 
-@pytest.mark.parametrize("stop", [3, 4])
-def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(stop, tmp_path):
-    def run(folder, resume=None):
-        trainer = make_trainer(
-            folder,
-            make_mdlm("curves", dropout=0.2),
-            ema_decay=0.75,
-            save_strategy="steps",
-            save_steps=stop,
-            eval_strategy="steps",
-            eval_steps=2,
-            lr_scheduler_type="linear",
-            max_steps=-1,
-            num_train_epochs=1,
-        )
-        trainer.train(resume_from_checkpoint=resume)
-        log = [{k: entry.get(k) for k in ("loss", "eval_nelbo", "grad_norm")} for entry in trainer.state.log_history]
-        return weights(trainer.model), load_file(folder / "checkpoint-8" / AVERAGING_NAME), log
-
-    whole, file, log = run(tmp_path / "run")
-    resumed, resumed_file, resumed_log = run(tmp_path / "run2", resume=str(tmp_path / "run" / f"checkpoint-{stop}"))
-    assert_same(whole, resumed, rtol=0, atol=0)
-    assert_same(file, resumed_file, rtol=0, atol=0)
-    assert log == resumed_log
-
-
 def test_rows_of_different_lengths_are_padded_on_the_right_with_a_tokenizer_alone(tmp_path):
     rows = [{"input_ids": clean_ids(length, seed=length).tolist()} for length in (5, 9, 2, 7)]
     ragged = Dataset.from_list([{**row, "labels": row["input_ids"]} for row in rows])
@@ -141,13 +92,6 @@ def test_rows_of_different_lengths_are_padded_on_the_right_with_a_tokenizer_alon
     assert trainer.evaluate()["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
     with pytest.raises(ValueError, match="2 to 9 tokens, and nothing pads them; give the trainer processing_class"):
         make_trainer(tmp_path, train=ragged).train()
-
-
-@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}])
-def test_training_lowers_the_loss(options, tmp_path):
-    trainer = make_trainer(tmp_path, train=masked_blocks(4), max_steps=15, **options)
-    trainer.train()
-    assert losses(trainer)[-1]["loss"] < 0.6 * losses(trainer)[0]["loss"]
 
 
 def test_adapters_are_trained_averaged_and_resumed(tmp_path):
@@ -162,43 +106,6 @@ def test_adapters_are_trained_averaged_and_resumed(tmp_path):
     changed = load_file(tmp_path / "run" / "checkpoint-4" / AVERAGING_NAME)
     assert all("lora_" in name for name in changed if name != "num_updates")
     assert whole.evaluate()["eval_nelbo"] == resumed.evaluate()["eval_nelbo"]
-
-
-def run_in_order(folder, batch: int, **options):
-    """Train on rows without chance, then on rows that the model masks itself; tell what was seen."""
-    options = {"per_device_train_batch_size": batch, "optim": "sgd", "ema_decay": 0.5, "max_steps": 3, **options}
-    trainer = make_trainer(folder, train=masked_blocks(24), kind=InOrder, evaluation_draws=2, **options)
-    trainer.train()
-    results = weights(trainer.model), losses(trainer), trainer.evaluate()
-    drawn = make_trainer(folder, train=blocks(24), **options)
-    canvases = []
-    drawn.model.register_forward_hook(lambda module, inputs, output: canvases.append(output.timesteps))
-    drawn.train()
-    return trainer, (*results, torch.stack(canvases))
-
-
-_TWO = """
-import sys, torch
-from tests.masked_diffusion.test_trainer import run_in_order
-
-trainer, results = run_in_order(sys.argv[1], 4, ddp_backend="gloo", report_to="none")
-torch.save(results, f"{sys.argv[1]}/result{trainer.args.process_index}.pt")
-"""
-
-
-def test_two_processes_take_the_step_of_one_and_draw_noise_of_their_own(tmp_path):
-    run_processes(_TWO, tmp_path)
-    (two, two_log, two_metrics, times), other = (
-        torch.load(tmp_path / f"result{rank}.pt", weights_only=False) for rank in (0, 1)
-    )
-    one, one_log, one_metrics, _ = run_in_order(tmp_path / "one", 8)[1]
-    assert_same(one, two, rtol=1e-4, atol=1e-6)
-    assert_same(other[0], two, rtol=0, atol=0)
-    for name in ("loss", "loss_nelbo", "grad_norm"):
-        assert [entry[name] for entry in one_log] == pytest.approx([entry[name] for entry in two_log], rel=1e-4)
-    for name in ("eval_loss", "eval_perplexity", "eval_nelbo_standard_error"):
-        assert one_metrics[name] == pytest.approx(two_metrics[name], rel=1e-4)
-    assert not torch.isclose(times, other[3]).any()
 
 
 def test_bad_input_is_told_before_training_starts(tmp_path):

@@ -1,0 +1,237 @@
+"""What every Trainer of ours owes, and every model under the Trainer of Transformers."""
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from torch import nn
+
+from hf_targets.backbones.new_parts import new_parameters
+from hf_targets.maths.losses import IGNORED
+from tests.tiny_backbones import VOCAB, token_ids
+from tests.trainer_cases import TRAINERS, every_trainer, trainers_that
+from tests.trainer_runs import assert_same, losses, run_processes, weights, with_dropout
+
+plain_or_ours = pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
+IN_ORDER = {"optim": "sgd", "max_steps": 3}
+STEPS = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2}
+
+
+def assert_same_logs(one, other, *names):
+    for name in names:
+        assert [entry[name] for entry in one] == pytest.approx([entry[name] for entry in other], rel=1e-4)
+
+
+def part_names(case):
+    return [f"loss_{name}" for name in case.model.part_weights(case.model.make())]
+
+
+@every_trainer
+@plain_or_ours
+def test_eight_small_batches_take_the_step_of_one_large_one(case, plain, tmp_path):
+    states, logs = [], []
+    for batch, accumulated in ((8, 1), (1, 8)):
+        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated}
+        trainer = case.make(tmp_path, plain=plain, **IN_ORDER, **sizes)
+        trainer.train()
+        states.append(weights(trainer.model))
+        logs.append(losses(trainer))
+    assert_same(*states, rtol=1e-4, atol=1e-5)
+    assert_same_logs(*logs, "loss", "grad_norm", *([] if plain else part_names(case)))
+
+
+def train_in_order(case, folder, batch, **options):
+    """Train, evaluate, and then train on rows that leave the model something to draw; tell what was seen."""
+    options = {**IN_ORDER, "per_device_train_batch_size": batch, **options}
+    trainer, drawn = case.make(folder, rows=case.rows(24), **options), []
+    trainer.train()
+    results = weights(trainer.model), losses(trainer), trainer.evaluate()
+    if case.drawn:
+        drawing = case.make(folder, rows=case.evaluated(24), **options)
+        drawing.model.register_forward_hook(lambda module, inputs, output: drawn.append(output[case.drawn]))
+        drawing.train()
+    return trainer, (*results, drawn)
+
+
+_TWO = """
+import sys, torch
+from tests.contract.test_trainers import train_in_order
+from tests.trainer_cases import TRAINERS
+
+for name, case in TRAINERS.items():
+    trainer, results = train_in_order(case, f"{sys.argv[1]}/{name}", 4, ddp_backend="gloo")
+    torch.save(results, f"{sys.argv[1]}/{name}{trainer.args.process_index}.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """Return the folder of what two processes of a training saw, of all trainers: most of the time is their start."""
+    folder = tmp_path_factory.mktemp("two")
+    run_processes(_TWO, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_two_processes_take_the_step_of_one(name, two_processes, tmp_path):
+    case = TRAINERS[name]
+    one, one_log, one_metrics, _ = train_in_order(case, tmp_path, 8)[1]
+    (two, two_log, two_metrics, drawn), (other, *_, other_drawn) = (
+        torch.load(two_processes / f"{name}{rank}.pt", weights_only=False) for rank in (0, 1)
+    )
+    assert_same(one, two, rtol=1e-4, atol=1e-6)
+    assert_same(other, two, rtol=0, atol=0)
+    assert_same_logs(one_log, two_log, "loss", "grad_norm", *part_names(case))
+    assert_same_logs([one_metrics], [two_metrics], *(f"eval_{name}" for name in case.metrics))
+    assert len(drawn) == len(other_drawn) == (3 if case.drawn else 0)
+    for ours, theirs in zip(drawn, other_drawn, strict=True):
+        assert not torch.isclose(ours, theirs).any()
+
+
+@every_trainer
+def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(case, tmp_path):
+    model = case.model.make()
+    for name, weight in case.weights.items():
+        setattr(model.config, name, weight)
+    shares = case.model.part_weights(model)
+    trainer = case.make(tmp_path, model, logging_steps=2)
+    trainer.train()
+    assert len(losses(trainer)) == 2
+    for entry in losses(trainer):
+        assert all(entry[f"loss_{name}"] > 0 for name in shares)
+        total = sum(share * entry[f"loss_{name}"] for name, share in shares.items())
+        assert entry["loss"] == pytest.approx(total, rel=1e-4)
+
+
+@every_trainer
+def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(case, tmp_path):
+    def run(folder, resume=None):
+        options = {**STEPS, "save_steps": 3, "lr_scheduler_type": "linear", "num_train_epochs": 1, "max_steps": -1}
+        trainer = case.make(folder, with_dropout(case.model.make()), train_sampling_strategy="random", **options)
+        trainer.train(resume_from_checkpoint=resume)
+        seen = ("loss", "eval_", "grad_norm")
+        log = [{k: v for k, v in entry.items() if k.startswith(seen)} for entry in trainer.state.log_history]
+        times = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+        log = [{name: value for name, value in entry.items() if name not in times} for entry in log]
+        files = {file.name: load_file(file) for file in (folder / "checkpoint-8").glob("*.safetensors")}
+        return weights(trainer.model), log, files
+
+    whole, log, files = run(tmp_path / "run")
+    resumed, resumed_log, resumed_files = run(tmp_path / "again", str(tmp_path / "run" / "checkpoint-3"))
+    assert_same(whole, resumed, rtol=0, atol=0)
+    assert log[:-1] == resumed_log[:-1]  # the last entry is of the seconds that it took
+    assert files.keys() == resumed_files.keys()
+    for name in files:
+        assert_same(files[name], resumed_files[name], rtol=0, atol=0)
+
+
+@every_trainer
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}], ids=str)
+def test_training_lowers_every_part_of_the_loss(case, options, tmp_path):
+    trainer = case.make(tmp_path, rows=case.rows(4), max_steps=15, **options)
+    trainer.train()
+    for name in ("loss", *part_names(case)):
+        assert losses(trainer)[-1][name] < 0.9 * losses(trainer)[0][name]
+    assert losses(trainer)[-1]["loss"] < 0.8 * losses(trainer)[0]["loss"]
+
+
+@trainers_that(lambda case: case.new_part_rate)
+def test_a_new_part_has_its_own_learning_rate_under_the_same_schedule(case, tmp_path):
+    rates = {"learning_rate": 1e-3, case.new_part_rate: 1e-1, "lr_scheduler_type": "linear", "weight_decay": 0.1}
+    trainer = case.make(tmp_path, **rates)
+    trainer.create_optimizer_and_scheduler(4)
+    new, seen = {id(p) for p in new_parameters(trainer.model)}, set()
+    for group in trainer.optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["lr"] == (1e-1 if id(parameter) in new else 1e-3)
+            assert group["weight_decay"] == (0.1 if parameter.dim() > 1 else 0.0)
+            seen.add(id(parameter))
+    assert seen == {id(p) for p in trainer.model.parameters()}
+    trainer.optimizer.step()
+    trainer.lr_scheduler.step()
+    assert {round(group["lr"], 6) for group in trainer.optimizer.param_groups} == {0.75e-1, 0.75e-3}
+
+
+@every_trainer
+def test_data_that_do_not_fit_are_refused_before_training_starts(case, tmp_path):
+    row = {"input_ids": [[1, 2]], "labels": [[1, 2]], "attention_mask": [[1, 1]]}
+    for change, told in (
+        ({"input_ids": [[1, VOCAB + 3]]}, f"got {VOCAB + 3}"),
+        ({"labels": [[VOCAB, 2]]}, f"labels must be token ids in .* got {VOCAB}"),
+        ({"labels": None}, "lacks labels among"),
+    ):
+        columns = {name: column for name, column in {**row, **change}.items() if column is not None}
+        with pytest.raises(ValueError, match=told):
+            case.make(tmp_path, rows=Dataset.from_dict(columns))
+        with pytest.raises(ValueError, match=told):
+            case.make(tmp_path).evaluate(Dataset.from_dict(columns))
+    with pytest.raises(ValueError, match="must have rows, got none"):
+        case.make(tmp_path, rows=case.rows(2).select([]))
+
+
+@every_trainer
+def test_ours_and_the_plain_trainer_take_the_same_steps(case, tmp_path):
+    logged = []
+    for plain in (False, True):
+        trainer = case.make(tmp_path, plain=plain)
+        trainer.train()
+        logged.append([entry["loss"] for entry in losses(trainer)])
+    assert logged[0] == pytest.approx(logged[1], rel=1e-6)
+
+
+@every_trainer
+def test_a_plain_evaluation_gives_the_loss_and_the_logits(case, tmp_path):
+    seen = {}
+
+    def count(predictions):
+        seen["shape"] = predictions.predictions.shape
+        return {"rows": len(predictions.label_ids)}
+
+    metrics = case.make(tmp_path, plain=True, compute_metrics=count, per_device_eval_batch_size=3).evaluate()
+    assert metrics["eval_loss"] > 0 and metrics["eval_rows"] == 7
+    assert seen["shape"][0] == 7 and seen["shape"][2] >= VOCAB
+
+
+@every_trainer
+@plain_or_ours
+def test_the_best_model_is_loaded_at_the_end(case, plain, tmp_path):
+    options = {**STEPS, "save_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
+    trainer = case.make(tmp_path, plain=plain, **options)
+    trainer.train()
+    evaluated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert len(evaluated) == 2 and trainer.state.best_metric == min(evaluated)
+    best = type(trainer.model).from_pretrained(trainer.state.best_model_checkpoint)
+    assert_same(weights(trainer.model), weights(best), rtol=0, atol=0)
+
+
+@every_trainer
+def test_smoothed_labels_are_refused_where_they_would_train_a_part_of_the_model(case, tmp_path):
+    trainer = case.make(tmp_path, plain=True, label_smoothing_factor=0.1)
+    before = weights(trainer.model)
+    for run in (trainer.train, trainer.evaluate):
+        with pytest.raises(ValueError, match="Trainer keeps them for label_smoothing_factor or compute_loss_func"):
+            run()
+    assert_same(weights(trainer.model), before, rtol=0, atol=0)
+
+
+@trainers_that(lambda case: "shift_labels" not in case.model.refuses)
+def test_trainer_shifts_labels_that_it_smooths_where_it_may_use_the_next_token_alone(case, tmp_path):
+    model, ids = case.model.make(), token_ids(2, 9)
+    model.accepts_loss_kwargs = False
+    trainer = case.make(tmp_path, model, plain=True, label_smoothing_factor=0.1)
+    loss = trainer.compute_loss(model, {"input_ids": ids, "labels": ids})
+    logits, targets = model(ids).logits[:, :-1], ids[:, 1:]
+    expected = nn.functional.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected)
+
+
+@every_trainer
+@plain_or_ours
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_steps_without_a_target_leave_the_weights_as_they_are(case, plain, accumulation, tmp_path):
+    rows = case.rows(16).map(lambda row: {"labels": [IGNORED] * len(row["labels"])})
+    trainer = case.make(tmp_path, rows=rows, plain=plain, max_steps=2, gradient_accumulation_steps=accumulation)
+    before = weights(trainer.model)
+    trainer.train()
+    assert [entry["loss"] for entry in losses(trainer)] == [0.0, 0.0]
+    assert_same(weights(trainer.model), before, rtol=0, atol=0)

@@ -1,0 +1,149 @@
+"""The one table of Trainers that owe what every Trainer of a target owes; a new one adds a line to `TRAINERS`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from transformers import Trainer, TrainingArguments, default_data_collator
+
+from hf_targets import (
+    DiffusionTrainer,
+    DiffusionTrainingArguments,
+    DynamicVocabTrainer,
+    DynamicVocabTrainingArguments,
+    MultiTokenTrainer,
+    MultiTokenTrainingArguments,
+    TokenNgrams,
+)
+from hf_targets.maths.losses import IGNORED
+from tests import diffusion_training
+from tests.model_cases import CASES, ModelCase
+from tests.tiny_backbones import token_ids
+from tests.tiny_models import make_collator
+from tests.trainer_runs import SHORT
+
+
+@dataclass(frozen=True)
+class TrainerCase:
+    """A Trainer of ours with a tiny model, and what a law needs to know of it.
+
+    Attributes:
+        model: The model that it trains.
+        trainer, arguments: Its class and that of its arguments.
+        rows: Makes so many training rows, of different numbers of targets, that leave nothing to chance.
+        evaluated: Makes so many rows to evaluate.
+        collator: Makes what it makes batches with.
+        options: Arguments beside those of every training.
+        weights: Fields of the model's configuration that weigh the parts of its loss, other than by default.
+        metrics: Names of its metrics.
+        new_part_rate: The argument that is the learning rate of what the target adds; None: there is none.
+        drawn: The output with random numbers that each process draws for itself from rows that leave it to chance.
+    """
+
+    model: ModelCase
+    trainer: type[Trainer]
+    arguments: type[TrainingArguments]
+    rows: Callable[[int], Dataset]
+    evaluated: Callable[[int], Dataset]
+    metrics: tuple[str, ...]
+    collator: Callable[[], Any] = lambda: default_data_collator
+    options: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    new_part_rate: str | None = None
+    drawn: str | None = None
+
+    def make(
+        self,
+        folder: Path | str,
+        model: Any = None,
+        rows: Dataset | None = None,
+        *,
+        plain: bool = False,
+        compute_metrics: Callable | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Return a trainer; a plain one is that of Transformers."""
+        trainer, kind = (Trainer, TrainingArguments) if plain else (self.trainer, self.arguments)
+        options = {**SHORT, "report_to": "none", "train_sampling_strategy": "sequential", **arguments}
+        given = {} if compute_metrics is None else {"compute_metrics": compute_metrics}
+        return trainer(
+            model=self.model.make() if model is None else model,
+            args=kind(output_dir=str(folder), **({} if plain else self.options), **options),
+            train_dataset=self.rows(32) if rows is None else rows,
+            eval_dataset=self.evaluated(7),
+            data_collator=self.collator(),
+            **given,
+        )
+
+
+def padded_rows(num_rows: int, length: int = 14) -> Dataset:
+    """Return rows of few words, some padded at their end; in half of them, every second token is no target."""
+    ids = (token_ids(num_rows, length) % 5 + 1).tolist()
+    labels = [row[: length - number % 4] + [IGNORED] * (number % 4) for number, row in enumerate(ids)]
+    mask = [[int(label != IGNORED) for label in row] for row in labels]
+    for number, row in enumerate(labels):
+        if number % 8 >= 4:  # so that no phrase is in the batch of one of two processes
+            row[::2] = [IGNORED] * len(row[::2])
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": [4] * num_rows})
+
+
+def _phrase_collator() -> Any:
+    collator = make_collator()
+    collator.miner = TokenNgrams(3, 3)
+    return collator
+
+
+def _masked_rows(num_rows: int) -> Dataset:
+    """Return rows that are masked already; padding has no label, which the Trainer of Transformers would count."""
+
+    def unlabelled(row: dict[str, list]) -> dict[str, list]:
+        pairs = zip(row["labels"], row["attention_mask"], strict=True)
+        return {"labels": [label if kept else IGNORED for label, kept in pairs]}
+
+    return diffusion_training.masked_blocks(num_rows).map(unlabelled)
+
+
+TRAINERS = {
+    "multitoken": TrainerCase(
+        model=CASES["difference-gpt2"],
+        trainer=MultiTokenTrainer,
+        arguments=MultiTokenTrainingArguments,
+        rows=padded_rows,
+        evaluated=padded_rows,
+        metrics=("perplexity_0", "perplexity_0.3", "word_perplexity_0.3"),
+        options={"ensemble_weights": [0.0, 0.3]},
+        weights={"loss_weight": 0.6},
+        new_part_rate="head_learning_rate",
+    ),
+    "phrases": TrainerCase(
+        model=CASES["phrases-gpt2"],
+        trainer=DynamicVocabTrainer,
+        arguments=DynamicVocabTrainingArguments,
+        rows=padded_rows,
+        evaluated=padded_rows,
+        metrics=("perplexity", "best_path_perplexity"),
+        collator=_phrase_collator,
+        weights={"kl_loss_weight": 0.5, "token_loss_weight": 2.0},
+        new_part_rate="encoder_learning_rate",
+    ),
+    "masked_diffusion": TrainerCase(
+        model=CASES["mdlm-curves"],
+        trainer=DiffusionTrainer,
+        arguments=DiffusionTrainingArguments,
+        rows=_masked_rows,
+        evaluated=diffusion_training.blocks,
+        metrics=("loss", "perplexity", "nelbo_standard_error"),
+        options={"ema_decay": 0.5, "evaluation_draws": 2},
+        drawn="timesteps",
+    ),
+}
+every_trainer = pytest.mark.parametrize("case", TRAINERS.values(), ids=TRAINERS)
+
+
+def trainers_that(owe: Callable[[TrainerCase], Any]):
+    """Parametrize over the trainers whose case says so."""
+    chosen = {name: case for name, case in TRAINERS.items() if owe(case)}
+    return pytest.mark.parametrize("case", chosen.values(), ids=chosen)
