@@ -14,9 +14,10 @@ from hf_targets import DynamicVocabForCausalLM
 from hf_targets.maths.losses import IGNORED
 from tests.mdlm_models import CURVES, make_mdlm, masked_batch
 from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, pad_rows, token_ids
-from tests.tiny_models import make_any, training_inputs
+from tests.tiny_models import make_any, make_vocabulary, training_inputs
 
 Batch = dict[str, Tensor]
+FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
 SIDES = ("left", "right")
 COMPILED = {("gpt_neo", "difference"), ("llama", "conditional"), ("llama", "phrases")}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -32,6 +33,7 @@ class ModelCase:
         text: Makes one row of a text of so many tokens, with labels.
         auto: The Auto class that loads it.
         off: Gives its logits with the target switched off, and those of the model that has none.
+        generate: Generates texts in each of its ways.
         hidden: Gives what its output matrix reads of token ids.
         part_weights: Of each part of the loss, by its name.
         settings: Fields of its configuration that are not the defaults.
@@ -51,6 +53,7 @@ class ModelCase:
     text: Callable[[int], Batch]
     auto: Any
     off: Callable[[Any], tuple[Tensor, Tensor]]
+    generate: Callable[[Any], list[Tensor]]
     hidden: Callable[[Any, Tensor], Tensor]
     part_weights: Callable[[Any], dict[str, float]]
     settings: dict[str, Any]
@@ -117,6 +120,21 @@ def _causal_text(length: int) -> Batch:
     return {"input_ids": ids, "labels": ids}
 
 
+def _generate_phrases(model: Any) -> list[Tensor]:
+    return [model.generate(token_ids(2, 9), phrases=make_vocabulary(), **FIVE)]
+
+
+def _generate_with_heads(model: Any) -> list[Tensor]:
+    ways: list[dict[str, Any]] = [{}, {"draft_tokens": 2}]
+    if not model.config.own_outputs:
+        ways.append({"ensemble_weight": 0.3})
+    return [model.generate(token_ids(2, 9), **way, **FIVE) for way in ways]
+
+
+def _generate_canvas(model: Any) -> list[Tensor]:
+    return [model.generate(batch_size=2, max_length=8, generator=torch.Generator().manual_seed(0))]
+
+
 def _chunked_phrases() -> Batch:
     """Return a training batch whose interleaved text fills chunks of 8, as Reformer needs them in training."""
     batch = training_inputs("phrases")
@@ -138,17 +156,19 @@ _READ_SEGMENTS = ("gpt2", "gpt_neo")
 
 
 def _causal_case(family: str, kind: str) -> ModelCase:
-    phrases, reformer = kind == "phrases", family == "reformer"
+    phrases, own_outputs, reformer = kind == "phrases", kind == "own_outputs", family == "reformer"
+    settings = {"kl_direction": "reverse"} if phrases else {"loss_weight": 0.3}
     refuses = {} if family in _READ_SEGMENTS else {"token_type_ids": "does not generate from token_type_ids; leave it"}
     if reformer:
         refuses["inputs_embeds"] = "ReformerModelWithLMHead does not generate from inputs_embeds"
-    lacks = _REFORMER_LACKS if reformer else {}
+    lacks = dict(_REFORMER_LACKS) if reformer else {}
     if phrases:
-        lacks = {
-            **lacks,
+        lacks |= {
             "rows": "phrases of the other rows are negatives of each",
             "one graph": "which rows its losses read depends on values",
         }
+    if own_outputs:
+        lacks["resizing"] = "heads with output matrices of their own keep their vocabulary"
 
     def compiled() -> tuple[Any, list[Batch]]:
         if phrases:
@@ -162,11 +182,12 @@ def _causal_case(family: str, kind: str) -> ModelCase:
         text=_causal_text,
         auto=AutoModelForCausalLM,
         off=_phrases_off if phrases else _ensemble_off,
+        generate=_generate_phrases if phrases else _generate_with_heads,
         hidden=lambda model, ids: model.base_model(ids)[0],
         part_weights=_weights_of_phrases if phrases else _weights_of_heads,
-        settings={"kl_direction": "reverse"} if phrases else {"ensemble_weight": 0.3},
+        settings=settings,
         sizes={name: getattr(CONFIGS[family](), name) for name in SIZES},
-        options={} if phrases else {"ensemble_weight": 0.3},
+        options={} if phrases or own_outputs else {"ensemble_weight": 0.3},
         wraps=lambda: make_backbone(family),
         pipelines=("text-generation", "feature-extraction"),
         compiled=compiled if (family, kind) in COMPILED else None,
@@ -195,6 +216,7 @@ def _mdlm_case(curve: str) -> ModelCase:
         text=_mdlm_text,
         auto=AutoModelForMaskedLM,
         off=_curve_off,
+        generate=_generate_canvas,
         hidden=lambda model, ids: model(ids, output_hidden_states=True).hidden_states[-1],
         part_weights=lambda _: {"nelbo": 1.0},
         settings={"noise_schedule": "cosine", "num_diffusion_steps": 50},
@@ -216,6 +238,7 @@ CASES = {
     **{f"difference-{family}": _causal_case(family, "difference") for family in FAMILIES},
     **{f"phrases-{family}": _causal_case(family, "phrases") for family in FAMILIES},
     **{f"embedding-{family}": _causal_case(family, "embedding") for family in ("gpt_neo", "llama")},
+    **{f"own_outputs-{family}": _causal_case(family, "own_outputs") for family in ("gpt2", "llama")},
     # heads that read embeddings, whose width is not that of the output matrix in the last two
     **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt", "reformer")},
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
@@ -243,3 +266,5 @@ def models_that_owe(law: str):
 
 every_model = parametrized(CASES)
 every_class = parametrized(ONE_OF_A_CLASS)
+every_wrapper = models_that(lambda case: case.wraps)
+every_wrapper_class = parametrized(name for name in ONE_OF_A_CLASS if CASES[name].wraps)

@@ -39,8 +39,11 @@ TARGETS = ("difference", "embedding", "conditional")  # the last: differences, w
 
 def make_model(family: str = "gpt_neo", seed: int = 0, **config) -> MultiTokenForCausalLM:
     """Return heads on a tiny backbone."""
-    if config.get("target") == "conditional":
-        config |= {"target": "difference", "head": "conditional"}
+    kinds = {
+        "conditional": {"target": "difference", "head": "conditional"},
+        "own_outputs": {"target": "embedding", "own_outputs": True},
+    }
+    config |= kinds.get(config.get("target", ""), {})
     return MultiTokenForCausalLM.from_base(make_backbone(family, seed), **{"ngram_size": 4, **config}).eval()
 
 
@@ -82,7 +85,7 @@ def phrase_batch(num_rows: int = 3, time: int = 15, seed: int = 3, **settings) -
     return make_collator(seed, **settings)(features)
 
 
-KINDS = (*TARGETS, "phrases")
+KINDS = (*TARGETS, "own_outputs", "phrases")
 
 
 def make_any(family: str, kind: str) -> PreTrainedModel:

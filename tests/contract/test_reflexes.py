@@ -10,21 +10,17 @@ from transformers import AutoModel, PreTrainedModel
 from hf_targets.maths.losses import IGNORED
 from tests.memory import realigned
 from tests.model_cases import (
-    CASES,
-    ONE_OF_A_CLASS,
     SIZES,
     every_class,
     every_model,
-    models_that,
+    every_wrapper,
+    every_wrapper_class,
     models_that_owe,
-    parametrized,
 )
 from tests.tiny_models import VOCAB, token_ids
 from tests.trainer_runs import assert_same, weights
 
 SIX = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
-every_wrapper = models_that(lambda case: case.wraps)
-every_wrapper_class = parametrized(name for name in ONE_OF_A_CLASS if CASES[name].wraps)
 
 
 @every_model

@@ -1,0 +1,62 @@
+"""Weights that accelerate keeps elsewhere: every model computes what it computes with its weights at hand."""
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload
+
+from tests.model_cases import parametrized
+
+CPU = torch.device("cpu")
+every_kind = parametrized(  # of heads and encoders, on tied and untied output matrices
+    [
+        *(f"{kind}-{family}" for kind in ("difference", "phrases", "own_outputs") for family in ("gpt2", "llama")),
+        "embedding-llama",
+        "conditional-gpt2",
+        "mdlm-plain",
+        "mdlm-curves",
+    ]
+)
+
+
+def outputs_of(model, case) -> list[torch.Tensor]:
+    """Return a loss, logits, and what the model generates in each of its ways."""
+    output = model(**case.batch(), **case.options, skip_logits=False)
+    return [output.loss.detach(), output.logits.detach(), *case.generate(model)]
+
+
+def assert_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def device_map(model) -> dict[str, str]:
+    """Return a map that leaves half of the parts on disk, the output matrix and what it is tied to among them."""
+    parts = [f"{name}.{part}" for name, child in model.named_children() for part, _ in child.named_children()]
+    on_disk = ("backbone.transformer", "lm_head", "output_layer", "0", "outputs", "projection", "vocab_embed")
+    return {name: "disk" if name.endswith(on_disk) else "cpu" for name in parts}
+
+
+@every_kind
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_an_offloaded_model_computes_the_same(case, where, tmp_path):
+    model = case.make().double()
+    expected = outputs_of(model, case)
+    if where == "cpu":
+        cpu_offload(model, execution_device=CPU)
+    else:
+        disk_offload(model, tmp_path, execution_device=CPU)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert_equal(outputs_of(model, case), expected)
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@every_kind
+def test_a_model_loaded_by_a_device_map_computes_the_same(case, tmp_path):
+    model = case.make().double()
+    expected = outputs_of(model, case)
+    model.save_pretrained(tmp_path / "model")
+    loaded = type(model).from_pretrained(
+        tmp_path / "model", device_map=device_map(model), offload_folder=tmp_path / "offloaded", dtype=torch.float64
+    )
+    assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu", "meta"}
+    assert_equal(outputs_of(loaded, case), expected)

@@ -1,0 +1,52 @@
+"""Heads on a base model whose weights accelerate keeps elsewhere."""
+
+import pytest
+import torch
+from accelerate import cpu_offload
+from safetensors.torch import load_file
+
+from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.multitoken.medusa import save_medusa_for_vllm
+from tests.tiny_backbones import make_backbone
+from tests.trainer_runs import assert_same
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_heads_made_on_an_offloaded_base_are_real_and_fit_its_weights(family):
+    whole, offloaded = make_backbone(family), make_backbone(family)
+    cpu_offload(offloaded, execution_device=CPU)
+    heads = []
+    for base in (whole, offloaded):
+        torch.manual_seed(1)
+        model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", own_outputs=True)
+        heads.append(model.heads.state_dict())
+    assert not any(tensor.is_meta for tensor in heads[1].values())
+    assert_same(heads[1], heads[0])
+
+
+def test_heads_made_on_a_base_with_a_part_on_disk_are_saved_with_all_of_it(tmp_path):
+    base = make_backbone("llama")
+    base.save_pretrained(tmp_path / "base")
+    where = {"device_map": {"model": "disk", "lm_head": "cpu"}, "offload_folder": tmp_path / "offloaded"}
+    model = MultiTokenForCausalLM.from_base(tmp_path / "base", **where)
+    assert any(parameter.is_meta for parameter in model.backbone.parameters())
+    model.save_pretrained(tmp_path / "model")
+    again = MultiTokenForCausalLM.from_pretrained(tmp_path / "model")
+    assert_same(again.backbone.state_dict(), base.state_dict(), rtol=0, atol=0)
+
+
+def test_heads_of_an_offloaded_model_are_saved_alone_and_for_vllm(tmp_path):
+    files = []
+    for name in ("whole", "offloaded"):
+        model = MultiTokenForCausalLM.from_base(make_backbone("llama"), target="embedding", head="medusa")
+        model.config.base_model_name_or_path = "base"
+        if name == "offloaded":
+            cpu_offload(model, execution_device=CPU)
+        model.save_pretrained(tmp_path / name, heads_only=True)
+        save_medusa_for_vllm(model, tmp_path / f"{name}-vllm")
+        saved = (tmp_path / name / "heads.safetensors", tmp_path / f"{name}-vllm" / "model.safetensors")
+        files.append([load_file(file) for file in saved])
+    for ours, theirs in zip(*files, strict=True):
+        assert_same(ours, theirs, rtol=0, atol=0)
