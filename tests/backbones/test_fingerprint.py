@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_targets.backbones.fingerprint import Fingerprint
-from tests.tiny_models import make_backbone
+from tests.tiny_backbones import make_backbone
 
 
 def test_a_fingerprint_comes_back_from_json():

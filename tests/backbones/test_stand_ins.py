@@ -1,12 +1,9 @@
 import os
-import sys
 
 import pytest
 import torch
 
 from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
-from tests.mdlm_models import make_mdlm
-from tests.published_checkpoints import checkpoint, hyper_parameters, save_with_objects
 
 
 class Hostile:
@@ -17,19 +14,6 @@ class Hostile:
 
     def __reduce__(self):
         return self.made_of
-
-
-def test_tensors_are_read_beside_objects_of_classes_that_are_not_there(tmp_path):
-    model = make_mdlm()
-    file = save_with_objects(checkpoint(model, hyper_parameters=hyper_parameters()), tmp_path / "last.ckpt")
-    content = read_training_checkpoint(file)
-    assert content["global_step"] == 7
-    for name, tensor in make_mdlm(seed=1).to_published().items():
-        assert torch.equal(content["state_dict"][name], tensor)
-    config = content["hyper_parameters"]["config"]
-    assert isinstance(config, StandIn) and type(config).__name__ == "DictConfig"
-    assert config.state["_content"]["T"].state["_val"] == 0
-    assert not any(name.startswith("absent_") for name in sys.modules)
 
 
 def test_a_function_that_a_file_names_is_never_called(tmp_path):

@@ -12,7 +12,7 @@ from hf_targets.evaluation.continuations import (
     measure_continuations,
     take_prefixes,
 )
-from tests.tiny_models import make_backbone
+from tests.tiny_backbones import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
 TOKENIZER = train_bpe_tokenizer([TEXT] * 3, 300)

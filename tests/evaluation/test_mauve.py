@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hf_targets import extras
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.evaluation.mauve import GIVEN, mauve_score, text_features
-from tests.tiny_models import make_backbone, make_model
+from tests.tiny_backbones import make_backbone
 
 SENTENCES = ["the cat sat on the mat", "a dog", "the dog sat", "a", "the cat and the dog sat on a mat and a hat"]
 TOKENIZER = train_bpe_tokenizer(SENTENCES, vocab_size=270)
@@ -57,12 +57,12 @@ def test_features_are_those_of_mauve_text_itself(mauve):
     assert np.allclose(text_features(SENTENCES, MODEL, TOKENIZER), theirs, atol=1e-5)
 
 
-def test_features_come_without_dropout_and_from_the_backbone_of_a_model_with_heads():
-    model = make_model("gpt2")
+def test_features_come_without_dropout():
+    model = make_backbone("gpt2")
     tokens = train_bpe_tokenizer(["ab"], vocab_size=258)  # ids of bytes; these letters are below 50
     letters = [text for text in '!"#$%&' if max(tokens(text)["input_ids"]) < 50]
     assert len(letters) > 2
-    expected = text_features(letters, model.backbone, tokens)
+    expected = text_features(letters, model, tokens)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5

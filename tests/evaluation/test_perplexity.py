@@ -15,7 +15,7 @@ from hf_targets.evaluation.perplexity import (
     perplexity_of_blocks,
     perplexity_of_generated_texts,
 )
-from tests.tiny_models import FAMILIES, VOCAB, make_backbone, make_model, token_ids
+from tests.tiny_backbones import FAMILIES, VOCAB, make_backbone, token_ids
 
 MODEL = make_backbone("gpt2")
 ROWS = [token_ids(length, seed=length).tolist() for length in (3, 9, 2, 6, 12)]
@@ -114,12 +114,6 @@ def test_dropout_is_off_for_the_measure_and_on_again_after_it():
     found = [perplexity_of_generated_texts(model, ROWS).nll for _ in range(2)]
     assert found[0] == found[1] == pytest.approx(perplexity_of_generated_texts(MODEL, ROWS).nll)
     assert all(module.training for module in model.modules())
-
-
-def test_a_model_with_heads_is_judged_by_its_next_words():
-    model = make_model("gpt2")
-    found = perplexity_of_blocks(model, [{"input_ids": ROWS[1]}])
-    assert found.nll == pytest.approx(perplexity_of_blocks(model.backbone, [{"input_ids": ROWS[1]}]).nll)
 
 
 def test_variety_is_that_of_what_was_generated_by_hand():

@@ -1,16 +1,18 @@
 """Checkpoints that are not what they seem get one error, or a warning, that names them and the way out."""
 
 import re
+import sys
 import warnings
 from functools import partial
 
 import pytest
 import torch
 
+from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
 from tests.masked_diffusion.test_published import CONFIG, EMBEDDING, load, same_weights, write
 from tests.masked_diffusion.test_published_settings import load as load_as_told
 from tests.mdlm_models import MASK, make_mdlm
-from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters
+from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 
 TIME = "backbone.sigma_map.mlp.0.weight"
 UNTOLD = {"time_conditioning": False, "noise_schedule": "log_linear"}
@@ -197,3 +199,16 @@ def test_a_config_of_what_is_not_supported_is_refused_as_training_settings_are(c
         load(tmp_path)
     with pytest.raises(ValueError, match=re.escape(f"the state dict {says}")):
         load(training(hyper_parameters=hyper_parameters(**changes)))
+
+
+def test_tensors_are_read_beside_objects_of_classes_that_are_not_there(tmp_path):
+    model = make_mdlm()
+    file = save_with_objects(checkpoint(model, hyper_parameters=hyper_parameters()), tmp_path / "last.ckpt")
+    content = read_training_checkpoint(file)
+    assert content["global_step"] == 7
+    for name, tensor in make_mdlm(seed=1).to_original().items():
+        assert torch.equal(content["state_dict"][name], tensor)
+    config = content["hyper_parameters"]["config"]
+    assert isinstance(config, StandIn) and type(config).__name__ == "DictConfig"
+    assert config.state["_content"]["T"].state["_val"] == 0
+    assert not any(name.startswith("absent_") for name in sys.modules)
