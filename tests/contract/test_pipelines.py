@@ -5,7 +5,6 @@ import torch
 from transformers import pipeline
 
 from hf_targets.data.tokenization import word_level_tokenizer
-from tests.mdlm_models import MASK
 from tests.model_cases import CASES, ONE_OF_A_CLASS
 from tests.tiny_models import VOCAB
 
@@ -17,7 +16,7 @@ def make_tokenizer():
     words = word_level_tokenizer([" ".join(f"w{number}" for number in range(VOCAB - 4)) + "\n"])
     words.add_special_tokens({"mask_token": "<mask>"})
     words.split_special_tokens = False  # the mask is a token in the text, not a word
-    assert words.mask_token_id == MASK
+    assert words.mask_token_id == VOCAB - 1
     return words
 
 
@@ -35,7 +34,7 @@ def check_feature_extraction(case, run, words):
 def check_fill_mask(case, run, words):
     best = run("w1 <mask> w3", top_k=1)[0]
     ids = words("w1 <mask> w3", return_tensors="pt")["input_ids"]
-    logits = case.make()(ids).logits[ids == MASK][0]
+    logits = case.make()(ids).logits[ids == words.mask_token_id][0]
     assert best["token"] == logits.argmax()
     assert best["score"] == pytest.approx(logits.max().exp().item(), rel=1e-4)
 
