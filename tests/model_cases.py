@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 
 from hf_targets import DynamicVocabForCausalLM
 from hf_targets.maths.losses import IGNORED
-from tests.mdlm_models import CURVES, make_mdlm, masked_batch
+from tests.masked_diffusion.models import CURVES, make_mdlm, masked_batch
 from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, pad_rows, token_ids
 from tests.tiny_models import make_any, make_vocabulary, training_inputs
 

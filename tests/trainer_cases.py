@@ -19,7 +19,7 @@ from hf_targets import (
     TokenNgrams,
 )
 from hf_targets.maths.losses import IGNORED
-from tests import diffusion_training
+from tests.masked_diffusion import training as diffusion_training
 from tests.model_cases import CASES, ModelCase
 from tests.tiny_backbones import token_ids
 from tests.tiny_models import make_collator

@@ -3,8 +3,8 @@ import torch
 
 from hf_targets import CurveConfig
 from hf_targets.maths.bsplines import basis_matrix
-from tests.mdlm_models import CURVES, MASK, make_mdlm, masked_ids
-from tests.mdlm_reference import logits_of_row, published_state, subs
+from tests.masked_diffusion.models import CURVES, MASK, make_mdlm, masked_ids
+from tests.masked_diffusion.reference import logits_of_row, published_state, subs
 from tests.tiny_backbones import pad_rows
 
 IDENTITY = {"num_control_points_ratio": 1.0, "degree": 1, "margin": 0.0}  # N = L and B = I

@@ -7,7 +7,7 @@ from PIL import Image
 
 from hf_targets.masked_diffusion.curve_figure import plot_curve_steps
 from hf_targets.masked_diffusion.curve_steps import CurveStep, curves_of_canvases, principal_plane
-from tests.mdlm_models import MASK, clean_ids, make_mdlm
+from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
 
 BLUE, ORANGE, RED = "#1f77b4", "#ff7f0e", "#d62728"
 LENGTH = 6

@@ -3,7 +3,7 @@ import torch
 
 from hf_targets import CanvasTrace
 from hf_targets.masked_diffusion.curve_steps import CurveStep, curves_of_canvases, principal_plane
-from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 
 WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
 

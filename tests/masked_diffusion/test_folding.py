@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from tests.mdlm_models import CURVES, MASK, make_mdlm, masked_batch, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, make_mdlm, masked_batch, masked_ids
 from tests.memory import realigned
 
 kinds = pytest.mark.parametrize("kind", CURVES)

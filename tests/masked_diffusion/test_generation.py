@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_targets.masked_diffusion.sampling.streaming import CanvasStreamer, CanvasTrace
-from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 from tests.tiny_models import VOCAB
 
 LENGTH = 16  # the model's max_position_embeddings

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from tests.mdlm_models import CURVES, make_mdlm, masked_batch, masked_ids
+from tests.masked_diffusion.models import CURVES, make_mdlm, masked_batch, masked_ids
 
 
 @pytest.mark.parametrize("kind", CURVES)

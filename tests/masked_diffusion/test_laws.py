@@ -1,11 +1,11 @@
-"""What masked diffusion models owe beside the contract, over the kinds of curves in `tests/mdlm_models.py`."""
+"""What masked diffusion models owe beside the contract, over the kinds of curves in `models.py`."""
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
 from hf_targets import CurveConfig, MdlmConfig
-from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
 from tests.tiny_backbones import pad_rows
 from tests.tiny_models import VOCAB
 

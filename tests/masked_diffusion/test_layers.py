@@ -17,8 +17,8 @@ from hf_targets.masked_diffusion.layers import (
     rotary_frequencies,
     rotary_table,
 )
-from tests import mdlm_reference as reference
-from tests.mdlm_models import make_mdlm
+from tests.masked_diffusion import reference
+from tests.masked_diffusion.models import make_mdlm
 
 CPU = torch.device("cpu")
 SMALL = {"vocab_size": 20, "hidden_size": 16, "num_attention_heads": 2, "cond_dim": 6, "num_hidden_layers": 1}

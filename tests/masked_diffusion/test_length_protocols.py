@@ -14,8 +14,8 @@ from hf_targets.masked_diffusion.length_protocols import LengthProtocol
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.masked_diffusion.rows import DiffusionCollator, sentence_rows
 from hf_targets.maths.losses import IGNORED
-from tests.diffusion_training import make_trainer
-from tests.mdlm_models import make_mdlm
+from tests.masked_diffusion.models import make_mdlm
+from tests.masked_diffusion.training import make_trainer
 
 LONGEST = 16
 TEXTS = Dataset.from_dict({"text": ["a " * k + "\n" for k in range(1, LONGEST + 1)]})

@@ -6,8 +6,8 @@ from peft import LoraConfig, get_peft_model
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
 from hf_targets.maths.noise import NoiseSchedule
-from tests.mdlm_models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
-from tests.mdlm_reference import logits_of_row
+from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
+from tests.masked_diffusion.reference import logits_of_row
 from tests.tiny_models import VOCAB
 
 kinds = pytest.mark.parametrize("kind", CURVES)

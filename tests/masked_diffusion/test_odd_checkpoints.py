@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from tests.masked_diffusion.models import MASK, make_mdlm
+from tests.masked_diffusion.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 from tests.masked_diffusion.test_published import CONFIG, EMBEDDING, load, same_weights, write
 from tests.masked_diffusion.test_published_settings import load as load_as_told
-from tests.mdlm_models import MASK, make_mdlm
-from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 
 TIME = "backbone.sigma_map.mlp.0.weight"
 UNTOLD = {"time_conditioning": False, "noise_schedule": "log_linear"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
 from hf_targets.masked_diffusion.perplexity_bound import PerplexityBound, perplexity_bound
 from hf_targets.maths.losses import IGNORED
-from tests.mdlm_models import MASK, clean_ids, make_mdlm
+from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
 from tests.tiny_models import VOCAB
 
 MODEL = make_mdlm()

@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import save_file
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
-from tests.mdlm_models import CURVES, MASK, VOCAB, make_mdlm, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, VOCAB, make_mdlm, masked_ids
+from tests.masked_diffusion.published_checkpoints import hyper_parameters
 from tests.memory import realigned
-from tests.published_checkpoints import hyper_parameters
 
 EMBEDDING, FREQUENCIES = "backbone.vocab_embed.embedding", "backbone.rotary_emb.inv_freq"
 BLOCK = {  # of the 12 blocks of kuleshov-group/mdlm-owt

@@ -8,10 +8,10 @@ import torch
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, train_bpe_tokenizer
 from hf_targets.masked_diffusion.published_settings import known_mask, settings_of_training
+from tests.masked_diffusion.models import MASK, VOCAB, make_mdlm, masked_ids
+from tests.masked_diffusion.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 from tests.masked_diffusion.test_published import CONFIG, same_weights, write
-from tests.mdlm_models import MASK, VOCAB, make_mdlm, masked_ids
 from tests.memory import realigned
-from tests.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 
 load = MdlmForMaskedDiffusion.from_published
 

@@ -5,8 +5,8 @@ from datasets import Dataset, concatenate_datasets
 
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.masked_diffusion.rows import DiffusionCollator, sentence_rows
-from tests.diffusion_training import make_trainer
 from tests.masked_diffusion.test_length_protocols import TOKENIZER, random_model
+from tests.masked_diffusion.training import make_trainer
 
 TEXTS = Dataset.from_dict({"text": ["a a a a a a a a\n", "a a a\n"]})
 LISTS = ("input_ids", "attention_mask", "labels")

@@ -12,8 +12,8 @@ from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED
 from hf_targets.training.averaging import AVERAGING_NAME
-from tests.diffusion_training import InOrder, blocks, bound, make_trainer, masked_blocks
-from tests.mdlm_models import MASK, clean_ids, make_mdlm
+from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
+from tests.masked_diffusion.training import InOrder, blocks, bound, make_trainer, masked_blocks
 from tests.tiny_models import VOCAB, make_backbone
 from tests.trainer_runs import assert_same, losses, weights
 

@@ -8,7 +8,7 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopK
 
 from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import CACHED_FAMILIES, VOCAB, left_padded, token_ids
 
 PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)

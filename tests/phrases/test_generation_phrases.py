@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
 from hf_targets.retrieval.vector_index import PhraseIndex
-from tests.phrase_models import make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, make_backbone, token_ids
 
 PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
-from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, token_ids
 
 PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)

@@ -10,7 +10,7 @@ from hf_targets import (
     TokenNgrams,
     word_level_tokenizer,
 )
-from tests.phrase_models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, make_backbone, make_dynamic_model, make_vocabulary, phrase_batch, token_ids
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}

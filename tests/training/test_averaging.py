@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.losses import IGNORED
 from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
-from tests.diffusion_training import bound, make_trainer
+from tests.masked_diffusion.training import bound, make_trainer
 from tests.memory import realigned
 from tests.trainer_runs import assert_same, losses, weights
 

@@ -10,7 +10,7 @@ import torch
 from hf_targets.training.averaging import AVERAGING_NAME
 from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint
 from hf_targets.training.lora import add_lora
-from tests import diffusion_training
+from tests.masked_diffusion import training as diffusion_training
 from tests.multitoken import test_trainer as test_multitoken
 from tests.phrases import test_trainer as test_phrases
 from tests.tiny_models import make_backbone, make_dynamic_model, make_model

@@ -12,7 +12,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hf_targets.training.outputs import TRAINING_NAME
 from hf_targets.training.resuming import train
-from tests import diffusion_training
+from tests.masked_diffusion import training as diffusion_training
 from tests.multitoken.test_trainer import make_trainer
 from tests.tiny_models import make_model
 from tests.trainer_runs import assert_same, run_processes, weights

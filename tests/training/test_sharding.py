@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, Trainer
 
 from hf_targets.training.averaging import ExponentialAverage
-from tests import diffusion_training
-from tests.mdlm_models import make_mdlm
+from tests.masked_diffusion import training as diffusion_training
+from tests.masked_diffusion.models import make_mdlm
 from tests.multitoken import test_trainer as test_multitoken
 from tests.phrases import test_trainer as test_phrases
 from tests.tiny_models import make_dynamic_model, make_model

@@ -5,8 +5,8 @@ import torch
 
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.masked_diffusion.sampling.samplers import SAMPLERS, make_sampler
+from tests.masked_diffusion.models import make_mdlm
 from tests.masked_diffusion.sampling.denoisers import MASK, Product, sample
-from tests.mdlm_models import make_mdlm
 
 
 @dataclass(frozen=True)

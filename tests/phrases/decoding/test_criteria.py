@@ -9,7 +9,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from hf_targets.phrases.decoding.criteria import MaxNewStaticTokens, phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
-from tests.phrase_models import WORDS, vocabulary_of
+from tests.phrases.models import WORDS, vocabulary_of
 from tests.tiny_models import VOCAB
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=40)

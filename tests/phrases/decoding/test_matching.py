@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets.phrases.decoding.matching import PhraseLookup
-from tests.phrase_models import vocabulary_of
+from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=60)

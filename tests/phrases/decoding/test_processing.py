@@ -8,7 +8,7 @@ from transformers.generation import logits_process as theirs
 
 from hf_targets.phrases.decoding.expansion import Expansion
 from hf_targets.phrases.decoding.processing import PhraseProcessors, phrase_processors
-from tests.phrase_models import vocabulary_of
+from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=40)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
-from tests.phrase_models import make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=40)

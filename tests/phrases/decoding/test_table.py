@@ -5,7 +5,7 @@ import torch
 
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.retrieval.vector_index import PhraseIndex
-from tests.phrase_models import vocabulary_of
+from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 
 DIM = 8

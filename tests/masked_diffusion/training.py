@@ -9,7 +9,7 @@ from hf_targets.masked_diffusion.perplexity_bound import PerplexityBound, perple
 from hf_targets.masked_diffusion.trainer import DiffusionTrainer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.noise import mask_tokens
-from tests.mdlm_models import MASK, clean_ids, make_mdlm
+from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
 from tests.trainer_runs import SHORT
 
 

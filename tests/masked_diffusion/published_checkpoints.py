@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hf_targets import MdlmForMaskedDiffusion
-from tests.mdlm_models import make_mdlm
+from tests.masked_diffusion.models import make_mdlm
 
 FREQUENCIES = "backbone.rotary_emb.inv_freq"
 
