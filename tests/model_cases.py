@@ -126,7 +126,7 @@ def _generate_phrases(model: Any) -> list[Tensor]:
 
 def _generate_with_heads(model: Any) -> list[Tensor]:
     ways: list[dict[str, Any]] = [{}, {"draft_tokens": 2}]
-    if not model.config.own_outputs:
+    if not model.config.separate_output_heads:
         ways.append({"ensemble_weight": 0.3})
     return [model.generate(token_ids(2, 9), **way, **FIVE) for way in ways]
 
@@ -156,7 +156,7 @@ _READ_SEGMENTS = ("gpt2", "gpt_neo")
 
 
 def _causal_case(family: str, kind: str) -> ModelCase:
-    phrases, own_outputs, reformer = kind == "phrases", kind == "own_outputs", family == "reformer"
+    phrases, separate_output_heads, reformer = kind == "phrases", kind == "separate_output_heads", family == "reformer"
     settings = {"kl_direction": "reverse"} if phrases else {"loss_weight": 0.3}
     refuses = {} if family in _READ_SEGMENTS else {"token_type_ids": "does not generate from token_type_ids; leave it"}
     if reformer:
@@ -167,7 +167,7 @@ def _causal_case(family: str, kind: str) -> ModelCase:
             "rows": "phrases of the other rows are negatives of each",
             "one graph": "which rows its losses read depends on values",
         }
-    if own_outputs:
+    if separate_output_heads:
         lacks["resizing"] = "heads with output matrices of their own keep their vocabulary"
 
     def compiled() -> tuple[Any, list[Batch]]:
@@ -187,7 +187,7 @@ def _causal_case(family: str, kind: str) -> ModelCase:
         part_weights=_weights_of_phrases if phrases else _weights_of_heads,
         settings=settings,
         sizes={name: getattr(CONFIGS[family](), name) for name in SIZES},
-        options={} if phrases or own_outputs else {"ensemble_weight": 0.3},
+        options={} if phrases or separate_output_heads else {"ensemble_weight": 0.3},
         wraps=lambda: make_backbone(family),
         pipelines=("text-generation", "feature-extraction"),
         compiled=compiled if (family, kind) in COMPILED else None,
@@ -238,7 +238,9 @@ CASES = {
     **{f"difference-{family}": _causal_case(family, "difference") for family in FAMILIES},
     **{f"phrases-{family}": _causal_case(family, "phrases") for family in FAMILIES},
     **{f"embedding-{family}": _causal_case(family, "embedding") for family in ("gpt_neo", "llama")},
-    **{f"own_outputs-{family}": _causal_case(family, "own_outputs") for family in ("gpt2", "llama")},
+    **{
+        f"separate_output_heads-{family}": _causal_case(family, "separate_output_heads") for family in ("gpt2", "llama")
+    },
     # heads that read embeddings, whose width is not that of the output matrix in the last two
     **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt", "reformer")},
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},

@@ -13,7 +13,7 @@ from hf_targets import (
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
 )
-from tests.phrase_models import random_vocabulary
+from tests.phrases.models import random_vocabulary
 from tests.tiny_models import VOCAB, make_backbone, token_ids
 
 

@@ -10,7 +10,7 @@ import torch
 import hf_targets
 from hf_targets.moved import _MODULES, moved_name, new_place
 from hf_targets.phrases.vocabulary.store import PhraseStore
-from tests.mdlm_models import make_mdlm
+from tests.masked_diffusion.models import make_mdlm
 
 PLACES = ("hf_targets.multitoken", "hf_targets.training")  # of arguments: now, then
 OLD = [

@@ -41,7 +41,7 @@ def make_model(family: str = "gpt_neo", seed: int = 0, **config) -> MultiTokenFo
     """Return heads on a tiny backbone."""
     kinds = {
         "conditional": {"target": "difference", "head": "conditional"},
-        "own_outputs": {"target": "embedding", "own_outputs": True},
+        "separate_output_heads": {"target": "embedding", "separate_output_heads": True},
     }
     config |= kinds.get(config.get("target", ""), {})
     return MultiTokenForCausalLM.from_base(make_backbone(family, seed), **{"ngram_size": 4, **config}).eval()
@@ -85,7 +85,7 @@ def phrase_batch(num_rows: int = 3, time: int = 15, seed: int = 3, **settings) -
     return make_collator(seed, **settings)(features)
 
 
-KINDS = (*TARGETS, "own_outputs", "phrases")
+KINDS = (*TARGETS, "separate_output_heads", "phrases")
 
 
 def make_any(family: str, kind: str) -> PreTrainedModel:

@@ -9,7 +9,11 @@ from tests.model_cases import parametrized
 CPU = torch.device("cpu")
 every_kind = parametrized(  # of heads and encoders, on tied and untied output matrices
     [
-        *(f"{kind}-{family}" for kind in ("difference", "phrases", "own_outputs") for family in ("gpt2", "llama")),
+        *(
+            f"{kind}-{family}"
+            for kind in ("difference", "phrases", "separate_output_heads")
+            for family in ("gpt2", "llama")
+        ),
         "embedding-llama",
         "conditional-gpt2",
         "mdlm-plain",

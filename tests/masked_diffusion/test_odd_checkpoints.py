@@ -206,7 +206,7 @@ def test_tensors_are_read_beside_objects_of_classes_that_are_not_there(tmp_path)
     file = save_with_objects(checkpoint(model, hyper_parameters=hyper_parameters()), tmp_path / "last.ckpt")
     content = read_training_checkpoint(file)
     assert content["global_step"] == 7
-    for name, tensor in make_mdlm(seed=1).to_original().items():
+    for name, tensor in make_mdlm(seed=1).to_published().items():
         assert torch.equal(content["state_dict"][name], tensor)
     config = content["hyper_parameters"]["config"]
     assert isinstance(config, StandIn) and type(config).__name__ == "DictConfig"

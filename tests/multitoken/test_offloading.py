@@ -20,7 +20,7 @@ def test_heads_made_on_an_offloaded_base_are_real_and_fit_its_weights(family):
     heads = []
     for base in (whole, offloaded):
         torch.manual_seed(1)
-        model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", own_outputs=True)
+        model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", separate_output_heads=True)
         heads.append(model.heads.state_dict())
     assert not any(tensor.is_meta for tensor in heads[1].values())
     assert_same(heads[1], heads[0])
