@@ -50,6 +50,7 @@ from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
+from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
 from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
 from .phrases.mining.miners import MINERS as MINERS
@@ -59,7 +60,6 @@ from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
-from .retrieval.vector_index import PhraseIndex as PhraseIndex
 from .training.lora import add_lora as add_lora
 
 __version__: str

@@ -61,7 +61,7 @@ _MODULES = {
     "figures.curve_steps": "masked_diffusion.curve_figure",
     "figures.phrase_highlighting": "phrases.highlighting",
     "retrieval.phrase_lists": "retrieval.inverted_lists",
-    "retrieval.phrases": "retrieval.vector_index",
+    "retrieval.phrases": "phrases.index",
     "training.diffusion": "masked_diffusion.trainer",
     "training.draft_heads": "multitoken.draft_heads",
     "training.multitoken": "multitoken.trainer",
@@ -75,11 +75,12 @@ _MODULES = {
 }
 
 _NAMES = {
+    "retrieval.vector_index": {"PhraseIndex": "phrases.index"},
     "training.arguments": {
         "DiffusionTrainingArguments": "masked_diffusion.arguments",
         "DynamicVocabTrainingArguments": "phrases.arguments",
         "MultiTokenTrainingArguments": "multitoken.arguments",
-    }
+    },
 }
 """Names that left a module which stays."""
 

@@ -47,6 +47,12 @@ def test_arguments_of_targets_are_found_where_pickles_name_them():
     assert DiffusionTrainingArguments is hf_targets.DiffusionTrainingArguments
 
 
+def test_an_index_of_phrases_is_found_in_the_module_of_vectors():
+    with pytest.warns(DeprecationWarning, match=r"retrieval\.vector_index\.PhraseIndex is hf_targets\.PhraseIndex now"):
+        from hf_targets.retrieval.vector_index import PhraseIndex
+    assert PhraseIndex is hf_targets.PhraseIndex
+
+
 def test_training_arguments_that_were_pickled_then_are_read(tmp_path):
     args = hf_targets.MultiTokenTrainingArguments(str(tmp_path), use_cpu=True, head_warmup_steps=3)
     now, then = (f"{module}.arguments\nMultiTokenTrainingArguments".encode() for module in PLACES)

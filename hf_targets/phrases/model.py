@@ -32,13 +32,13 @@ from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
 from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_fingerprint
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
+from hf_targets.phrases.index import PhraseIndex
 from hf_targets.phrases.interleaved_losses import interleaved_losses
 from hf_targets.phrases.loss import phrase_loss, token_loss
 from hf_targets.phrases.phrase_batch import PhraseBatch
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.tokenization import tokenizer_fingerprint
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.retrieval.vector_index import PhraseIndex
 
 Phrases = PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable
 

@@ -11,13 +11,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.extras import require
 from hf_targets.retrieval.text_vectors import Pooling, text_encoder
+from hf_targets.retrieval.vector_index import VectorIndex
 
 _QUERIES_AT_ONCE = 64
 
 
 class _Scorer(Protocol):
     def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the highest scores and their documents' places, both (queries, k), highest first."""
+        """Return the highest scores and their documents' numbers, both (queries, k), highest first."""
         ...
 
 
@@ -131,20 +132,19 @@ class _Dense:
     def __init__(
         self, texts: list[str], encode: Callable[[list[str]], Tensor], encode_queries: Callable[[list[str]], Tensor]
     ) -> None:
-        vectors = _vectors(encode, texts)
+        self._index = VectorIndex.build(_vectors(encode, texts))
         self._encode_queries = encode_queries
-        self._index = require("faiss", extra="phrases").IndexFlatIP(vectors.shape[1])
-        self._index.add(vectors)
 
     def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what FAISS finds for the queries' vectors."""
+        """Return the highest inner products of vectors."""
         vectors = _vectors(self._encode_queries, queries)
-        if vectors.shape[1] != self._index.d:
+        if vectors.shape[1] != self._index.dim:
             raise ValueError(
-                f"queries must have vectors as wide as the documents', {self._index.d}, got {vectors.shape[1]}; use "
+                f"queries must have vectors as wide as the documents', {self._index.dim}, got {vectors.shape[1]}; use "
                 f"encoders that were trained together"
             )
-        return self._index.search(vectors, k)
+        scores, numbers = self._index.search(vectors, k)
+        return scores.numpy(), numbers.numpy()
 
 
 class _Lexical:
@@ -173,7 +173,7 @@ def _texts_of(documents: Mapping[str, str]) -> list[str]:
     return list(documents.values())
 
 
-def _vectors(encode: Callable[[list[str]], Tensor], texts: list[str]) -> np.ndarray:
+def _vectors(encode: Callable[[list[str]], Tensor], texts: list[str]) -> Tensor:
     vectors = encode(texts).detach().to("cpu", torch.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.isfinite().all():
         finite = "finite" if vectors.isfinite().all() else "not finite"
@@ -181,4 +181,4 @@ def _vectors(encode: Callable[[list[str]], Tensor], texts: list[str]) -> np.ndar
             f"encode must return finite vectors (texts, dim) for {len(texts)} texts, got shape "
             f"{tuple(vectors.shape)}, {finite}"
         )
-    return vectors.contiguous().numpy()
+    return vectors

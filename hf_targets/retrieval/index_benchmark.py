@@ -1,6 +1,6 @@
-"""The whole product with a phrase table beside searches of an index: recall, time, bytes, building.
+"""The product with a whole table compared with searches of an index: recall, time, bytes, time to build.
 
-`clustered_embeddings` makes a table to try them on: embeddings stand in clusters around random directions, all share a
+`clustered_embeddings` makes a table to measure on: embeddings lie in clusters around random directions, all share a
 vector, and lengths differ (log-normal, sigma .25). A query points near one of them.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.markdown import markdown_table
-from hf_targets.retrieval.vector_index import PhraseIndex
+from hf_targets.retrieval.vector_index import VectorIndex
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class IndexSpeed:
 
 
 def clustered_embeddings(
-    num_phrases: int, dim: int, num_queries: int, *, cluster_size: int = 64, seed: int = 0
+    num_vectors: int, dim: int, num_queries: int, *, cluster_size: int = 64, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Return embeddings (phrases, dim) in clusters, and queries (queries, dim) that point near some of them."""
+    """Return embeddings (vectors, dim) in clusters, and queries (queries, dim) that point near some of them."""
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(max(1, num_phrases // cluster_size), dim, generator=generator)
+    centres = torch.randn(max(1, num_vectors // cluster_size), dim, generator=generator)
     centres += 0.5 * torch.randn(dim, generator=generator)
-    embeddings = torch.randn(num_phrases, dim, generator=generator)
+    embeddings = torch.randn(num_vectors, dim, generator=generator)
     for block in embeddings.split(65536):
         block += centres[torch.randint(len(centres), (len(block),), generator=generator)]
         block *= torch.exp(0.25 * torch.randn(len(block), 1, generator=generator)) / dim**0.5
-    near = embeddings[torch.randint(num_phrases, (num_queries,), generator=generator)]
+    near = embeddings[torch.randint(num_vectors, (num_queries,), generator=generator)]
     queries = 8 * torch.nn.functional.normalize(near, dim=1)
     return embeddings, queries + 0.3 * torch.randn(num_queries, dim, generator=generator)
 
@@ -67,7 +67,7 @@ def compare_indexes(embeddings: Tensor, queries: Tensor, k: int, probe_shares: S
     ]
     for mode in ("exact", "ivf"):
         start = time.perf_counter()
-        index = PhraseIndex.build(embeddings, mode=mode)
+        index = VectorIndex.build(embeddings, mode=mode)
         seconds = time.perf_counter() - start
         counts = (
             [None] if index.num_lists is None else [max(1, round(share * index.num_lists)) for share in probe_shares]
@@ -77,7 +77,7 @@ def compare_indexes(embeddings: Tensor, queries: Tensor, k: int, probe_shares: S
     return speeds
 
 
-def _speed_of(index: PhraseIndex, queries: Tensor, k: int, num_probes: int | None, build_seconds: float) -> IndexSpeed:
+def _speed_of(index: VectorIndex, queries: Tensor, k: int, num_probes: int | None, build_seconds: float) -> IndexSpeed:
     one = [lambda row=row: index.search(row, k, num_probes=num_probes) for row in queries[:, None]]
     return IndexSpeed(
         index.mode if num_probes is None else f"{index.mode}, {num_probes} of {index.num_lists} lists",

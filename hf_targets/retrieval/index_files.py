@@ -1,4 +1,4 @@
-"""A FAISS index on disk, with a JSON file that tells what it was built with and the hash of its file."""
+"""A FAISS index on disk, with a JSON file of the settings that it was built with and the hash of its file."""
 
 import hashlib
 import json
@@ -11,19 +11,23 @@ from hf_targets.extras import require
 from hf_targets.files import written_together
 
 _VERSION = 1
-_INDEX, _SETTINGS = "phrase_index.faiss", "phrase_index.json"
 _KEYS = {"mode", "dim", "count", "num_probes", "fingerprint", "sha256"}
 
 
-def write_index(folder: str | os.PathLike[str], index: Any, settings: Mapping[str, Any]) -> None:
-    """Write `index` and its `settings` to `folder`, made if missing; a failure leaves what was there."""
-    with written_together(folder, _INDEX, _SETTINGS) as unfinished:
-        require("faiss", extra="phrases").write_index(index, str(unfinished / _INDEX))
-        told = {"version": _VERSION, **settings, "sha256": _sha256(unfinished / _INDEX)}
-        (unfinished / _SETTINGS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+def write_index(folder: str | os.PathLike[str], name: str, index: Any, settings: Mapping[str, Any]) -> None:
+    """Write `index` and its `settings` to `folder`, made if missing; a failure leaves what was there.
+
+    Args:
+        name: Of both files, without their endings.
+    """
+    index_file, settings_file = _file_names(name)
+    with written_together(folder, index_file, settings_file) as unfinished:
+        require("faiss", extra="phrases").write_index(index, str(unfinished / index_file))
+        told = {"version": _VERSION, **settings, "sha256": _sha256(unfinished / index_file)}
+        (unfinished / settings_file).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
-def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+def read_index(folder: str | os.PathLike[str], name: str, fingerprint: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
     """Return the index in `folder` and its settings, if they are whole and have this `fingerprint`.
 
     Raises:
@@ -31,7 +35,7 @@ def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -
             fingerprint differs.
     """
     faiss = require("faiss", extra="phrases")
-    path, settings_path = Path(folder, _INDEX), Path(folder, _SETTINGS)
+    path, settings_path = (Path(folder, file) for file in _file_names(name))
     settings = _read_settings(settings_path)
     wanted, built_with = dict(fingerprint), settings["fingerprint"]
     if wanted != built_with:
@@ -64,9 +68,13 @@ def read_index(folder: str | os.PathLike[str], fingerprint: Mapping[str, str]) -
     return index, settings
 
 
+def _file_names(name: str) -> tuple[str, str]:
+    return f"{name}.faiss", f"{name}.json"
+
+
 def _read_settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ValueError(f"{path} is missing; give the folder that PhraseIndex.save wrote")
+        raise ValueError(f"{path} is missing; give the folder that save wrote")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

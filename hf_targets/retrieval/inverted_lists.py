@@ -1,4 +1,4 @@
-"""Phrase embeddings in lists by direction, so that a search looks through a few lists instead of the whole table."""
+"""Vectors in lists by direction, so that a search looks through a few lists instead of the whole table."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ _POINTS_PER_LIST, _ROUNDS = 64, 10  # of k-means
 
 
 def default_num_lists(count: int) -> int:
-    """Return twice the square root of the number of phrases, at most as many lists as phrases."""
+    """Return twice the square root of the number of vectors, at most as many lists as vectors."""
     return min(count, round(2 * count**0.5))
 
 
 def build_lists(vectors: Tensor, num_lists: int, seed: int) -> Any:
-    """Return a FAISS inverted file of float32 `vectors` (phrases, dim), lists by direction from the mean of all.
+    """Return a FAISS inverted file of float32 `vectors` (vectors, dim), lists by direction from the mean of all.
 
-    A vector that all embeddings share adds the same to all scores of a query: without it the order is the same, and the
-    directions spread. Lists are by direction alone, as distances put all the short vectors together and scatter the
-    long ones, those that a query finds. A list's centroid is the mean of what it holds, lengths included, so that the
-    lists with the highest mean inner product are probed.
+    The mean of all vectors adds the same number to all scores of a query: without it the order is the same, and the
+    directions spread. Lists are by direction alone, because distances would put all short vectors together and scatter
+    the long ones, which queries find most often. A list's centroid is the mean of its vectors, lengths included, so
+    that a search probes the lists with the highest mean inner product.
     """
     faiss = require("faiss", extra="phrases")
     count, dim = vectors.shape

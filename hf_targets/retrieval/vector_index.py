@@ -1,30 +1,34 @@
-"""The phrases of a large table that a hidden state scores highest, without the product with the whole table."""
+"""The vectors of a large table with the highest inner products with a query, by FAISS, in memory or in files."""
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hf_targets.extras import require
+from hf_targets.moved import moved_name
 from hf_targets.retrieval.index_files import read_index, write_index
 from hf_targets.retrieval.inverted_lists import build_lists, default_num_lists
 
 Mode = Literal["exact", "ivf"]
-_ROWS, _SLOTS = 256, 65536  # of a block of the exact product: at most 64 MiB of scores
+_QUERIES, _VECTORS = 256, 65536  # of a block of the exact product: at most 64 MiB of scores
 
 
-class PhraseIndex:
-    """Inner-product search over phrase embeddings; safe to read from several threads at once.
+class VectorIndex:
+    """Inner-product search over vectors; safe to read from several threads at once.
 
-    `exact` takes the product with the whole table, in blocks. `ivf` cuts the table into lists of phrases that point the
-    same way and looks through `num_probes` of them, those with the highest mean inner product with the query: it may
-    miss phrases, but scores are exact inner products in both modes, since embeddings are kept as they are, in float32.
+    Mode `exact` computes the product with the whole table, in blocks. Mode `ivf` cuts the table into lists of vectors
+    that point the same way and searches `num_probes` of them, those with the highest mean inner product with the query.
+    It may miss vectors. Scores are exact inner products in both modes: the index keeps vectors as they are, in float32.
 
-    Made by `build` or `load`. Slot s is row s of the embeddings that `build` was given, of which the index has a copy.
+    Made by `build` or `load`. Row r of the embeddings that `build` was given has the number r; the index has a copy.
     """
+
+    file_name: ClassVar[str] = "vector_index"
+    """Name of the two files of a saved index, without their endings .faiss and .json."""
 
     def __init__(self, index: Any, mode: Mode, num_probes: int | None, fingerprint: Mapping[str, str]) -> None:
         self._index = index
@@ -42,12 +46,12 @@ class PhraseIndex:
         num_probes: int | None = None,
         fingerprint: Mapping[str, str] | None = None,
         seed: int = 0,
-    ) -> "PhraseIndex":
-        """Return an index of `embeddings` (phrases, dim), taken as float32.
+    ) -> Self:
+        """Return an index of `embeddings` (vectors, dim), taken as float32.
 
         Args:
             mode: `exact`, or `ivf` for tables so large that the whole product takes too long.
-            num_lists: Lists of `ivf`; None: twice the square root of the number of phrases.
+            num_lists: Lists of `ivf`; None: twice the square root of the number of vectors.
             num_probes: Lists that a search of `ivf` looks through, unless it says otherwise; None: a 32nd of them.
             fingerprint: What the embeddings depend on (encoder, vocabulary), each by a name and a value that changes
                 with it; `load` takes the same values only.
@@ -60,7 +64,7 @@ class PhraseIndex:
         vectors = _matrix("embeddings", embeddings)
         count, dim = vectors.shape
         if count < 1 or dim < 1:
-            raise ValueError(f"embeddings need a phrase and a dimension, got shape {tuple(vectors.shape)}")
+            raise ValueError(f"embeddings need a vector and a dimension, got shape {tuple(vectors.shape)}")
         if mode == "exact":
             if num_lists is not None or num_probes is not None:
                 raise ValueError(f"mode='exact' has no lists, got {num_lists=} and {num_probes=}; leave them out")
@@ -69,7 +73,7 @@ class PhraseIndex:
         elif mode == "ivf":
             num_lists = default_num_lists(count) if num_lists is None else num_lists
             if not 1 <= num_lists <= count:
-                raise ValueError(f"num_lists must be in [1, {count}] for {count} phrases, got {num_lists}")
+                raise ValueError(f"num_lists must be in [1, {count}] for {count} vectors, got {num_lists}")
             num_probes = -(-num_lists // 32) if num_probes is None else num_probes
             if not 1 <= num_probes <= num_lists:
                 raise ValueError(f"num_probes must be in [1, {num_lists}] for {num_lists} lists, got {num_probes}")
@@ -98,50 +102,50 @@ class PhraseIndex:
         return self.bytes_needed(len(self), self.dim, num_lists=self.num_lists)
 
     @staticmethod
-    def bytes_needed(num_phrases: int, dim: int, *, num_lists: int | None = None) -> int:
+    def bytes_needed(num_vectors: int, dim: int, *, num_lists: int | None = None) -> int:
         """Return about how many bytes an index would take, with lists or (None) exact; building `ivf` takes more.
 
-        >>> PhraseIndex.bytes_needed(1_000_000, 768)
+        >>> VectorIndex.bytes_needed(1_000_000, 768)
         3072000000
         """
-        lists = 0 if num_lists is None else num_lists * dim * 4 + num_phrases * 8
-        return num_phrases * dim * 4 + lists
+        lists = 0 if num_lists is None else num_lists * dim * 4 + num_vectors * 8
+        return num_vectors * dim * 4 + lists
 
     @torch.no_grad()
-    def search(self, hidden: Tensor, k: int, *, num_probes: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the `k` highest scores and their slots, both (rows, k), highest first, on the device of `hidden`.
+    def search(self, queries: Tensor, k: int, *, num_probes: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the `k` highest scores and the numbers of their vectors, both (rows, k), highest first.
 
-        Every entry is a phrase of the table: of more than there are, all are returned, and where the lists that were to
-        be looked through hold fewer than `k`, more lists are.
+        With fewer than `k` vectors in the index all are returned. Where the probed lists hold fewer than `k`, further
+        lists are searched, so that every entry is a vector of the index.
 
         Args:
-            hidden: Queries (rows, dim) of any float type; the product is in float32.
-            num_probes: Lists to look through instead of the index's own number.
+            queries: (rows, dim), of any float type; the product is in float32. The results are on their device.
+            num_probes: Lists to search instead of the index's own number.
         Raises:
-            ValueError: If `hidden` is not a finite float matrix of the index's width, `k` is below 1, or `num_probes`
+            ValueError: If `queries` is not a finite float matrix of the index's width, `k` is below 1, or `num_probes`
                 is out of range or given in mode `exact`.
         """
-        queries = _matrix("hidden", hidden)
-        if queries.shape[1] != self.dim:
-            raise ValueError(f"hidden must be as wide as the index, {self.dim}, got shape {tuple(hidden.shape)}")
+        vectors = _matrix("queries", queries)
+        if vectors.shape[1] != self.dim:
+            raise ValueError(f"queries must be as wide as the index, {self.dim}, got shape {tuple(queries.shape)}")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         k = min(k, len(self))
         if self.mode == "exact":
             if num_probes is not None:
                 raise ValueError(f"mode='exact' has no lists to probe, got {num_probes=}; leave it out")
-            scores, slots = self._search_all(queries, k)
+            scores, numbers = self._search_all(vectors, k)
         else:
             num_probes = self.num_probes if num_probes is None else num_probes
             if num_probes is None or not 1 <= num_probes <= self._index.nlist:
                 raise ValueError(f"num_probes must be in [1, {self._index.nlist}], got {num_probes}")
-            scores, slots = map(torch.from_numpy, self._search_lists(queries.numpy(), k, num_probes))
-        return scores.to(hidden.device), slots.to(hidden.device)
+            scores, numbers = map(torch.from_numpy, self._search_lists(vectors.numpy(), k, num_probes))
+        return scores.to(queries.device), numbers.to(queries.device)
 
     def recall(self, queries: Tensor, k: int, *, num_probes: int | None = None) -> float:
         """Return the share, in [0, 1], of the exact top `k` of each query (rows, dim) that `search` finds.
 
-        Of phrases that tie for the last place, any is right.
+        Any of the vectors that tie for rank `k` counts as right.
 
         Raises:
             ValueError: As `search`, or if there is no query.
@@ -155,16 +159,16 @@ class PhraseIndex:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index and a JSON file of its settings to `folder`, made if missing; a failure leaves what was."""
         settings = {"mode": self.mode, "dim": self.dim, "count": len(self), "num_probes": self.num_probes}
-        write_index(folder, self._index, {**settings, "fingerprint": self.fingerprint})
+        write_index(folder, self.file_name, self._index, {**settings, "fingerprint": self.fingerprint})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> "PhraseIndex":
+    def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> Self:
         """Return the index that `save` wrote to `folder`, if `fingerprint` is the one it was built with.
 
         Raises:
             ValueError: If a file is missing, truncated, altered or of another version, or the fingerprint differs.
         """
-        index, settings = read_index(folder, fingerprint or {})
+        index, settings = read_index(folder, cls.file_name, fingerprint or {})
         return cls(index, settings["mode"], settings["num_probes"], settings["fingerprint"])
 
     def _search_all(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -173,37 +177,41 @@ class PhraseIndex:
         flat = faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.dim)
         table = torch.from_numpy(flat).view(len(self), self.dim)
         results = []
-        for rows in queries.split(_ROWS):
+        for rows in queries.split(_QUERIES):
             best = (rows.new_empty(len(rows), 0), rows.new_empty(len(rows), 0, dtype=torch.int64))
-            for start in range(0, len(table), _SLOTS):
+            for start in range(0, len(table), _VECTORS):
                 with torch.autocast("cpu", enabled=False):
-                    scores = rows @ table[start : start + _SLOTS].T
-                scores, slots = scores.topk(min(k, scores.shape[1]), dim=1)
-                scores, slots = torch.cat([best[0], scores], dim=1), torch.cat([best[1], slots + start], dim=1)
+                    scores = rows @ table[start : start + _VECTORS].T
+                scores, numbers = scores.topk(min(k, scores.shape[1]), dim=1)
+                scores, numbers = torch.cat([best[0], scores], dim=1), torch.cat([best[1], numbers + start], dim=1)
                 order = scores.topk(min(k, scores.shape[1]), dim=1).indices
-                best = (scores.gather(1, order), slots.gather(1, order))
+                best = (scores.gather(1, order), numbers.gather(1, order))
             results.append(best)
-        scores, slots = zip(*results, strict=True)
-        return torch.cat(scores), torch.cat(slots)
+        scores, numbers = zip(*results, strict=True)
+        return torch.cat(scores), torch.cat(numbers)
 
     def _search_lists(self, queries: np.ndarray, k: int, num_probes: int) -> tuple[np.ndarray, np.ndarray]:
         faiss = require("faiss", extra="phrases")
         # arguments of the call, not attributes of the index, which other threads read
-        scores, slots = self._index.search(queries, k, params=faiss.SearchParametersIVF(nprobe=num_probes))
-        short = np.flatnonzero(slots[:, -1] < 0) if len(slots) else []
+        scores, numbers = self._index.search(queries, k, params=faiss.SearchParametersIVF(nprobe=num_probes))
+        short = np.flatnonzero(numbers[:, -1] < 0) if len(numbers) else []
         if len(short):
             if num_probes == self._index.nlist:
-                raise ValueError("inner products must be finite in float32, and some are not; scale hidden down")
+                raise ValueError("inner products must be finite in float32, and some are not; scale queries down")
             more = min(4 * num_probes, self._index.nlist)
-            scores[short], slots[short] = self._search_lists(queries[short], k, more)
-        return scores, slots
+            scores[short], numbers[short] = self._search_lists(queries[short], k, more)
+        return scores, numbers
 
 
 def _matrix(name: str, values: Tensor) -> Tensor:
     if values.ndim != 2 or not values.is_floating_point():
         raise ValueError(f"{name} must be a float matrix, got {values.dtype} of shape {tuple(values.shape)}")
     matrix = values.detach().to("cpu", torch.float32).contiguous()
-    if not all(block.isfinite().all() for block in matrix.split(_SLOTS)):
+    if not all(block.isfinite().all() for block in matrix.split(_VECTORS)):
         row = next(row for row, vector in enumerate(matrix) if not vector.isfinite().all())
         raise ValueError(f"{name} must be finite, got NaN or infinity in row {row}; look for an overflow before it")
     return matrix
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from hf_targets import DynamicVocabForCausalLM, PhraseIndex, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets.retrieval.vector_index import VectorIndex
 from tests.tiny_models import make_backbone
 
 pytest.importorskip("faiss")
@@ -23,6 +24,7 @@ def make_vocabulary():
 def test_a_saved_index_of_all_phrases_generates_what_the_table_does(tmp_path):
     model, vocabulary = make_model(), make_vocabulary()
     model.index_phrases(vocabulary).save(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"phrase_index.faiss", "phrase_index.json"}
     index = PhraseIndex.load(tmp_path, fingerprint=model.phrase_fingerprint(vocabulary))
     ids = torch.tensor([[30, 31, 32]])
     given = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -43,6 +45,8 @@ def test_an_index_of_another_encoder_or_other_phrases_is_refused(tmp_path):
     for fingerprint in (make_model(seed=1).phrase_fingerprint(vocabulary), None):
         with pytest.raises(ValueError, match="phrase encoder"):
             PhraseIndex.load(tmp_path, fingerprint=fingerprint)
+    with pytest.raises(ValueError, match=r"vector_index\.json is missing"):
+        VectorIndex.load(tmp_path)
     vocabulary.add_token_ids([[70, 71]])
     with pytest.raises(ValueError, match="phrases"):
         PhraseIndex.load(tmp_path, fingerprint=model.phrase_fingerprint(vocabulary))

@@ -13,7 +13,7 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
 class PhraseSearch(Protocol):
-    """Finds the phrases with the largest inner products; `retrieval.vector_index.PhraseIndex` is one."""
+    """Finds the phrases with the largest inner products; `phrases.index.PhraseIndex` is one."""
 
     def __len__(self) -> int:
         """Return how many slots it has."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_targets.phrases.decoding.table import PhraseTable
-from hf_targets.retrieval.vector_index import PhraseIndex
+from hf_targets.phrases.index import PhraseIndex
 from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 
