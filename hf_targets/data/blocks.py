@@ -4,21 +4,13 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.offsets import encode
+from hf_targets.data.token_rows import NUM_WORDS, ROWS_AT_ONCE, check_fills_a_block, rows_of, text_batches
 from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
-
-_ROWS_AT_ONCE = 1000
-_COLUMNS = Features(
-    {
-        "input_ids": List(Value("int64")),
-        "attention_mask": List(Value("int64")),
-        "labels": List(Value("int64")),
-        "num_words": Value("int64"),
-    }
-)
 
 
 def pack_blocks(
@@ -60,19 +52,8 @@ def pack_blocks(
     """
     if block_size < 2:
         raise ValueError(f"block_size must be at least 2, one token to read and one to predict, got {block_size}")
-    if "text" not in texts.column_names:
-        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"counting words takes the character offsets of a fast tokenizer, and {type(tokenizer).__name__} "
-            f"is a slow one; load it with AutoTokenizer, or convert it"
-        )
     ids, words = _ids_and_words(texts, tokenizer, line_ends)
-    if len(ids) < block_size:
-        raise ValueError(
-            f"a text must fill one block, and {len(ids)} tokens do not fill {block_size}; "
-            f"give a longer text or lower block_size"
-        )
+    check_fills_a_block(len(ids), block_size)
     pad_id = next((id_ for id_ in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
     stride = block_size - 1
     num_blocks = -(-(len(ids) - 1) // stride)
@@ -86,9 +67,9 @@ def pack_blocks(
         "input_ids": blocks(ids, pad_id),
         "attention_mask": blocks(np.ones_like(ids), 0),
         "labels": blocks(ids, IGNORED),
-        "num_words": np.pad(words, padding)[1:].reshape(num_blocks, stride).sum(axis=1),
+        NUM_WORDS: np.pad(words, padding)[1:].reshape(num_blocks, stride).sum(axis=1),
     }
-    return Dataset.from_dict(columns, features=_COLUMNS)
+    return rows_of(columns)
 
 
 def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
@@ -98,7 +79,7 @@ def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
         ValueError: If an id is negative, other than a label of -100, or `vocab_size` or more.
     """
     columns = [name for name in ("input_ids", "labels") if name in dataset.column_names]
-    for rows in dataset.select_columns(columns).with_format("numpy").iter(_ROWS_AT_ONCE):
+    for rows in dataset.select_columns(columns).with_format("numpy").iter(ROWS_AT_ONCE):
         for name, lists in cast(dict[str, np.ndarray], rows).items():
             ids = np.concatenate(lists)
             if name == "labels":
@@ -118,7 +99,7 @@ def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
 
 def has_token(dataset: Dataset, column: str, token_id: int) -> bool:
     """Return whether any row of a column of lists holds a token."""
-    batches = dataset.select_columns([column]).with_format("numpy").iter(_ROWS_AT_ONCE)
+    batches = dataset.select_columns([column]).with_format("numpy").iter(ROWS_AT_ONCE)
     return any((np.concatenate(cast(dict[str, np.ndarray], rows)[column]) == token_id).any() for rows in batches)
 
 
@@ -129,17 +110,12 @@ def _ids_and_words(
     empty = np.zeros(0, np.int64)
     ids, ends, starts = [empty], [empty], [empty]
     num_characters = 0
-    for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
-        batch = cast(dict[str, list[str]], rows)["text"]
-        encoded = tokenizer(
-            batch, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True, verbose=False
-        )
-        batch_ids = np.fromiter(chain.from_iterable(encoded["input_ids"]), np.int64)
-        offsets = np.fromiter(chain.from_iterable(chain.from_iterable(encoded["offset_mapping"])), np.int64)
+    for batch in text_batches(texts, tokenizer):
+        batch_ids, offsets = encode(batch, tokenizer)
         row_starts = np.cumsum([0] + [len(text) for text in batch])[:-1]
-        spans = offsets.reshape(-1, 2) + np.repeat(row_starts, [len(row) for row in encoded["input_ids"]])[:, None]
-        ids.append(batch_ids)
-        ends.append(num_characters + spans[:, 1])
+        row_ends = np.fromiter((end for row in offsets for _, end in row), np.int64)
+        ids.append(np.fromiter(chain.from_iterable(batch_ids), np.int64))
+        ends.append(num_characters + row_ends + np.repeat(row_starts, list(map(len, batch_ids))))
         starts.append(num_characters + word_starts(batch, line_ends=line_ends))
         num_characters += sum(map(len, batch))
 

@@ -19,6 +19,8 @@ from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.offsets import check_fast
+from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
 
@@ -100,16 +102,16 @@ def perplexity_of_blocks(
         batch_size: Blocks in one forward pass.
     Raises:
         ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more tokens
-            than the model has positions.
+            than the model has positions, or some blocks have `num_words` and others lack it.
     """
     rows, words = [], []
     for index, block in enumerate(blocks):
         rows.append(row_of_block(block, index))
-        words.append(block.get("num_words"))
+        words.append(block.get(NUM_WORDS))
+    num_words = sum_of_words(words)
     nlls = torch.cat([torch.zeros(0), *_negative_log_likelihoods(model, rows, batch_size)])
     if not len(nlls):
         raise ValueError(f"a perplexity needs a target, and {len(rows)} blocks have none but -100 or a first token")
-    num_words = None if None in words else int(sum(words))
     return BlockPerplexity(nlls.sum().item(), len(nlls), num_words)
 
 
@@ -174,11 +176,7 @@ def num_prefix_tokens(texts: Sequence[str], prefixes: Sequence[str], tokenizer: 
     Raises:
         ValueError: If a text does not begin with its prefix, counts differ, or the tokenizer is a slow one.
     """
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"the characters of tokens are known to fast tokenizers, and {type(tokenizer).__name__} is a slow one; "
-            f"load it with AutoTokenizer, or convert it"
-        )
+    check_fast(tokenizer)
     if len(texts) != len(prefixes):
         raise ValueError(f"each text has one prefix, got {len(texts)} texts and {len(prefixes)} prefixes")
     lengths = []

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Set
 from itertools import compress
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-import pyarrow as pa
 import torch
 from datasets import Dataset
 
+from hf_targets.data.token_rows import has_value
 from hf_targets.maths.losses import IGNORED
 
 LengthProtocol = Literal["predicted", "published", "conditional"]
@@ -16,7 +16,6 @@ LengthProtocol = Literal["predicted", "published", "conditional"]
 NUM_TOKENS, MAY_MASK = "num_tokens", "may_mask"
 """Columns: the tokens of text in a row with padding that is predicted, and where a row may be masked."""
 
-_ROWS_AT_ONCE = 1000
 _NAMES = {
     (): f"neither {NUM_TOKENS} nor {MAY_MASK}",
     (NUM_TOKENS,): f"{NUM_TOKENS} without {MAY_MASK}",
@@ -35,14 +34,9 @@ def protocol_columns(row: Mapping[str, Any]) -> Columns:
 
 def protocol_columns_of(dataset: Dataset) -> set[Columns]:
     """Return which columns the rows of a data set have: one element if they are all alike."""
-    names = [name for name in (NUM_TOKENS, MAY_MASK) if name in dataset.column_names]
-    if not names:
-        return {()}
-    found: set[Columns] = set()
-    for rows in dataset.select_columns(names).with_format("arrow").iter(_ROWS_AT_ONCE):
-        has = (cast(pa.Table, rows)[name].is_valid().to_pylist() for name in names)
-        found |= {tuple(compress(names, flags)) for flags in zip(*has, strict=True)}
-    return found
+    names = (NUM_TOKENS, MAY_MASK)
+    flags = zip(*(has_value(dataset, name) for name in names), strict=True)
+    return {tuple(compress(names, row)) for row in set(flags)}
 
 
 def check_one_protocol(found: Set[Columns], where: str = "") -> None:

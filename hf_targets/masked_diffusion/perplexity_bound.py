@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
 from hf_targets.masked_diffusion.length_protocols import (
@@ -110,8 +111,8 @@ def perplexity_bound(
         batch_size: Rows in one forward pass.
     Raises:
         ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
-            than `num_tokens`, rows are of more than one `length_protocol`, or `num_draws`, `seed` or `batch_size` is
-            too small.
+            than `num_tokens`, rows are of more than one `length_protocol`, some have `num_words` and others lack
+            it, or `num_draws`, `seed` or `batch_size` is too small.
     Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that has one time for each row,
         drawn evenly over a batch, and tells no error.
     """
@@ -127,11 +128,12 @@ def perplexity_bound(
     blocks, words, num_tokens, protocols = [], [], 0, set()
     for index, row in enumerate(rows):
         blocks.append(_columns(row, index))
-        words.append(row.get("num_words"))
+        words.append(row.get(NUM_WORDS))
         check_num_tokens(row, index)
         protocols.add(protocol_columns(row))
         num_tokens += int(row[NUM_TOKENS] if NUM_TOKENS in protocol_columns(row) else (blocks[-1][1] != IGNORED).sum())
     check_one_protocol(protocols)
+    num_words = sum_of_words(words)
     noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
     measured = [index for index, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
     nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
@@ -146,7 +148,6 @@ def perplexity_bound(
             batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
             nelbos[indices] = noise.row_nelbos(model, indices, *batch).double().cpu()
     nelbo, error = mean_bound(nelbos, num_tokens)
-    num_words = None if None in words else int(sum(words))
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)
 
 

@@ -6,11 +6,20 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import torch
-from datasets import Dataset, Features, List, Value, concatenate_datasets
+from datasets import Dataset, concatenate_datasets
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.offsets import encode
+from hf_targets.data.token_rows import (
+    NUM_WORDS,
+    ROWS_AT_ONCE,
+    check_fills_a_block,
+    check_words,
+    rows_of,
+    text_batches,
+)
 from hf_targets.data.words import owners, word_starts
 from hf_targets.masked_diffusion.length_protocols import (
     MAY_MASK,
@@ -20,10 +29,6 @@ from hf_targets.masked_diffusion.length_protocols import (
     protocol_columns,
 )
 from hf_targets.maths.losses import IGNORED
-
-_ROWS_AT_ONCE = 1000
-_COLUMNS = {name: List(Value("int64")) for name in ("input_ids", "attention_mask", "labels")}
-_COLUMNS = {**_COLUMNS, "num_words": Value("int64")}
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -114,24 +119,21 @@ def sentence_rows(
     room = _room(max_length, "max_length", begin)
     pad = _pad_id(tokenizer, end, length_protocol)
     parts, found = [], _ids_and_words(texts, tokenizer, line_ends)
-    while rows := list(islice(found, _ROWS_AT_ONCE)):  # Python's lists of all rows would take ten times the memory
+    while rows := list(islice(found, ROWS_AT_ONCE)):  # Python's lists of all rows would take ten times the memory
         text = [[*begin, *row[:room].tolist(), end] for row, _, _ in rows]
         ids = text if pad is None else [_padded(row, max_length, pad) for row in text]
         columns = {
             "input_ids": ids,
             "attention_mask": [[1] * len(row) for row in ids],
             "labels": ids,
-            "num_words": [int(words[:room].sum()) + at_end for _, words, at_end in rows],
+            NUM_WORDS: [int(words[:room].sum()) + at_end for _, words, at_end in rows],
         }
-        features = _COLUMNS
         if length_protocol == "predicted":
             columns[NUM_TOKENS] = [len(row) for row in text]
-            features = {**_COLUMNS, NUM_TOKENS: Value("int64")}
         elif length_protocol == "published":
             columns[MAY_MASK] = columns["attention_mask"]
             columns["labels"] = [_padded(row, max_length, IGNORED) for row in text]
-            features = {**_COLUMNS, MAY_MASK: List(Value("int64"))}
-        parts.append(Dataset.from_dict(columns, features=Features(features)))
+        parts.append(rows_of(columns))
     if not parts:
         raise ValueError("texts must have a row that is not blank, got none; give a longer text")
     return concatenate_datasets(parts)
@@ -179,11 +181,7 @@ def wrapped_blocks(
         words += [row_words, np.array([at_end])]
     stream, counts = np.concatenate(ids), np.concatenate(words)
     num_blocks = len(stream) // room
-    if not num_blocks:
-        raise ValueError(
-            f"a text must fill one block, and {len(stream)} tokens do not fill {room}, which is block_size less the "
-            f"begin and end tokens; give a longer text or lower block_size"
-        )
+    check_fills_a_block(len(stream), room, ", which is block_size less the begin and end tokens")
     stream, counts = stream[: num_blocks * room].reshape(-1, room), counts[: num_blocks * room].reshape(-1, room)
     blocks = np.pad(stream, ((0, 0), (0, 1)), constant_values=end)
     if begin:
@@ -192,9 +190,9 @@ def wrapped_blocks(
         "input_ids": blocks,
         "attention_mask": np.ones_like(blocks),
         "labels": blocks,
-        "num_words": counts.sum(axis=1),
+        NUM_WORDS: counts.sum(axis=1),
     }
-    return Dataset.from_dict(columns, features=Features(_COLUMNS))
+    return rows_of(columns)
 
 
 class DiffusionCollator:
@@ -208,7 +206,8 @@ class DiffusionCollator:
     tokenizer pads, and refuses GPT-2's.
 
     Raises:
-        ValueError: When called, if there is no row, or rows of more than one `length_protocol`.
+        ValueError: When called, if there is no row, or rows of more than one `length_protocol`, or some have
+            `num_words` and others lack it.
 
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> texts = Dataset.from_dict({"text": ["the cat\n", "the end of it\n"]})
@@ -233,6 +232,7 @@ class DiffusionCollator:
         if not features:
             raise ValueError("a batch must have at least one row, got none")
         check_one_protocol({protocol_columns(row) for row in features})
+        check_words(list(features))
         rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
         protocol = protocol_columns(features[0])
         fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED}
@@ -241,7 +241,7 @@ class DiffusionCollator:
             name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
             for name, fill in fills.items()
         }
-        counts = [name for name in ("num_words", *protocol) if name in features[0] and name not in fills]
+        counts = [name for name in (NUM_WORDS, *protocol) if features[0].get(name) is not None and name not in fills]
         return {**batch, **{name: torch.tensor([int(row[name]) for row in rows]) for name in counts}}
 
 
@@ -295,27 +295,13 @@ def _ids_and_words(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, line_ends: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield, of each row that is not blank, the id of each token, the words that begin in it, and those at its end."""
-    if "text" not in texts.column_names:
-        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"counting words takes the character offsets of a fast tokenizer, and {type(tokenizer).__name__} "
-            f"is a slow one; load it with AutoTokenizer, or convert it"
-        )
-    for rows in texts.select_columns(["text"]).iter(_ROWS_AT_ONCE):
-        whole = [text for text in cast(dict[str, list[str]], rows)["text"] if text.strip()]
+    for rows in text_batches(texts, tokenizer):
+        whole = [text for text in rows if text.strip()]
         batch = [text.rstrip("\n") for text in whole]
         if not batch:
             continue
-        encoded = tokenizer(
-            batch,
-            add_special_tokens=False,
-            split_special_tokens=True,
-            return_attention_mask=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        for row, text, ids, offsets in zip(whole, batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        encoded = encode(batch, tokenizer, split_special_tokens=True)
+        for row, text, ids, offsets in zip(whole, batch, *encoded, strict=True):
             if ids:  # a tokenizer may drop all characters
                 starts = word_starts([text], line_ends=line_ends)
                 begins = owners(starts, np.array([end for _, end in offsets]))

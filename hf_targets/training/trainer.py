@@ -15,9 +15,11 @@ from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
+from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity
 
-WORDS_COLUMN = "num_words"
+WORDS_COLUMN = NUM_WORDS
+_UNCOUNTED = -1  # words of a row without the column
 
 
 def num_targets(targets: Tensor) -> Tensor:
@@ -59,6 +61,7 @@ class TargetTrainer(Trainer):
         return None
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
+        check_words(dataset, f"the {name} data: ")
         if not isinstance(dataset, Dataset):
             return  # none, or one whose rows are not known before they are asked for
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
@@ -140,7 +143,8 @@ class TargetTrainer(Trainer):
         words = inputs.pop(WORDS_COLUMN, None)
         with torch.no_grad(), self.compute_loss_context_manager():
             loss, losses, counts = self.row_losses(model, inputs)
-        counts = torch.stack([counts, torch.zeros_like(counts) if words is None else words], dim=1)
+        words = torch.full_like(counts, _UNCOUNTED) if words is None else words
+        counts = torch.stack([counts, words], dim=1)
         return loss.detach().mean(), losses.double(), counts
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,7 +171,9 @@ class TargetTrainer(Trainer):
         return {"perplexity": perplexity(losses[:, 0].sum().item() / num_tokens)}
 
     def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
-        num_tokens, num_words = torch.as_tensor(predictions.label_ids).sum(dim=0).tolist()
+        tokens, words = torch.as_tensor(predictions.label_ids).T.tolist()
+        num_tokens = sum(tokens)
+        num_words = sum_of_words([None if count == _UNCOUNTED else count for count in words]) or 0
         if not num_tokens:
             raise ValueError("an evaluation needs at least one target: no label of the data is one that is predicted")
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)

@@ -138,7 +138,7 @@ def test_end_tokens_written_out_in_the_text_count_as_the_words_they_are():
 
 def test_rows_are_joined_the_same_however_many_there_are_to_a_batch(monkeypatch):
     whole = packed(SENTENCES, WORDS, 5)
-    monkeypatch.setattr("hf_targets.data.blocks._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("hf_targets.data.token_rows.ROWS_AT_ONCE", 1)
     assert packed(SENTENCES, WORDS, 5) == whole
 
 

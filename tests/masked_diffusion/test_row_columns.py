@@ -1,12 +1,15 @@
 """Rows whose columns contradict each other, cut or of several length protocols, get no figure."""
 
 import pytest
+import torch
 from datasets import Dataset, concatenate_datasets
 
+from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.masked_diffusion.rows import DiffusionCollator, sentence_rows
 from tests.masked_diffusion.test_length_protocols import TOKENIZER, random_model
 from tests.masked_diffusion.training import make_trainer
+from tests.tiny_models import make_backbone
 
 TEXTS = Dataset.from_dict({"text": ["a a a a a a a a\n", "a a a\n"]})
 LISTS = ("input_ids", "attention_mask", "labels")
@@ -95,3 +98,45 @@ def test_a_column_of_nothing_is_as_none():
     empty = [{**row, "num_tokens": None, "may_mask": None} for row in rows]
     assert perplexity_bound(model, empty) == perplexity_bound(model, rows)
     assert DiffusionCollator(TOKENIZER)(empty).keys() == DiffusionCollator(TOKENIZER)(rows).keys()
+
+
+def without_words(row: dict) -> dict:
+    return {name: value for name, value in row.items() if name != "num_words"}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first", "last"])
+@pytest.mark.parametrize("lacking", [without_words, lambda row: {**row, "num_words": None}], ids=["missing", "None"])
+def test_words_of_some_rows_make_no_figure(lacking, order, tmp_path):
+    counted = rows_of("conditional").to_list()
+    rows = [counted[0], lacking(counted[1])]
+    rows = [rows[index] for index in order]
+    says = f"either all rows have num_words or none, and 1 of 2 lack it, such as row {order.index(1)}; .*remove"
+    joined = Dataset.from_list([{"num_words": None, **row} for row in rows])
+    for measure, where in (
+        (lambda: perplexity_bound(random_model(), rows), ""),
+        (lambda: perplexity_of_blocks(make_backbone("gpt2", vocab_size=len(TOKENIZER)), rows), ""),
+        (lambda: DiffusionCollator(TOKENIZER)(rows), ""),
+        (lambda: evaluation(tmp_path, RowsOfUnknownColumns(rows)), ""),
+        (lambda: evaluation(tmp_path, rows), "the evaluation data: "),
+        (lambda: evaluation(tmp_path, joined), "the evaluation data: "),
+    ):
+        with pytest.raises(ValueError, match=where + says):
+            measure()
+
+
+class RowsOfUnknownColumns(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def test_rows_without_words_have_a_bound_for_each_token_alone(tmp_path):
+    rows = [without_words(row) for row in rows_of("conditional").to_list()]
+    assert perplexity_bound(random_model(), rows).per_word is None
+    metrics = evaluation(tmp_path, rows)
+    assert "eval_nelbo" in metrics and "eval_word_perplexity" not in metrics

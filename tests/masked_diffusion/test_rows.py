@@ -128,7 +128,8 @@ def test_a_word_whose_first_characters_the_tokenizer_drops_is_counted_once():
 @tokenizers
 def test_rows_are_the_same_however_many_there_are_to_a_batch(make, tokenizer, monkeypatch):
     whole = make(data(SENTENCES), tokenizer, 5).to_list()
-    monkeypatch.setattr("hf_targets.masked_diffusion.rows._ROWS_AT_ONCE", 1)
+    for module in ("data.token_rows", "masked_diffusion.rows"):
+        monkeypatch.setattr(f"hf_targets.{module}.ROWS_AT_ONCE", 1)
     assert make(data(SENTENCES), tokenizer, 5).to_list() == whole
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.offsets import check_fast, encode
+
 _PART_OF_A_CHARACTER = "\ufffd"
 
 
@@ -48,12 +50,8 @@ class TokenizedText:
         Raises:
             ValueError: If the tokenizer is not a fast one, which alone knows the characters of a token.
         """
-        _check_fast(tokenizer)
-        encoded = tokenizer(
-            text, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True, verbose=False
-        )
-        offsets = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
-        return cls(text, encoded["input_ids"], offsets, frozenset(tokenizer.all_special_ids))
+        (ids,), (offsets,) = encode([text], tokenizer)
+        return cls(text, ids, np.array(offsets, np.int64).reshape(-1, 2), frozenset(tokenizer.all_special_ids))
 
     @classmethod
     def from_ids(cls, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> "TokenizedText":
@@ -68,7 +66,7 @@ class TokenizedText:
         Raises:
             ValueError: If the tokenizer is not a fast one, or `ids` has an id that it does not know.
         """
-        _check_fast(tokenizer)
+        check_fast(tokenizer)
         ids = [int(id_) for id_ in ids]
         num_ids = len(tokenizer)
         unknown = next((id_ for id_ in ids if not 0 <= id_ < num_ids), None)
@@ -129,14 +127,6 @@ class TokenizedText:
             offsets[first:end] = start, start + len(pieces[-1])
             start, context, first = start + len(pieces[-1]), first, end
         return cls("".join(pieces), ids, offsets, frozenset(tokenizer.all_special_ids))
-
-
-def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"the characters of a token are known to a fast tokenizer alone, and {type(tokenizer).__name__} is a slow "
-            f"one; load it with AutoTokenizer, or convert it"
-        )
 
 
 def _is_blank(character: str) -> bool:

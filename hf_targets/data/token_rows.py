@@ -1,0 +1,100 @@
+"""The steps from texts to rows of token ids that every maker of rows takes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset, Features, List, Value
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets.data.offsets import check_fast
+
+NUM_WORDS = "num_words"
+"""Column: how many words begin in the targets of a row."""
+
+ROWS_AT_ONCE = 1000
+
+
+def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[list[str]]:
+    """Yield the rows of the column `text` in lists of `ROWS_AT_ONCE`, once data set and tokenizer are checked.
+
+    Raises:
+        ValueError: If there is no such column, or the tokenizer is a slow one.
+    """
+    if "text" not in texts.column_names:
+        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
+    check_fast(tokenizer)
+    for rows in texts.select_columns(["text"]).iter(ROWS_AT_ONCE):
+        yield cast(dict[str, list[str]], rows)["text"]
+
+
+def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:
+    """Check that there are tokens enough for a block.
+
+    Args:
+        needed: Tokens of text in a block.
+        why: Where `needed` is not `block_size`, how they differ.
+    Raises:
+        ValueError: If there are fewer.
+    """
+    if num_tokens < needed:
+        raise ValueError(
+            f"a text must fill one block, and {num_tokens} tokens do not fill {needed}{why}; give a longer text or "
+            "lower block_size"
+        )
+
+
+def rows_of(columns: Mapping[str, Any]) -> Dataset:
+    """Return a data set of integers: a list in each row where a column has lists, else one number.
+
+    Args:
+        columns: Each with one row or more: lists, arrays, or lists of lists.
+    """
+    kinds = {name: List(Value("int64")) if np.ndim(rows[0]) else Value("int64") for name, rows in columns.items()}
+    return Dataset.from_dict(dict(columns), features=Features(kinds))
+
+
+def has_value(dataset: Dataset, column: str) -> list[bool]:
+    """Return for each row whether it has a value in a column that may be missing; None is no value."""
+    if column not in dataset.column_names:
+        return [False] * len(dataset)
+    batches = dataset.select_columns([column]).with_format("arrow").iter(ROWS_AT_ONCE)
+    return [flag for rows in batches for flag in cast(pa.Table, rows)[column].is_valid().to_pylist()]
+
+
+def sum_of_words(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of the `num_words` of all rows; None where no row has it.
+
+    Raises:
+        ValueError: If some rows have it and others lack it.
+
+    >>> sum_of_words([2, 3]), sum_of_words([None, None])
+    (5, None)
+    """
+    _check_all_or_none([count is not None for count in counts])
+    return sum(int(count) for count in counts if count is not None) if counts and counts[0] is not None else None
+
+
+def check_words(rows: Any, where: str = "") -> None:
+    """Check that either all rows or none have `num_words`: a sum over some rows would divide the loss of all.
+
+    Args:
+        rows: A data set or a list; other kinds are read only once, and are not checked.
+        where: What the error begins with.
+    Raises:
+        ValueError: If some have it and others lack it or have None.
+    """
+    if isinstance(rows, Dataset):
+        _check_all_or_none(has_value(rows, NUM_WORDS), where)
+    elif isinstance(rows, list):
+        _check_all_or_none([isinstance(row, Mapping) and row.get(NUM_WORDS) is not None for row in rows], where)
+
+
+def _check_all_or_none(have_words: list[bool], where: str = "") -> None:
+    if any(have_words) and not all(have_words):
+        raise ValueError(
+            f"{where}either all rows have {NUM_WORDS} or none, and {have_words.count(False)} of {len(have_words)} lack "
+            f"it, such as row {have_words.index(False)}; make all rows with the same function, or remove the column "
+            f"{NUM_WORDS}"
+        )
