@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import field
-from typing import Literal, get_args
+from typing import Literal
 
 from transformers.configuration_utils import PreTrainedConfig
+
+from hf_targets.backbones.configuration_fields import check_fields
 
 Place = Literal["input", "hidden"]
 DegreeConvention = Literal["degree", "order"]
@@ -89,18 +91,10 @@ class CurveConfig(PreTrainedConfig):
     )
 
     def __post_init__(self, **kwargs) -> None:
-        if self.place not in get_args(Place):
-            raise ValueError(f"place must be one of {', '.join(map(repr, get_args(Place)))}, got {self.place!r}")
-        if self.degree_convention not in get_args(DegreeConvention):
-            raise ValueError(
-                f"degree_convention must be one of {', '.join(map(repr, get_args(DegreeConvention)))}, got "
-                f'{self.degree_convention!r}; with "order" the degree is one less'
-            )
-        if self.rank_deficient not in (None, "pseudo_inverse"):
-            raise ValueError(f'rank_deficient must be None or "pseudo_inverse", got {self.rank_deficient!r}')
+        check_fields(self)
         for name in ("num_control_points", "degree", "num_curves", "num_curve_layers"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
+            if value is not None and value < 1:
                 raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
         if self.degree == 1 and self.degree_convention == "order":
             raise ValueError(

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_targets.backbones.configuration_fields import check_fields
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 
@@ -74,6 +75,7 @@ class MdlmConfig(PreTrainedConfig):
                 "this is the configuration of a checkpoint in the published layout (hidden_dim, n_blocks); load it "
                 "with MdlmForMaskedDiffusion.from_published"
             )
+        check_fields(self)
         if self.mask_token_id is None:
             self.mask_token_id = self.vocab_size - 1
         if not 0 <= self.mask_token_id < self.vocab_size:

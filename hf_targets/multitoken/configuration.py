@@ -1,11 +1,12 @@
 """The configuration of a language model with future-token heads."""
 
 from dataclasses import field
-from typing import Literal, get_args
+from typing import Literal
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from hf_targets.backbones.configuration_fields import check_fields
 from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.head_kinds import HEADS
@@ -89,14 +90,14 @@ class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
     def __post_init__(self, **kwargs) -> None:
         if "own_outputs" in kwargs:  # what checkpoints of before call it
             self.separate_output_heads = kwargs.pop("own_outputs")
-        if not isinstance(self.ngram_size, int) or self.ngram_size < 2:
+        check_fields(self)
+        if self.ngram_size < 2:
             raise ValueError(
-                f"ngram_size (N) counts the next token too and must be an integer, 2 or more, got {self.ngram_size}; "
+                f"ngram_size (N) counts the next token too and must be 2 or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
-        for name, value, allowed in (("target", self.target, get_args(Target)), ("head", self.head, HEADS)):
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        if self.head not in HEADS:
+            raise ValueError(f"head must be one of {', '.join(map(repr, HEADS))}, got {self.head!r}")
         if HEADS[self.head].reads_conjugate and self.target != "difference":
             raise ValueError(
                 f'head="{self.head}" reads the conjugate of a word difference, and target is {self.target!r}; choose '

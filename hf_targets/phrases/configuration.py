@@ -1,11 +1,12 @@
 """The configuration of a language model with a dynamic vocabulary."""
 
 from dataclasses import field
-from typing import Literal, get_args
+from typing import Literal
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
+from hf_targets.backbones.configuration_fields import check_fields
 from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
 
 BASE_FIELDS = (
@@ -111,15 +112,7 @@ class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
     )
 
     def __post_init__(self, **kwargs) -> None:
-        for name, allowed in (
-            ("projection", Projection),
-            ("kl_support", KlSupport),
-            ("kl_positions", KlPositions),
-            ("kl_direction", KlDirection),
-            ("kl_divisor", KlDivisor),
-        ):
-            if (value := getattr(self, name)) not in get_args(allowed):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
+        check_fields(self)
         for name in ("phrase_loss_weight", "token_loss_weight", "kl_loss_weight"):
             if not getattr(self, name) >= 0:  # not a number either
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")

@@ -87,9 +87,9 @@ def test_a_configuration_saved_without_a_convention_loads_as_degree():
         ({"margin": 0.5}, r"margin must be in \[0, 0.5\), got 0.5"),
         ({"num_control_points": 5, "degree": 5}, "a degree-5 curve needs at least 6 control points, got .*=5"),
         ({"num_control_points": 0}, "num_control_points must be an integer, 1 or more, got 0"),
-        ({"degree": 2.5}, "degree must be an integer, 1 or more, got 2.5"),
+        ({"degree": 2.5}, "degree must be an integer or None, got 2.5"),
         ({"degree": 1, "degree_convention": "order"}, "at least 2 with degree_convention=.order., .* got 1"),
-        ({"degree_convention": "orders"}, "one of 'degree', 'order', got 'orders'.*the degree is one less"),
+        ({"degree_convention": "orders"}, "one of 'degree', 'order', got 'orders'"),
         (
             {"num_control_points": 4, "degree": 5, "degree_convention": "order"},
             "a degree-4 curve needs at least 5 control points, got .*=4",
@@ -98,7 +98,7 @@ def test_a_configuration_saved_without_a_convention_loads_as_degree():
         ({"num_curve_layers": 2}, 'num_curve_layers=2 needs place="hidden"'),
         ({"num_curve_layers": 0, "place": "hidden"}, "num_curve_layers must be an integer, 1 or more, got 0"),
         ({"place": "output"}, "place must be one of 'input', 'hidden', got 'output'"),
-        ({"rank_deficient": "pinv"}, "rank_deficient must be None or \"pseudo_inverse\", got 'pinv'"),
+        ({"rank_deficient": "pinv"}, "rank_deficient must be 'pseudo_inverse' or None, got 'pinv'"),
     ],
 )
 def test_what_cannot_be_is_told_when_it_is_configured(fields, message):

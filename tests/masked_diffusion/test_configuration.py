@@ -79,7 +79,7 @@ def test_a_curve_is_a_configuration_of_its_own_or_its_fields():
         ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
         (
             {"noise_schedule": "loglinear"},
-            "one of log_linear, cosine, cosine_squared, linear, geometric, got 'loglinear'",
+            "one of 'log_linear', 'cosine', 'cosine_squared', 'linear', 'geometric', got 'loglinear'",
         ),
         ({"num_diffusion_steps": 0}, "at least 1, got 0; None is continuous time"),
         ({"folded": True, "time_conditioning": True}, "folded needs time_conditioning=False"),

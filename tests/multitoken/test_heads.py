@@ -70,8 +70,8 @@ def test_conditional_heads_need_a_conjugate():
     ("field", "value", "told"),
     [
         ("ngram_size", 1, "2 or more, got 1"),
-        ("ngram_size", 2.5, "2 or more, got 2.5"),
-        ("target", "token", "target must be one of 'difference', 'embedding', got 'token'"),
+        ("ngram_size", 2.5, "ngram_size must be an integer, got 2.5"),
+        ("target", "word", "target must be one of 'difference', 'embedding', got 'word'"),
         ("head", "tree", "head must be one of 'mlp', 'medusa', 'conditional', got 'tree'"),
         ("loss_weight", -1.0, "loss_weight"),
         ("loss_weight", float("nan"), "loss_weight"),

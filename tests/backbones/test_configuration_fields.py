@@ -1,0 +1,67 @@
+"""Every field of every configuration of ours takes values of the type that it declares, and no others."""
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from hf_targets import CurveConfig, DynamicVocabConfig, MdlmConfig, MultiTokenConfig
+
+CONFIGURATIONS = (CurveConfig, DynamicVocabConfig, MdlmConfig, MultiTokenConfig)
+FIELDS = [
+    (cls, field.name)
+    for cls in CONFIGURATIONS
+    for field in fields(cls)
+    if field.name in cls.__annotations__ and field.name != "keys_to_ignore_at_inference"
+]
+
+
+@pytest.mark.parametrize(("cls", "name"), FIELDS, ids=[f"{cls.__name__}-{name}" for cls, name in FIELDS])
+def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(cls, name):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, got \[1, 2\]$"):
+        cls(**{name: [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "says"),
+    [
+        (
+            MdlmConfig,
+            {"num_attention_heads": "2"},
+            "num_attention_heads must be an integer, got '2'; leave out the quot",
+        ),
+        (MdlmConfig, {"hidden_size": 8.0}, "hidden_size must be an integer, got 8.0"),
+        (MdlmConfig, {"num_diffusion_steps": True}, "num_diffusion_steps must be an integer or None, got True"),
+        (MdlmConfig, {"folded": "yes"}, "folded must be True or False, got 'yes'"),
+        (MdlmConfig, {"curve": "input"}, "curve must be a dict or a CurveConfig or None, got 'input'"),
+        (MultiTokenConfig, {"loss_weight": None}, "loss_weight must be a number, got None"),
+        (MultiTokenConfig, {"backbone": "gpt2"}, "backbone must be a dict or a PreTrainedConfig or None, got 'gpt2'"),
+        (DynamicVocabConfig, {"kl_divisor": 1}, "kl_divisor must be one of 'steps', 'tokens', got 1"),
+        (CurveConfig, {"rank_deficient": 0}, "rank_deficient must be 'pseudo_inverse' or None, got 0"),
+    ],
+)
+def test_the_error_says_what_the_field_takes(cls, given, says):
+    with pytest.raises(ValueError, match=f"^{says}"):
+        cls(**given)
+
+
+def test_an_integer_is_a_number():
+    assert MdlmConfig(dropout=0).dropout == 0
+    assert MultiTokenConfig(loss_weight=1).loss_weight == 1
+
+
+@pytest.mark.parametrize("cls", CONFIGURATIONS)
+def test_the_defaults_are_of_their_types_and_come_back_from_json(cls):
+    config = cls()
+    assert cls.from_dict(json.loads(config.to_json_string(use_diff=False))).to_dict() == config.to_dict()
+
+
+def test_fields_that_a_subclass_adds_are_checked_too():
+    class Wider(MdlmConfig):
+        width: int = 3
+
+    assert Wider(width=4).width == 4
+    with pytest.raises(ValueError, match="width must be an integer, got 'four'"):
+        Wider(width="four")
+    with pytest.raises(ValueError, match="hidden_size must be an integer"):
+        Wider(hidden_size="768")
