@@ -6,11 +6,12 @@ from typing import Any, get_args
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.configuration_fields import check_fields
+from hf_targets.backbones.package_import import NamesItsPackage
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 
 
-class MdlmConfig(PreTrainedConfig):
+class MdlmConfig(NamesItsPackage, PreTrainedConfig):
     """Configuration of `MdlmForMaskedDiffusion`; the defaults are the published model's of 169,627,218 parameters.
 
     Raises:

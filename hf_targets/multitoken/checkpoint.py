@@ -15,6 +15,7 @@ from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.checkpoint import StrictLoading, check_tensors, listed
 from hf_targets.backbones.fingerprint import Fingerprint
+from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.weight_access import whole_state_dict
 from hf_targets.backbones.weight_files import HUB_ARGUMENTS
@@ -61,7 +62,7 @@ class CheckpointMixin(StrictLoading):
         config.heads_only = True
         config.architectures = [type(self).__name__]
         state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
-        with written_together(save_directory, HEADS_NAME, CONFIG_NAME) as unfinished:
+        with written_together(save_directory, HEADS_NAME, PACKAGE_IMPORT, CONFIG_NAME) as unfinished:
             save_file(state, unfinished / HEADS_NAME, metadata={"format": "pt", _FINGERPRINT: base.to_json()})
             config.save_pretrained(unfinished)
 

@@ -7,6 +7,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.backbones.configuration_fields import check_fields
+from hf_targets.backbones.package_import import NamesItsPackage
 from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.head_kinds import HEADS
@@ -26,7 +27,7 @@ BASE_FIELDS = (
 Target = Literal["difference", "embedding"]
 
 
-class MultiTokenConfig(AnswersForBackbone, PreTrainedConfig):
+class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     """Configuration of `MultiTokenForCausalLM`: a backbone's own configuration, and the heads put on it.
 
     Raises:

@@ -7,6 +7,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.backbones.configuration_fields import check_fields
+from hf_targets.backbones.package_import import NamesItsPackage
 from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
 
 BASE_FIELDS = (
@@ -30,7 +31,7 @@ KlDirection = Literal["forward", "reverse"]
 KlDivisor = Literal["steps", "tokens"]
 
 
-class DynamicVocabConfig(AnswersForBackbone, PreTrainedConfig):
+class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     """Configuration of `DynamicVocabForCausalLM`: a backbone's own, its phrase encoder's, and how both are trained.
 
     Raises:

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from hf_targets.backbones.package_import import PACKAGE_IMPORT
+
 TRAINING_NAME = "training.json"
 """What a finished training took and logged, beside its checkpoints."""
 
@@ -19,7 +21,7 @@ TOKENIZER_OUTPUT = (
 )
 MODEL_OUTPUT = (
     *("config.json", "generation_config.json", "model.safetensors", "model-*-of-*.safetensors", "heads.safetensors"),
-    *("model.safetensors.index.json", "training_args.bin", *TOKENIZER_OUTPUT),
+    *("model.safetensors.index.json", "training_args.bin", PACKAGE_IMPORT, *TOKENIZER_OUTPUT),
 )
 TRAINER_OUTPUT = ("checkpoint-[0-9]*", "broken-checkpoint-[0-9]*", TRAINING_NAME, "runs/*/events.out.tfevents.*")
 ROW_OUTPUT = (*TRAINER_OUTPUT, *MODEL_OUTPUT)

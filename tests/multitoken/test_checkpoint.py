@@ -6,6 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Gemma2Config, GPT2Config
 
 from hf_targets import MultiTokenForCausalLM
+from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from tests.memory import realigned
 from tests.tiny_models import make_backbone, make_model, token_ids
 
@@ -31,7 +32,7 @@ def edit_tensors(file, change):
 
 def test_heads_alone_come_back_on_their_base_model(heads_folder):
     folder, model = heads_folder
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "heads.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "heads.safetensors", PACKAGE_IMPORT]
     again = realigned(AutoModelForCausalLM.from_pretrained(folder))
     ids = token_ids(2, 8)
     assert again.config.ensemble_weight == 0.2

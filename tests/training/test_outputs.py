@@ -57,7 +57,13 @@ def test_names_that_are_folders_everywhere_are_taken():
 
 
 def test_only_what_a_training_writes_is_removed_from_a_row(tmp_path):
-    own = ["one/checkpoint-3/model.safetensors", "one/config.json", "one/training.json", "one/model.safetensors"]
+    own = [
+        "one/checkpoint-3/model.safetensors",
+        "one/config.json",
+        "one/training.json",
+        "one/model.safetensors",
+        "one/import_hf_targets.py",
+    ]
     kept = ["one/notes.txt", "one/data/config.json", "two/config.json", "checkpoint-3/a", "one.txt"]
     make(tmp_path, *own, *kept, "three/config.json")
     remove_output(tmp_path, row_patterns("one"))

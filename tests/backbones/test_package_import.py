@@ -1,0 +1,137 @@
+"""Checkpoints in processes that have not imported `hf_targets`, that have, and that cannot."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from hf_targets import MdlmConfig, MultiTokenConfig
+from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from tests.hub_server import HubServer, run_against
+from tests.masked_diffusion.models import make_mdlm
+from tests.tiny_models import make_any
+
+ROOT = Path(__file__).parents[2]
+KINDS = {"heads": "AutoModelForCausalLM", "phrases": "AutoModelForCausalLM", "diffusion": "AutoModelForMaskedLM"}
+LOAD = """
+import os, sys, torch, transformers
+from safetensors.torch import load_file
+folder, auto = sys.argv[1], getattr(transformers, sys.argv[2])
+trust = {"yes": True, "no": False, "-": None}[sys.argv[3]]
+def report(model, folder=folder):
+    saved, held = load_file(f"{folder}/model.safetensors"), model.state_dict()
+    print(type(model).__name__, all(torch.equal(saved[name], held[name]) for name in saved))
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    models = {
+        "heads": make_any("gpt2", "difference"),
+        "phrases": make_any("gpt2", "phrases"),
+        "diffusion": make_mdlm(),
+    }
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+    return folder
+
+
+def type_name(kind):
+    return {"heads": "MultiTokenConfig", "phrases": "DynamicVocabConfig", "diffusion": "MdlmConfig"}[kind]
+
+
+def run(home, code, *arguments):
+    """Run a program in a process with a cache of its own and no keyboard."""
+    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", LOAD + code, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_trust_in_its_code_a_checkpoint_loads_without_the_import_and_is_saved_as_it_was(kind, saved, tmp_path):
+    code = """
+model = auto.from_pretrained(folder, trust_remote_code=trust)
+report(model)
+model.save_pretrained(sys.argv[4])
+"""
+    done = run(tmp_path / "home", code, saved / kind, KINDS[kind], "yes", tmp_path / "again")
+    assert done.stdout.split()[1:] == ["True"], done.stderr
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {path.name for path in (saved / kind).iterdir()}
+    for folder in (saved / kind, tmp_path / "again"):
+        name = type_name(kind)
+        assert json.loads((folder / "config.json").read_text())["auto_map"] == {
+            "AutoConfig": f"import_hf_targets.{name}"
+        }
+
+
+@pytest.mark.parametrize("trust", ["-", "no"])
+def test_without_trust_and_without_the_import_the_error_leads_to_a_file_that_says_what_to_do(trust, saved, tmp_path):
+    done = run(
+        tmp_path, "auto.from_pretrained(folder, trust_remote_code=trust)", saved / "heads", KINDS["heads"], trust
+    )
+    assert done.returncode == 1
+    assert f"You can inspect the repository content at {saved / 'heads'}" in done.stderr
+    told = (saved / "heads" / PACKAGE_IMPORT).read_text()
+    assert "Run `pip install hf-targets`, and `import hf_targets` before loading" in told
+
+
+def test_where_the_package_is_not_installed_the_error_names_it(saved, tmp_path):
+    code = """
+class NotInstalled:
+    def find_spec(self, name, *rest):
+        if name == "hf_targets":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NotInstalled())
+auto.from_pretrained(folder, trust_remote_code=trust)
+"""
+    done = run(tmp_path, code, saved / "heads", KINDS["heads"], "yes")
+    assert done.returncode == 1 and "pip install hf_targets" in done.stderr
+
+
+@pytest.mark.parametrize("trust", ["-", "no", "yes"])
+def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code_of_its_own(trust, saved, tmp_path):
+    folder = tmp_path / "saved"
+    folder.symlink_to(saved / "phrases")
+    code = "import hf_targets\nreport(auto.from_pretrained(folder, trust_remote_code=trust))"
+    done = run(tmp_path / "home", code, folder, KINDS["phrases"], trust)
+    assert done.stdout.split()[1:] == ["True"], done.stderr
+    assert "custom code" not in done.stderr + done.stdout
+    assert not list((tmp_path / "home").rglob(PACKAGE_IMPORT)), "the file was copied to be run"
+
+
+def test_a_pushed_checkpoint_loads_without_the_import(tmp_path):
+    with HubServer() as hub:
+        push = "from tests.tiny_models import make_any; make_any('gpt2', 'difference').push_to_hub('me/heads')"
+        run_against(hub, tmp_path / "pusher", "-c", push)
+        assert PACKAGE_IMPORT in hub.files("me/heads")
+        pull = """
+from transformers import AutoModelForCausalLM
+print(type(AutoModelForCausalLM.from_pretrained("me/heads", trust_remote_code=True)).__name__)
+"""
+        assert run_against(hub, tmp_path / "puller", "-c", pull).split() == ["MultiTokenForCausalLM"]
+
+
+def test_a_configuration_saved_alone_has_the_file_too_and_does_not_keep_its_mark(tmp_path):
+    MultiTokenConfig().save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == {
+        "AutoConfig": f"{PACKAGE_IMPORT.removesuffix('.py')}.MultiTokenConfig"
+    }
+    assert (tmp_path / PACKAGE_IMPORT).exists()
+    assert not AutoConfig.from_pretrained(tmp_path).auto_map
+
+
+def test_a_subclass_of_someone_elses_is_theirs_to_register(tmp_path):
+    class Theirs(MdlmConfig):
+        model_type = "theirs"
+
+    Theirs().save_pretrained(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    Theirs.register_for_auto_class()
+    MdlmConfig.register_for_auto_class()
+    assert (Theirs._auto_class, MdlmConfig._auto_class) == ("AutoConfig", None)
