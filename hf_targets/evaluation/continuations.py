@@ -18,6 +18,7 @@ from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_difference, format_mean
+from hf_targets.progress import progress
 
 PrefixBegin = Literal["rows", "anywhere"]
 Expand = Callable[[int], list[int]]
@@ -129,22 +130,24 @@ def continue_prefixes(
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
-    for start in range(0, len(prefixes), batch_size):
-        group = prefixes[start : start + batch_size]
-        ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
-        mask, begin = torch.ones_like(ids), settled_time(ids.device)
-        prepared, expansions = prepare(group, new_tokens) if prepare else ({"max_new_tokens": new_tokens}, None)
-        ready = settled_time(ids.device)
-        output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
-        end = settled_time(ids.device)
-        for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
-            expand = _as_it_is if expansions is None else expansions[number]
-            tokens, steps = _cut(row, expand, new_tokens)
-            results.tokens.append(tokens)
-            results.num_steps.append(steps)
-            results.num_phrases.append(sum(expand(id_) != [id_] for id_ in row[:steps]))
-            results.seconds.append((end - ready) / len(group))
-            results.phrase_seconds.append((ready - begin) / len(group))
+    with progress(len(prefixes), "generating continuations", unit="prefix") as bar:
+        for start in range(0, len(prefixes), batch_size):
+            group = prefixes[start : start + batch_size]
+            ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
+            mask, begin = torch.ones_like(ids), settled_time(ids.device)
+            prepared, expansions = prepare(group, new_tokens) if prepare else ({"max_new_tokens": new_tokens}, None)
+            ready = settled_time(ids.device)
+            output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
+            end = settled_time(ids.device)
+            for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
+                expand = _as_it_is if expansions is None else expansions[number]
+                tokens, steps = _cut(row, expand, new_tokens)
+                results.tokens.append(tokens)
+                results.num_steps.append(steps)
+                results.num_phrases.append(sum(expand(id_) != [id_] for id_ in row[:steps]))
+                results.seconds.append((end - ready) / len(group))
+                results.phrase_seconds.append((ready - begin) / len(group))
+            bar.update(len(group))
     return results
 
 

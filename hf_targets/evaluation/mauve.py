@@ -19,6 +19,7 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.extras import require
+from hf_targets.progress import progress
 
 GIVEN = "given features"
 """What stands for the name of the feature model where features were given."""
@@ -178,7 +179,7 @@ def text_features(
     while backbone.base_model is not backbone:
         backbone = backbone.base_model
     features = np.empty(0)
-    with without_dropout(model):
+    with without_dropout(model), progress(len(rows), "encoding texts for MAUVE", unit="text") as bar:
         for indices in by_length(list(map(len, rows)), batch_size):
             ids, mask = padded_rows([rows[index] for index in indices])
             output = backbone(
@@ -190,6 +191,7 @@ def text_features(
             if not len(features):
                 features = np.empty((len(rows), last.shape[-1]), np.float32)
             features[indices] = last.float().cpu().numpy()
+            bar.update(len(indices))
     return features
 
 

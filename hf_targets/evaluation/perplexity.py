@@ -23,6 +23,7 @@ from hf_targets.data.offsets import check_fast
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.progress import progress
 
 _DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
 
@@ -239,7 +240,7 @@ def _negative_log_likelihoods(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     scored = [index for index, (ids, _) in enumerate(rows) if len(ids) > 1]
     found = {}
-    with without_dropout(model):
+    with without_dropout(model), progress(len(scored), "measuring perplexity", unit="row") as bar:
         for numbers in by_length([len(rows[index][0]) for index in scored], batch_size):
             indices = [scored[number] for number in numbers]
             ids, mask = padded_rows([rows[index][0] for index in indices])
@@ -250,6 +251,7 @@ def _negative_log_likelihoods(
                 targets = rows[index][1][1:].to(row.device)
                 losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")
                 found[index] = losses[targets != IGNORED].double().cpu()
+            bar.update(len(indices))
     return [found.get(index, torch.zeros(0, dtype=torch.float64)) for index in range(len(rows))]
 
 

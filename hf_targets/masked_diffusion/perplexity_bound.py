@@ -25,6 +25,7 @@ from hf_targets.masked_diffusion.length_protocols import (
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
+from hf_targets.progress import progress
 
 _MAX_ALPHA_MIN = 0.01
 
@@ -137,7 +138,7 @@ def perplexity_bound(
     noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
     measured = [index for index, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
     nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
-    with without_dropout(model):
+    with without_dropout(model), progress(len(measured), "measuring the bound", unit="row") as bar:
         for numbers in by_length([len(blocks[index][0]) for index in measured], batch_size):
             indices = [measured[number] for number in numbers]
             ids, labels, may_mask = (
@@ -147,6 +148,7 @@ def perplexity_bound(
             _, mask = padded_rows([blocks[index][0] for index in indices])
             batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
             nelbos[indices] = noise.row_nelbos(model, indices, *batch).double().cpu()
+            bar.update(len(indices))
     nelbo, error = mean_bound(nelbos, num_tokens)
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)
 

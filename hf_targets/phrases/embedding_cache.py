@@ -15,6 +15,7 @@ from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.encoder import PhraseEncoder
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.phrases.windows import plan_windows
+from hf_targets.progress import progress
 
 
 class PhraseEmbeddingCache:
@@ -122,10 +123,12 @@ def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tenso
     offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
     ids = np.frombuffer(b"".join(keys), np.int64)
     parts, order = [], []
-    for batch in plan_windows(ids, offsets):
-        windows = torch.from_numpy(batch.windows).to(device)
-        parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
-        order.append(batch.phrases)
+    with progress(len(keys), "encoding phrases", unit="phrase") as bar:
+        for batch in plan_windows(ids, offsets):
+            windows = torch.from_numpy(batch.windows).to(device)
+            parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
+            order.append(batch.phrases)
+            bar.update(len(batch.phrases))
     back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
     inputs = torch.cat([part[0] for part in parts])[back]
     if parts[0][0] is parts[0][1]:

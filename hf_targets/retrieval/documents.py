@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.extras import require
+from hf_targets.progress import progress
 from hf_targets.retrieval.text_vectors import Pooling, text_encoder
 from hf_targets.retrieval.vector_index import VectorIndex
 
@@ -120,11 +121,13 @@ class DocumentRetriever:
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         found = []
-        for start in range(0, len(queries), _QUERIES_AT_ONCE):
-            scores, places = self._scorer.search(queries[start : start + _QUERIES_AT_ONCE], min(k, len(self)))
-            for row_scores, row_indexs in zip(scores.tolist(), places.tolist(), strict=True):
-                names = [self._ids[place] for place in row_indexs]
-                found.append(list(zip(names, row_scores, strict=True)))
+        with progress(len(queries), "matching documents", unit="query") as bar:
+            for start in range(0, len(queries), _QUERIES_AT_ONCE):
+                scores, numbers = self._scorer.search(queries[start : start + _QUERIES_AT_ONCE], min(k, len(self)))
+                for row_scores, row_numbers in zip(scores.tolist(), numbers.tolist(), strict=True):
+                    names = [self._ids[number] for number in row_numbers]
+                    found.append(list(zip(names, row_scores, strict=True)))
+                bar.update(len(scores))
         return found
 
 

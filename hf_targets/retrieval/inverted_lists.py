@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.extras import require
+from hf_targets.progress import progress
 
 _ROWS = 16384  # of a block
 _POINTS_PER_LIST, _ROUNDS = 64, 10  # of k-means
@@ -31,8 +32,10 @@ def build_lists(vectors: Tensor, num_lists: int, seed: int) -> Any:
     mean = (total / count).float()
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(count, generator=generator)[: _POINTS_PER_LIST * num_lists]
-    directions = _directions(torch.nn.functional.normalize(vectors[sample] - mean, dim=1), num_lists, generator)
-    lists = _nearest(vectors, directions, directions @ mean)
+    with progress(_ROUNDS * len(sample) + count, "building the index", unit="vector") as bar:
+        points = torch.nn.functional.normalize(vectors[sample] - mean, dim=1)
+        directions = _directions(points, num_lists, generator, bar)
+        lists = _nearest(vectors, directions, directions @ mean, bar)
     totals = torch.zeros(num_lists, dim).index_add_(0, lists, vectors)
     sizes = torch.bincount(lists, minlength=num_lists)[:, None]
     quantizer = faiss.IndexFlatIP(dim)
@@ -44,12 +47,12 @@ def build_lists(vectors: Tensor, num_lists: int, seed: int) -> Any:
     return index
 
 
-def _directions(points: Tensor, num_lists: int, generator: torch.Generator) -> Tensor:
+def _directions(points: Tensor, num_lists: int, generator: torch.Generator, bar: Any) -> Tensor:
     """Return the centroids of a spherical k-means of unit vectors; one that loses its points moves to a random one."""
     # in torch rather than by `faiss.Kmeans`, which takes four times as long: its wheels bring a slower matrix product
     centroids = points[torch.randperm(len(points), generator=generator)[:num_lists]]
     for _ in range(_ROUNDS):
-        nearest = _nearest(points, centroids, torch.zeros(num_lists))
+        nearest = _nearest(points, centroids, torch.zeros(num_lists), bar)
         sums = torch.zeros_like(centroids).index_add_(0, nearest, points)
         empty = torch.bincount(nearest, minlength=num_lists) == 0
         others = torch.randint(len(points), (int(empty.sum()),), generator=generator)
@@ -58,6 +61,10 @@ def _directions(points: Tensor, num_lists: int, generator: torch.Generator) -> T
     return centroids
 
 
-def _nearest(vectors: Tensor, directions: Tensor, offsets: Tensor) -> Tensor:
+def _nearest(vectors: Tensor, directions: Tensor, offsets: Tensor, bar: Any) -> Tensor:
     """Return for each vector the direction of the highest inner product less the direction's offset."""
-    return torch.cat([(block @ directions.T - offsets).max(dim=1).indices for block in vectors.split(_ROWS)])
+    nearest = []
+    for block in vectors.split(_ROWS):
+        nearest.append((block @ directions.T - offsets).max(dim=1).indices)
+        bar.update(len(block))
+    return torch.cat(nearest)

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.progress import progress
 
 Pooling = Literal["mean", "cls", "last", "pooler"]
 
@@ -53,12 +54,14 @@ def text_encoder(
             if not row:
                 raise ValueError(f"a text must have a token, and {text[:40]!r} has none; leave it out")
         pooled, order = [], []
-        for places in by_length(list(map(len, rows)), batch_size):
-            ids, mask = padded_rows([torch.tensor(rows[place]) for place in places], pad_id)
-            ids, mask = ids.to(model.device), mask.to(model.device)
-            output = model(input_ids=ids, attention_mask=mask)
-            pooled.append(_pool(output, mask.bool(), pooling).float().cpu())
-            order += places
+        with progress(len(rows), "encoding texts", unit="text") as bar:
+            for numbers in by_length(list(map(len, rows)), batch_size):
+                ids, mask = padded_rows([torch.tensor(rows[number]) for number in numbers], pad_id)
+                ids, mask = ids.to(model.device), mask.to(model.device)
+                output = model(input_ids=ids, attention_mask=mask)
+                pooled.append(_pool(output, mask.bool(), pooling).float().cpu())
+                order += numbers
+                bar.update(len(numbers))
         vectors = torch.cat(pooled)[torch.tensor(order).argsort()]
         return torch.nn.functional.normalize(vectors, dim=1) if normalize else vectors
 

@@ -7,6 +7,7 @@ import numpy as np
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
+from hf_targets.progress import progress
 
 _BREAK = -1  # in place of a token that no phrase holds
 
@@ -77,7 +78,11 @@ class ForwardMaximumMatching:
                 f"{min_count}, {max_phrases} and {max_tokens}"
             )
         tokens = _joined(corpus, excluded_ids)
-        levels = list(_frequent_runs(tokens, min_count, max_tokens))
+        levels = []
+        with progress(max_tokens - 1, "mining phrases", unit="length") as bar:
+            for level in _frequent_runs(tokens, min_count, max_tokens):
+                levels.append(level)
+                bar.update()
         if not levels:
             raise ValueError(
                 f"no two tokens follow each other {min_count} times in the {np.sum(tokens != _BREAK)} tokens that may "

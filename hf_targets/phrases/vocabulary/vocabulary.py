@@ -25,6 +25,7 @@ from hf_targets.phrases.vocabulary.tokenization import (
     tokenize_mid_text,
     tokenizer_fingerprint,
 )
+from hf_targets.progress import progress
 
 
 @dataclass(frozen=True)
@@ -174,14 +175,16 @@ class PhraseVocabulary(PhraseStore):
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
         found: dict[tuple[int, ...], list[PhraseSource]] = {}
-        for name, document in named.items():
-            text = TokenizedText.from_text(document, self.tokenizer)
-            starts, ends = text.offsets[:, 0].tolist(), text.offsets[:, 1].tolist()
-            for first, stop in miner.spans(text).tolist():
-                start, end = starts[first], ends[stop - 1]
-                while start < end and document[start].isspace():
-                    start += 1
-                found.setdefault(tuple(text.ids[first:stop]), []).append(PhraseSource(name, start, end))
+        with progress(len(named), "mining phrases", unit="document") as bar:
+            for name, document in named.items():
+                text = TokenizedText.from_text(document, self.tokenizer)
+                starts, ends = text.offsets[:, 0].tolist(), text.offsets[:, 1].tolist()
+                for first, stop in miner.spans(text).tolist():
+                    start, end = starts[first], ends[stop - 1]
+                    while start < end and document[start].isspace():
+                        start += 1
+                    found.setdefault(tuple(text.ids[first:stop]), []).append(PhraseSource(name, start, end))
+                bar.update()
         return self.add_token_ids(list(found), sources=found.values())
 
     def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
