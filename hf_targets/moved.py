@@ -25,6 +25,8 @@ _FOLDERS = {
 
 _MODULES = {
     "decoding.masked_diffusion.settings": "masked_diffusion.sampling.samplers",
+    "backbones.positions": "positions",
+    "models.positions": "positions",
     "data.constituency": "phrases.mining.constituency",
     "data.diffusion": "masked_diffusion.rows",
     "data.forward_maximum_matching": "phrases.mining.forward_maximum_matching",

@@ -19,7 +19,6 @@ from transformers.generation.stopping_criteria import (
 )
 
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import embedding_rows
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
@@ -28,6 +27,7 @@ from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.loop import decode_rows
 from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
 from hf_targets.multitoken.tree_mask import takes_tree_mask
+from hf_targets.positions import max_positions
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.positions import max_positions
 from hf_targets.progress import progress
 
 Pooling = Literal["mean", "cls", "last", "pooler"]
@@ -43,8 +44,7 @@ def text_encoder(
     if model.training:
         raise ValueError("a model must be in evaluation mode, for dropout changes its vectors; call model.eval()")
     if max_length is None:
-        positions = getattr(model.config, "max_position_embeddings", None)  # models without a limit do not have it
-        max_length = min(tokenizer.model_max_length, positions or tokenizer.model_max_length)
+        max_length = min(tokenizer.model_max_length, max_positions(model.config) or tokenizer.model_max_length)
     pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else 0
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_targets.backbones.new_parts import new_part_of
-from hf_targets.backbones.positions import max_positions
+from hf_targets.positions import max_positions
 from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
 from hf_targets.training.resuming import train

@@ -6,7 +6,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
-from hf_targets.backbones.positions import max_positions
+from hf_targets.positions import max_positions
 from hf_targets.training.comparison import Row
 from hf_targets.training.tables import format_differences, format_table
 
