@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import Cache, DynamicCache
 
 _INTEGERS = (torch.int64, torch.int32)
@@ -58,7 +59,7 @@ def check_integers(**named: Tensor | None) -> None:
         ValueError: If they are not of integers.
     """
     for name, ids in named.items():
-        if ids is not None and ids.dtype not in (torch.int64, torch.int32):
+        if ids is not None and ids.dtype not in _INTEGERS:
             raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
 
 
@@ -122,6 +123,46 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None)
             f"attention_mask must be (batch, time), {(batch, past + time)}{held}, got {tuple(attention_mask.shape)}; "
             "take it from the tokenizer's call that made the text, or leave it out where nothing is padded"
         )
+
+
+def check_padding(attention_mask: Tensor, input_ids: Tensor, *, hint: str, needs_token: bool = False) -> None:
+    """Check that a mask has a number for each token, and is 0 at the ends of its rows alone.
+
+    Args:
+        attention_mask: (batch, length), 0 at padding.
+        input_ids: (batch, length).
+        hint: What to do about a hole, at the end of the error.
+        needs_token: Whether each row must have a token outside padding.
+    Raises:
+        ValueError: If it has not, or is 0 elsewhere.
+    """
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(attention_mask.shape)}"
+        )
+    if not can_look(attention_mask):
+        return
+    kept = attention_mask != 0
+    has_hole, is_empty = have_holes(kept), ~kept.any(dim=1)
+    wrong = (has_hole | is_empty if needs_token else has_hole).nonzero().flatten()
+    if len(wrong):
+        row = int(wrong[0])
+        found = "has a hole in it" if has_hole[row] else "has no token"
+        raise ValueError(
+            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
+            f"{found}. {hint}"
+        )
+
+
+def have_holes(keep: Tensor) -> Tensor:
+    """Return which rows of a bool tensor (batch, length) have something left out between what is kept, (batch,).
+
+    >>> have_holes(torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()).tolist()
+    [False, True, False]
+    """
+    begins = keep & ~F.pad(keep, (1, 0))[:, :-1]
+    return begins.sum(dim=1) > 1
 
 
 def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:

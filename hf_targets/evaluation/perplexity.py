@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.inputs import have_holes
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.offsets import check_fast
@@ -219,8 +220,7 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
             f"input_ids, attention_mask and labels must be lists of one length, block {index} has "
             f"{[list(column.shape) for column in (ids, keep, labels)]}"
         )
-    real = keep.nonzero().flatten()
-    if len(real) and int(real[-1] - real[0]) + 1 != len(real):
+    if have_holes(keep[None]).any():
         raise ValueError(f"attention_mask must be 0 at the ends alone, block {index} has a hole in it")
     return ids[keep], labels[keep]
 

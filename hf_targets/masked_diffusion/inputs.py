@@ -3,8 +3,7 @@
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from hf_targets.backbones.inputs import can_look, check_integers
-from hf_targets.masked_diffusion.sampling.canvas import check_mask_shape, have_holes
+from hf_targets.backbones.inputs import can_look, check_integers, check_padding
 from hf_targets.maths.losses import IGNORED
 
 
@@ -97,18 +96,8 @@ def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
     """
     if attention_mask is None:
         return
-    check_mask_shape(attention_mask, input_ids)
-    if not can_look(attention_mask):
-        return
-    kept = attention_mask != 0
-    wrong = (have_holes(kept) | ~kept.any(dim=1)).nonzero().flatten()
-    if len(wrong):
-        row = int(wrong[0])
-        what = "has no token" if not kept[row].any() else "has a hole in it"
-        raise ValueError(
-            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
-            f"{what}. Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
-        )
+    hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+    check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
 
 
 def check_attention(config: PreTrainedConfig, output_attentions: bool | None) -> None:

@@ -7,6 +7,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from hf_targets.backbones.inputs import check_ids, check_padding
+
 
 @dataclass(frozen=True)
 class Canvas:
@@ -81,29 +83,6 @@ def given_canvas(
     return Canvas(ids, masked, None if keep.all() else keep.long())
 
 
-def check_mask_shape(attention_mask: Tensor, input_ids: Tensor) -> None:
-    """Check that a mask has a number for each token.
-
-    Raises:
-        ValueError: If it has not.
-    """
-    if attention_mask.shape != input_ids.shape:
-        raise ValueError(
-            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
-            f"{tuple(attention_mask.shape)}"
-        )
-
-
-def have_holes(keep: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch"]:
-    """Return which rows have something left out between what is kept.
-
-    >>> have_holes(torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()).tolist()
-    [False, True, False]
-    """
-    begins = keep & ~F.pad(keep, (1, 0))[:, :-1]
-    return begins.sum(dim=1) > 1
-
-
 def _check_count(name: str, value: int) -> None:
     if type(value) is not int or value < 1:
         raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
@@ -119,25 +98,15 @@ def _check_ids(input_ids: Tensor, vocab_size: int) -> None:
     if input_ids.dtype == torch.bool or input_ids.is_floating_point() or input_ids.is_complex():
         raise ValueError(f"input_ids must be token ids, integers, got {input_ids.dtype}; convert them with .long()")
     if input_ids.numel():
-        lowest, highest = (int(bound) for bound in input_ids.aminmax())
-        if lowest < 0 or highest >= vocab_size:
-            raise ValueError(
-                f"input_ids must be in [0, {vocab_size - 1}], got ids from {lowest} to {highest}; are they of the "
-                "model's tokenizer?"
-            )
+        check_ids(input_ids.cpu(), vocab_size, "input_ids")
 
 
 def _checked_keep(attention_mask: Tensor | None, input_ids: Tensor) -> Bool[Tensor, "batch length"]:
     if attention_mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
-    check_mask_shape(attention_mask, input_ids)
+    hint = "A token to fill in is attended to: give it the mask id and leave its attention at 1"
+    check_padding(attention_mask.cpu(), input_ids, hint=hint)  # once a call, so that the wait is no loss
     keep = attention_mask != 0
     if not (keep == attention_mask).all():
         raise ValueError("attention_mask must hold 1 for tokens and 0 for padding, and nothing else")
-    holed = have_holes(keep)
-    if holed.any():
-        raise ValueError(
-            f"attention_mask may be 0 at the ends of a row alone, as padding; row {int(holed.nonzero()[0])} has a "
-            "hole. A token to fill in is attended to: give it the mask id and leave its attention at 1"
-        )
     return keep
