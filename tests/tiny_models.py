@@ -67,8 +67,8 @@ def make_vocabulary(*phrases: tuple[int, ...]) -> PhraseVocabulary:
 def phrase_ids(num_rows: int = 2, time: int = 12, num_phrases: int = len(PHRASES)) -> torch.Tensor:
     """Return random token ids, with a phrase here and there."""
     ids, generator = token_ids(num_rows, time), torch.Generator().manual_seed(1)
-    places = torch.rand(num_rows, time, generator=generator) < 0.4
-    return torch.where(places, torch.randint(num_phrases, ids.shape, generator=generator) + VOCAB, ids)
+    positions = torch.rand(num_rows, time, generator=generator) < 0.4
+    return torch.where(positions, torch.randint(num_phrases, ids.shape, generator=generator) + VOCAB, ids)
 
 
 def make_collator(seed: int = 0, **settings) -> PhraseCollator:

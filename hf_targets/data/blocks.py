@@ -37,7 +37,7 @@ def pack_blocks(
         `input_ids`, `attention_mask` and `labels` (each `block_size` integers) and `num_words` (an integer).
 
     Raises:
-        ValueError: If `block_size` is below 2 or above the number of tokens, or a word's place is not known because
+        ValueError: If `block_size` is below 2 or above the number of tokens, or a word's position is not known because
             the tokenizer is not a fast one.
 
     >>> from hf_targets.data.tokenization import word_level_tokenizer
@@ -121,6 +121,6 @@ def _ids_and_words(
 
     tokens, words = np.concatenate(ids), empty
     if len(tokens) > 1:
-        places = owners(np.concatenate(starts)[1:], np.concatenate(ends)).clip(min=1)
-        words = np.bincount(places, minlength=len(tokens))
+        positions = owners(np.concatenate(starts)[1:], np.concatenate(ends)).clip(min=1)
+        words = np.bincount(positions, minlength=len(tokens))
     return tokens, words

@@ -80,11 +80,11 @@ def check_clean(labels: Tensor, mask_token_id: int, text: Tensor | None) -> None
         return
     wrong = (labels != IGNORED) & (labels != text)
     if wrong.any():
-        row, place = wrong.nonzero()[0].tolist()
+        row, position = wrong.nonzero()[0].tolist()
         raise ValueError(
             f"without timesteps input_ids are clean text, and labels the same or {IGNORED}; row {row} has "
-            f"{text[row, place]} at place {place} and the label {labels[row, place]}. Give the text as it is, which "
-            "the model masks, or the timesteps at which it was masked"
+            f"{text[row, position]} at position {position} and the label {labels[row, position]}. Give the text as it is, "
+            "which the model masks, or the timesteps at which it was masked"
         )
 
 

@@ -57,12 +57,12 @@ def check_one_protocol(found: Set[Columns], where: str = "") -> None:
         )
 
 
-def check_num_tokens(row: Mapping[str, Any], place: int) -> None:
+def check_num_tokens(row: Mapping[str, Any], index: int) -> None:
     """Check that a row has a label for each of its `num_tokens` of text.
 
     Args:
         row: With `input_ids`, and maybe `labels` (the ids, if left out), `attention_mask` and `num_tokens`.
-        place: Of the row among all, for the error.
+        index: Of the row among all, for the error.
     Raises:
         ValueError: If it has not, as when the row was cut after it was counted.
     """
@@ -74,7 +74,7 @@ def check_num_tokens(row: Mapping[str, Any], place: int) -> None:
     num_labels = int(counted.sum())
     if not 0 <= row[NUM_TOKENS] <= num_labels:
         raise ValueError(
-            f"{NUM_TOKENS} must be in [0, {num_labels}], the labels of row {place} that are no -100 or hidden, got "
+            f"{NUM_TOKENS} must be in [0, {num_labels}], the labels of row {index} that are no -100 or hidden, got "
             f"{row[NUM_TOKENS]}; a row that is cut must be counted anew, or made by sentence_rows with a lower "
             "max_length"
         )

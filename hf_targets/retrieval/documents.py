@@ -115,9 +115,9 @@ class DocumentRetriever:
         """
         if isinstance(queries, str):
             raise ValueError(f"queries must be a list of texts, got the text {queries[:40]!r}; put it in a list")
-        for place, query in enumerate(queries):
+        for index, query in enumerate(queries):
             if not query.strip():
-                raise ValueError(f"a query must have text, and query {place} is {query!r}; leave it out")
+                raise ValueError(f"a query must have text, and query {index} is {query!r}; leave it out")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         found = []
@@ -161,8 +161,8 @@ class _Lexical:
     def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the highest products of TF-IDF weights."""
         scores = (self._words.transform(queries) @ self._weights).toarray()
-        places = np.argsort(-scores, axis=1, kind="stable")[:, :k]  # of equals the first, so that runs repeat
-        return np.take_along_axis(scores, places, axis=1), places
+        indices = np.argsort(-scores, axis=1, kind="stable")[:, :k]  # of equals the first, so that runs repeat
+        return np.take_along_axis(scores, indices, axis=1), indices
 
 
 def _texts_of(documents: Mapping[str, str]) -> list[str]:

@@ -80,5 +80,5 @@ def _pool(output: Any, mask: Tensor, pooling: Pooling) -> Tensor:
         return states
     if pooling == "mean":
         return (states * mask[..., None]).float().sum(dim=1) / mask.sum(dim=1, keepdim=True)
-    places = torch.zeros_like(mask[:, 0], dtype=torch.int64) if pooling == "cls" else mask.sum(dim=1) - 1
-    return states[torch.arange(len(states), device=states.device), places]
+    positions = torch.zeros_like(mask[:, 0], dtype=torch.int64) if pooling == "cls" else mask.sum(dim=1) - 1
+    return states[torch.arange(len(states), device=states.device), positions]

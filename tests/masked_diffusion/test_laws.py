@@ -33,10 +33,10 @@ def test_the_loss_is_the_bound_summed_place_by_place(kind, mode):
     output = model(**batch, skip_logits=False)
     rows, count = [0.0, 0.0, 0.0], 0
     for row, time in enumerate(batch["timesteps"].tolist()):
-        for place, label in enumerate(batch["labels"][row].tolist()):
+        for index, label in enumerate(batch["labels"][row].tolist()):
             count += label != -100
-            if label != -100 and batch["input_ids"][row, place] == MASK:
-                rows[row] -= output.logits[row, place, label].item() / time
+            if label != -100 and batch["input_ids"][row, index] == MASK:
+                rows[row] -= output.logits[row, index, label].item() / time
     assert count == 24
     assert abs(output.loss.item() - sum(rows) / count) < 1e-9
     torch.testing.assert_close(output.row_nelbos, torch.tensor(rows, dtype=torch.float64))
@@ -151,7 +151,10 @@ BAD_CALLS = {
     "a time of 0": (_call({"timesteps": torch.tensor([0.0, 1.0])}), r"in \(0, 1\], got \[0.0, 1.0\]"),
     "a time above 1": (_call({"timesteps": torch.tensor([0.5, 1.5])}), r"in \(0, 1\], got \[0.5, 1.5\]"),
     "no time": (_call({"labels": None, "timesteps": None}, time_conditioning=True), "needs timesteps"),
-    "text masked already": (_call({"timesteps": None}), "without timesteps input_ids are clean text.* has 49 at place"),
+    "text masked already": (
+        _call({"timesteps": None}),
+        "without timesteps input_ids are clean text.* has 49 at position",
+    ),
     "labels shifted": (
         _call({"input_ids": _IDS, "labels": _IDS.roll(1, 1), "timesteps": None}),
         "labels the same or -100",

@@ -22,9 +22,9 @@ def changed(name, change):
     return batch
 
 
-def with_value(place, value):
+def with_value(position, value):
     def change(tensor):
-        tensor[place] = value
+        tensor[position] = value
         return tensor
 
     return change

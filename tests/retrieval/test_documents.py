@@ -28,7 +28,7 @@ def letters(texts):
     k=st.integers(1, 15),
 )
 def test_the_nearest_documents_are_those_of_the_highest_inner_product(texts, queries, k):
-    documents = {f"document {place}": text for place, text in enumerate(texts)}
+    documents = {f"document {index}": text for index, text in enumerate(texts)}
     found = DocumentRetriever(documents, letters).retrieve(queries, k)
     assert len(found) == len(queries)
     for query, row in zip(queries, found, strict=True):
@@ -40,7 +40,7 @@ def test_the_nearest_documents_are_those_of_the_highest_inner_product(texts, que
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(texts=st.lists(st.text("ab ", min_size=1).filter(str.strip), min_size=1, max_size=8), k=st.integers(1, 9))
 def test_no_document_is_lexically_nearer_than_the_text_itself(texts, k):
-    documents = {str(place): text for place, text in enumerate(texts)}
+    documents = {str(index): text for index, text in enumerate(texts)}
     for row in DocumentRetriever.lexical(documents).retrieve(texts, k):
         scores = [score for _, score in row]
         assert scores == sorted(scores, reverse=True) and len(row) == min(k, len(texts))

@@ -131,11 +131,11 @@ class PhraseTable:
         """
         wrong = self.missing(ids) & (ids != ignored if ignored is not None else True)
         if wrong.any():
-            row, place = (int(part) for part in wrong.nonzero()[0])
+            row, position = (int(part) for part in wrong.nonzero()[0])
             raise ValueError(
                 f"{name} must be tokens in [0, {self.vocab_size - 1}] or phrases of the row's vocabulary, which has "
                 f"{len(self.vocabularies[row * len(self.vocabularies) // len(ids)])} from {self.vocab_size} on; got "
-                f"{ids[row, place].item()} in row {row}, a phrase that was removed, or never there"
+                f"{ids[row, position].item()} in row {row}, a phrase that was removed, or never there"
             )
 
     def missing(self, ids: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class PhraseTable:
         scores, slots = self.index.search(queries, self.num_neighbours)
         self._check_scores(queries, scores, slots)
         logits = hidden.new_full((len(slots), self.num_slots), -torch.inf)
-        # a slot of -1 is written to the place of the first found, with its score
+        # a slot of -1 is written to the position of the first found, with its score
         first, best = slots[:, :1].clamp(min=0), scores[:, :1]
         found = slots >= 0
         logits.scatter_(1, torch.where(found, slots, first), torch.where(found, scores, best).to(logits.dtype))

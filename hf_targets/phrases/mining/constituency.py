@@ -92,9 +92,9 @@ def _constituents(sentence: Any) -> Iterator[tuple[str, int, int]]:
 def _characters(sentence: Any) -> Iterator[tuple[int | None, int | None]]:
     """Yield the characters [start, end) of each word: of those written as one, the first start and the last end."""
     for token in sentence.tokens:
-        for place, word in enumerate(token.words, start=1):
-            start = token.start_char if place == 1 else word.start_char
-            yield start, token.end_char if place == len(token.words) else word.end_char
+        for index, word in enumerate(token.words, start=1):
+            start = token.start_char if index == 1 else word.start_char
+            yield start, token.end_char if index == len(token.words) else word.end_char
 
 
 def _load(folder: str | os.PathLike[str]) -> Callable[[str], Any]:

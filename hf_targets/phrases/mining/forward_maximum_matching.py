@@ -13,10 +13,10 @@ _BREAK = -1  # in place of a token that no phrase holds
 
 
 class ForwardMaximumMatching:
-    """The longest phrase of a table at each place of a text, from left to right, without overlap.
+    """The longest phrase of a table at each position of a text, from left to right, without overlap.
 
-    A match takes time linear in the text, and none in the number of phrases: each place descends a trie for as long as
-    the text and some phrase agree.
+    A match takes time linear in the text, and none in the number of phrases: each position descends a trie for as long
+    as the text and some phrase agree.
 
     Args:
         phrases: Token ids of each phrase, 2 or more; a phrase given twice counts once.
@@ -132,15 +132,17 @@ def _joined(corpus: Iterable[TokenizedText] | Iterable[Sequence[int]], excluded_
 
 
 def _frequent_runs(tokens: np.ndarray, min_count: int, max_tokens: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for 2, 3, ... tokens a place of each frequent run, in the order of its ids, and its count."""
+    """Yield for 2, 3, ... tokens a position of each frequent run, in the order of its ids, and its count."""
     width = int(tokens.max(initial=0)) + 1
     is_frequent = np.bincount(tokens[tokens != _BREAK], minlength=width) >= min_count
-    places = np.flatnonzero((tokens != _BREAK) & is_frequent[tokens])
-    runs = tokens[places].astype(np.int64)  # an integer for the run of tokens at each place, ascending with its ids
+    positions = np.flatnonzero((tokens != _BREAK) & is_frequent[tokens])
+    runs = tokens[positions].astype(
+        np.int64
+    )  # an integer for the run of tokens at each position, ascending with its ids
     for size in range(2, max_tokens + 1):
-        extended = np.flatnonzero(places[1:] == places[:-1] + 1)
-        places = places[extended]
-        runs = runs[extended] * width + tokens[places + size - 1]
+        extended = np.flatnonzero(positions[1:] == positions[:-1] + 1)
+        positions = positions[extended]
+        runs = runs[extended] * width + tokens[positions + size - 1]
         order = np.argsort(runs)
         ordered = runs[order]
         firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
@@ -148,7 +150,7 @@ def _frequent_runs(tokens: np.ndarray, min_count: int, max_tokens: int) -> Itera
         keep = counts >= min_count
         if not keep.any():
             return
-        yield places[order[firsts[keep]]], counts[keep]
+        yield positions[order[firsts[keep]]], counts[keep]
         number = np.where(keep, np.cumsum(keep) - 1, -1)
         runs[order] = np.repeat(number, counts)
-        places, runs = places[runs >= 0], runs[runs >= 0]
+        positions, runs = positions[runs >= 0], runs[runs >= 0]

@@ -106,24 +106,26 @@ def _aligned(words: list[str], line: str) -> list[tuple[int, int]]:
 
     The tokenizer's own `span_tokenize` raises on some lines with quotes of several kinds.
     """
-    spans, place = [], 0
+    spans, position = [], 0
     for word in words:
-        if line[place : place + 1] == " ":
-            place += 1
-        if not line.startswith(word, place):
-            while line[place : place + 1].isspace():
-                place += 1
-            written = next((way for way in (word, *_QUOTES * (word in _QUOTES)) if line.startswith(way, place)), None)
+        if line[position : position + 1] == " ":
+            position += 1
+        if not line.startswith(word, position):
+            while line[position : position + 1].isspace():
+                position += 1
+            written = next(
+                (way for way in (word, *_QUOTES * (word in _QUOTES)) if line.startswith(way, position)), None
+            )
             if written is None:
                 return list(_runs(line))
             word = written
-        spans.append((place, place := place + len(word)))
+        spans.append((position, position := position + len(word)))
     return spans
 
 
 def _runs(line: str) -> Iterator[tuple[int, int]]:
-    place = 0
+    position = 0
     for word in line.split():
-        start = line.index(word, place)
-        place = start + len(word)
-        yield start, place
+        start = line.index(word, position)
+        position = start + len(word)
+        yield start, position

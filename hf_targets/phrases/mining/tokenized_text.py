@@ -92,9 +92,9 @@ class TokenizedText:
         """
         characters = np.frombuffer(self.text.encode("utf-32-le", "surrogatepass"), np.uint32)
         blank = _IS_BLANK[np.minimum(characters, len(_IS_BLANK) - 1)]
-        places, end = np.arange(len(characters)), len(characters)
-        next_start = np.minimum.accumulate(np.append(np.where(blank, end, places), end)[::-1])[::-1]
-        last_end = np.maximum.accumulate(np.append(0, np.where(blank, 0, places + 1)))
+        positions, end = np.arange(len(characters)), len(characters)
+        next_start = np.minimum.accumulate(np.append(np.where(blank, end, positions), end)[::-1])[::-1]
+        last_end = np.maximum.accumulate(np.append(0, np.where(blank, 0, positions + 1)))
         starts, ends = next_start[self.offsets[:, 0]], last_end[self.offsets[:, 1]]
         tokens = np.flatnonzero(starts < ends)  # the others are white space
         if len(tokens) == 0:

@@ -95,9 +95,9 @@ def test_word_ngrams_are_sorted_distinct_within_a_line_and_end_with_words(text):
         assert phrase.strip()
         assert not phrase[-1].isspace()
         assert len(list(NLTK.tokenize(phrase))) >= 2 or "'" in phrase or "cannot" in text
-        own = {place for token in range(start, end) for place in range(*tokenized.offsets[token])}
+        own = {index for token in range(start, end) for index in range(*tokenized.offsets[token])}
         others = [token for token in range(len(tokenized)) if not start <= token < end]
-        assert own.isdisjoint(place for token in others for place in range(*tokenized.offsets[token]))
+        assert own.isdisjoint(index for token in others for index in range(*tokenized.offsets[token]))
 
 
 @settings(max_examples=50, derandomize=True, deadline=None)

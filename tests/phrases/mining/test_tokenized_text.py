@@ -91,7 +91,7 @@ def test_the_ids_of_a_text_give_the_text_and_its_offsets_again(tokenizer, text):
 
 def test_a_block_that_begins_inside_a_word_is_cut_token_by_token():
     ids = METASPACE("the cat sat", add_special_tokens=False)["input_ids"]
-    inside = next(place for place in range(1, len(ids)) if decoded(ids[place:], METASPACE).startswith("at"))
+    inside = next(index for index in range(1, len(ids)) if decoded(ids[index:], METASPACE).startswith("at"))
     text = TokenizedText.from_ids(ids[inside:], METASPACE)
     assert METASPACE(text.text, add_special_tokens=False)["input_ids"] != text.ids, "else this tests nothing"
     assert [text.text[start:end].strip() for start, end in text.offsets] == [
