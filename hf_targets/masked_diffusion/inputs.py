@@ -83,8 +83,8 @@ def check_clean(labels: Tensor, mask_token_id: int, text: Tensor | None) -> None
         row, position = wrong.nonzero()[0].tolist()
         raise ValueError(
             f"without timesteps input_ids are clean text, and labels the same or {IGNORED}; row {row} has "
-            f"{text[row, position]} at position {position} and the label {labels[row, position]}. Give the text as it is, "
-            "which the model masks, or the timesteps at which it was masked"
+            f"{text[row, position]} at position {position} and the label {labels[row, position]}. Give the text as it "
+            "is, which the model masks, or the timesteps at which it was masked"
         )
 
 
