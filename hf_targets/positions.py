@@ -1,8 +1,95 @@
-"""How long a text a model can read."""
+"""How long a text a model can read, and whether it has room for what it is to generate."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
+
+_MOST_OFFSET = 2
+"""Rows that some families (OPT, BioGPT) have before the row of their first position."""
 
 
 def max_positions(config: Any) -> int | None:
     """Return how many positions a model of this configuration has; None where nothing limits them."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Return how many positions a model has a row for; None where it computes them for any length, as rotary ones do.
+
+    A configuration does not tell: families that compute positions also state the length that they were trained on.
+    """
+    limit = max_positions(model.config)
+    if limit is None:
+        return None
+    tokens, sizes = model.get_input_embeddings(), range(limit, limit + _MOST_OFFSET + 1)
+    modules = (module for module in model.modules() if module is not tokens)
+    has_rows = any(isinstance(module, nn.Embedding) and module.num_embeddings in sizes for module in modules)
+    tables = (table for name, table in model.named_buffers() if "pos" in name.rpartition(".")[2])
+    return limit if has_rows or any(table.ndim == 2 and len(table) == limit for table in tables) else None
+
+
+def room_after(model: PreTrainedModel, prompt_length: int) -> int | None:
+    """Return how many tokens a model can generate after a prompt, below 1 if it cannot even read it; None: any number.
+
+    The last generated token takes no position, as nothing is predicted from it.
+    """
+    limit = position_limit(model)
+    return None if limit is None else limit - prompt_length + 1
+
+
+def check_room(
+    model: PreTrainedModel,
+    inputs: Tensor | None,
+    given: Mapping[str, Any],
+    *configs: GenerationConfig | None,
+    asked: str = "max_new_tokens",
+    way_out: str = "",
+) -> None:
+    """Check that a model has a position for each token that `generate` is to read.
+
+    Args:
+        model: Has the positions.
+        inputs: The prompt, (batch, time), if it is the first argument of `generate`.
+        given: The other arguments.
+        configs: What holds where `given` says nothing, in order of precedence.
+        asked: The argument that a caller set the number of new tokens with, where it is not `max_length`.
+        way_out: What else to do, at the end of the error.
+    Raises:
+        ValueError: If it has not. Without any limit on new tokens Transformers generates at most as many as fit.
+    """
+    limit = position_limit(model)
+    settings = {name: _setting(name, given, configs) for name in ("max_new_tokens", "max_length")}
+    if limit is None or not any(settings.values()):
+        return
+    prompts = (given.get("inputs_embeds"), inputs, given.get("inputs"), given.get("input_ids"))
+    prompt = next((prompt for prompt in prompts if isinstance(prompt, Tensor)), None)
+    num_read = 1 if prompt is None else _num_positions(prompt, given, configs)
+    num_columns = 1 if prompt is None else prompt.shape[1]
+    num_new, room = settings["max_new_tokens"] or settings["max_length"] - num_columns, limit - num_read + 1
+    if num_read > limit:
+        raise ValueError(f"a prompt must fit into the model's {limit} positions, got {num_read} tokens; shorten it")
+    if num_new > room:
+        name, most = (asked, room) if settings["max_new_tokens"] else ("max_length", num_columns + room)
+        raise ValueError(
+            f"a prompt and what follows it must fit into the model's {limit} positions, got {num_read} tokens in the "
+            f"prompt and up to {num_new} new ones; lower {name} to {most} or shorten the prompt{way_out}"
+        )
+
+
+def _setting(name: str, given: Mapping[str, Any], configs: tuple[GenerationConfig | None, ...]) -> Any:
+    said = (given.get(name), *(getattr(config, name, None) for config in configs))
+    return next((value for value in said if value is not None), None)
+
+
+def _num_positions(prompt: Tensor, given: Mapping[str, Any], configs: tuple[GenerationConfig | None, ...]) -> int:
+    """Return the positions that the longest row of a prompt takes; `generate` counts no padding."""
+    mask, position_ids = given.get("attention_mask"), given.get("position_ids")
+    if isinstance(position_ids, Tensor):
+        return int(position_ids[..., -1].max()) + 1
+    if mask is None and prompt.ndim == 2:
+        pad, end = (_setting(name, given, configs) for name in ("pad_token_id", "eos_token_id"))
+        if pad is not None and pad not in (end if isinstance(end, list) else [end]):
+            mask = prompt != pad  # as Transformers tells padding without a mask
+    return int(mask.sum(dim=1).max()) if isinstance(mask, Tensor) and mask.ndim == 2 else prompt.shape[1]

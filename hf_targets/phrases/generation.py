@@ -15,6 +15,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.backbones.positions import check_room
 from hf_targets.phrases.decoding.criteria import phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
 from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
@@ -58,11 +59,14 @@ class PhraseGenerationMixin(GenerationMixin):
             max_new_static_tokens: Ends a row at so many new tokens, phrases counted by their tokens; the last phrase
                 may go beyond. `max_new_tokens` counts steps; without one it is no limit of its own then.
         Raises:
-            ValueError: If a value is out of range, a vocabulary is not this model's, or what is asked for beside
-                phrases is made for tokens alone: assistants, guidance, watermarks.
+            ValueError: If a value is out of range, the backbone has fewer positions than the prompt and the steps
+                after it may take (each step takes one, for a token or a phrase, and may be a single token), a
+                vocabulary is not this model's, or what is asked for beside phrases is made for tokens alone:
+                assistants, guidance, watermarks.
         Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
         """
         check_prompt_mask(inputs, kwargs)
+        room: dict[str, str] = {}
         if max_new_static_tokens is not None:
             if type(max_new_static_tokens) is not int or max_new_static_tokens < 1:
                 raise ValueError(f"max_new_static_tokens must be an integer, 1 or more, got {max_new_static_tokens}")
@@ -75,6 +79,9 @@ class PhraseGenerationMixin(GenerationMixin):
                 limit = {
                     "max_new_tokens": min(max_new_static_tokens, limits["max_new_tokens"] or max_new_static_tokens)
                 }
+                if not any(limits.values()):
+                    way_out = "" if phrases is None else "; with max_new_tokens as well, a row ends after so many steps"
+                    room = {"asked": "max_new_static_tokens", "way_out": way_out}
             elif phrases is None:
                 given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
                 prompt_length = next((prompt.shape[1] for prompt in given if prompt is not None), 1)
@@ -86,6 +93,7 @@ class PhraseGenerationMixin(GenerationMixin):
             else:
                 generation_config = copy.deepcopy(generation_config)
                 generation_config.update(**limit)
+        check_room(self.backbone, inputs, kwargs, generation_config, self.generation_config, **room)
         if phrases is None:
             for name, value in (("phrase_schedule", phrase_schedule), ("phrase_index", phrase_index)):
                 if value is not None:
