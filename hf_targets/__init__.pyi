@@ -49,7 +49,6 @@ from .phrases.continuations import with_phrases as with_phrases
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
-from .phrases.highlighting import phrase_page as phrase_page
 from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
 from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
@@ -57,6 +56,7 @@ from .phrases.mining.miners import MINERS as MINERS
 from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
+from .phrases.phrase_page import phrase_page as phrase_page
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
 from .retrieval.documents import DocumentRetriever as DocumentRetriever

@@ -77,6 +77,7 @@ _MODULES = {
 }
 
 _NAMES = {
+    "phrases.highlighting": {"phrase_page": "phrases.phrase_page"},
     "retrieval.vector_index": {"PhraseIndex": "phrases.index"},
     "training.arguments": {
         "DiffusionTrainingArguments": "masked_diffusion.arguments",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.phrase_models import make_phrase_model, random_vocabulary
+from tests.phrases.models import make_phrase_model, random_vocabulary
 from tests.tiny_models import left_padded, make_dynamic_model, token_ids
 
 PHRASES = random_vocabulary(20)

@@ -1,0 +1,113 @@
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from hf_targets.phrases.phrase_page import phrase_page, shown_command
+from hf_targets.phrases.vocabulary.store import PhraseSource
+from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
+
+TEXT = "a <b> on the mat & more"
+DOCUMENT = "It sat <i>on the mat</i> all day."
+SPANS = [
+    PhraseSpan(1, 5, 300, " <b>", ()),
+    PhraseSpan(5, 16, 301, " on the mat", (PhraseSource("mats.txt", 10, 20), PhraseSource("other.txt", 0, 10))),
+]
+PAGE = phrase_page("The cat <", TEXT, SPANS, {"mats.txt": DOCUMENT}, title="T & T", statistics="3 > 2", footer="a <b>")
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Reads a page, and refuses tags that do not close in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open, self.tags = [], []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.open += [tag] * (tag not in VOID)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def values(self, attribute: str) -> list[str]:
+        return [attributes[attribute] for _, attributes in self.tags if attribute in attributes]
+
+
+def shown_text(page: str) -> str:
+    shown = re.search(r'<p class="text">(.*?)</p>', page, re.S)
+    assert shown is not None
+    return unescape(re.sub(r"<sup>\d+</sup>|<[^>]+>", "", shown[1]))
+
+
+def test_the_page_holds_the_text_escaped_and_each_phrase_with_its_source():
+    assert shown_text(PAGE) == "The cat <" + TEXT
+    assert "<b>on the mat</b>" in PAGE
+    assert "<q>It sat &lt;i&gt;" in PAGE  # from the document's first character: nothing is left out before it
+    assert "mats.txt, characters 10 to 20, and 1 more time" in PAGE
+    assert "from a list of phrases" in PAGE
+    assert "<title>T &amp; T</title>" in PAGE
+    assert "3 &gt; 2</p>" in PAGE and "<footer>a &lt;b&gt;</footer>" in PAGE
+
+
+@pytest.mark.parametrize("page", [PAGE, phrase_page("p", TEXT, [])], ids=["phrases", "none"])
+def test_the_page_is_html_with_its_tags_in_order_and_fits_a_phone(page):
+    assert page.startswith('<!doctype html>\n<html lang="en">')
+    read = Page(page)
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [tag[1] for tag in read.tags]
+    assert [tag for tag, _ in read.tags if tag in ("html", "head", "title", "body", "main", "h1")] == [
+        "html", "head", "title", "body", "main", "h1"
+    ]  # fmt: skip
+    assert "prefers-color-scheme: dark" in page and ":focus-visible" in page
+
+
+def test_every_phrase_leads_to_its_source_and_every_source_back():
+    read = Page(PAGE)
+    ids = read.values("id")
+    assert len(ids) == len(set(ids))
+    links = [attributes for tag, attributes in read.tags if tag == "a"]
+    assert {link["href"] for link in links} == {f"#{id_}" for id_ in ids if id_ != "sources"}
+    assert [(link["role"], link["href"]) for link in links] == [
+        ("doc-noteref", "#source-1"),
+        ("doc-noteref", "#source-2"),
+        ("doc-backlink", "#phrase-1"),
+        ("doc-backlink", "#phrase-2"),
+    ]
+    assert all(link["role"] == "doc-noteref" or link["aria-label"].startswith("Back to phrase") for link in links)
+
+
+def test_the_page_needs_nothing_else():
+    page = phrase_page("p", TEXT, SPANS)
+    assert not re.search(r"<script|<link|https?://|src=|@import|url\(", page)
+    assert page.count("<mark") == page.count("<li") == len(SPANS)
+
+
+def test_characters_that_a_page_may_not_have_are_replaced_one_by_one():
+    page = phrase_page("p", "a\x00b\x1b[1mc\ud800\n\td", [])
+    assert shown_text(page) == "pa\ufffdb\ufffd[1mc\ufffd\n\td"
+    page.encode()
+
+
+def test_the_words_around_a_phrase_are_whole_and_marked_where_the_document_goes_on():
+    document = f"{'long ' * 20}on the mat{' wide' * 20}"
+    span = PhraseSpan(0, 10, 301, "on the mat", (PhraseSource("d", 100, 110),))
+    quoted = re.search(r"<q>(.*)</q>", phrase_page("", "on the mat", [span], {"d": document}))
+    assert quoted is not None
+    assert quoted[1] == f"\u2026{'long ' * 11}<b>on the mat</b>{' wide' * 11}\u2026"
+
+
+def test_a_page_without_phrases_says_so():
+    page = phrase_page("p", TEXT, [])
+    assert "No phrase was used." in page and "<ol>" not in page
+
+
+def test_a_shown_command_has_no_absolute_path():
+    shown = shown_command(
+        ["/a/run.py", "--model", "~/runs/ours", "--html=/tmp/x/p.html", "runs/b", "--prompt", "x / y"]
+    )
+    assert shown == "python run.py --model ours --html=p.html runs/b --prompt 'x / y'"
