@@ -1,22 +1,41 @@
-"""Continue a prompt with the phrases of your documents, or of a list, and see which they were and where they come from.
+"""Continue a prompt with the phrases of your documents, of a corpus or of a list, and see where each comes from.
 
+In seconds, with the model that `train_dynamic_vocab.py` leaves at its smoke settings (it writes phrases, not sense):
+    python recipes/generate_with_phrases.py recipes/settings/generate_with_phrases/smoke.yaml --html page.html
+With any model that `train_dynamic_vocab.py` left:
     python recipes/generate_with_phrases.py --model MODEL --prompt "The ship was" --documents ship.txt navy.txt
     python recipes/generate_with_phrases.py --model MODEL --prompt "The ship was" --phrases terms.txt --html out.html
 
-MODEL is one that `train_dynamic_vocab.py` left. Phrases are marked in the terminal and, with --html, in a page of its
-own with the place of each in its document.
+It prints the text with its phrases marked, a line of statistics and the source of each phrase; --html writes the same
+as a page. Documents whose subject is the prompt's give the phrases that a model is most likely to use.
 """
 
-import shlex
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, TokenNgrams, WordNgrams, mark_in_terminal, phrase_page
+from hf_targets import (
+    DocumentRetriever,
+    DynamicVocabConfig,
+    DynamicVocabForCausalLM,
+    PhraseVocabulary,
+    TokenNgrams,
+    WordNgrams,
+    documents_of,
+    load_corpus,
+    mark_in_terminal,
+    phrase_page,
+)
+from hf_targets.backbones.positions import room_after
+from hf_targets.files import written_together
+from hf_targets.phrases.document_files import read_documents, read_phrase_list
+from hf_targets.phrases.generated_text import WITHOUT_PHRASES, GeneratedText
+from hf_targets.phrases.highlighting import list_sources
+from hf_targets.phrases.phrase_page import shown_command
 from hf_targets.training.settings import parse
 
 
@@ -27,63 +46,99 @@ class Setup:
     model: str = field(metadata={"help": "Name or folder of a model with a dynamic vocabulary."})
     prompt: str = field(metadata={"help": "What the text begins with."})
     documents: list[str] = field(default_factory=list, metadata={"help": "Text files whose spans are phrases."})
+    dataset: str | None = field(
+        default=None,
+        metadata={"help": "Corpus, file, folder, or name on the Hub: its training text has documents too."},
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    num_documents: int = field(default=8, metadata={"help": "Documents of the corpus, the nearest to the prompt."})
+    document_words: int = field(default=100, metadata={"help": "Words of a document of the corpus, about."})
     phrases: str | None = field(default=None, metadata={"help": "A text file with a phrase a line."})
     units: str = field(default="words", metadata={"help": '"words": 2 to 5 of them; "tokens": 2 to 8.'})
-    new_tokens: int = field(default=128, metadata={"help": "Static tokens to generate."})
+    new_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Tokens to generate; None: 128, or fewer if the model has no position for them."},
+    )
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
-    top_p: float = field(default=0.95, metadata={"help": "The nucleus."})
+    top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
     no_repeat_ngram_size: int | None = field(default=None, metadata={"help": "Block repeated n-grams of tokens."})
     html: str | None = field(default=None, metadata={"help": "Write a page with marked phrases to this file."})
     seed: int = field(default=0, metadata={"help": "Of sampling."})
 
     def __post_init__(self) -> None:
-        if not self.documents and self.phrases is None:
-            raise ValueError("phrases come from --documents or from --phrases; give one of them, or both")
+        if not self.documents and self.dataset is None and self.phrases is None:
+            raise ValueError("phrases come from --documents, --dataset or --phrases; give one of them or several")
         if self.units not in ("words", "tokens"):
             raise ValueError(f'units must be "words" or "tokens", got {self.units!r}')
+        if not self.prompt.strip():
+            raise ValueError(f"a prompt must have a word, got {self.prompt!r}; write how the text begins")
+        if self.html is not None and Path(self.html).is_dir():
+            raise ValueError(f"html must be a file to write, and {self.html} is a folder; add a name such as page.html")
+
+
+def load_model(name: str) -> tuple[Any, Any]:
+    """Return a model with a dynamic vocabulary, and its tokenizer."""
+    try:
+        config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        told = f"model must be the name or folder of a model with its tokenizer, and {name!r} is none"
+        raise ValueError(f"{told}: {str(error).splitlines()[0]}") from error
+    if not isinstance(config, DynamicVocabConfig):
+        kind = config.model_type
+        raise ValueError(
+            f"model must be one that train_dynamic_vocab.py left, and {name!r} is a {kind} without phrases"
+        )
+    return DynamicVocabForCausalLM.from_pretrained(name).eval(), tokenizer
+
+
+def find_documents(setup: Setup) -> dict[str, str]:
+    """Return the texts of the files, and those of the corpus that are nearest to the prompt, by name."""
+    documents = read_documents(setup.documents)
+    if setup.dataset is None:
+        return documents
+    corpus = load_corpus(setup.dataset, config_name=setup.dataset_config)
+    parts = documents_of(corpus["train"]["text"], setup.document_words)
+    [nearest] = DocumentRetriever.lexical(parts).retrieve([setup.prompt], setup.num_documents)
+    return documents | {f"{Path(setup.dataset).name}, part {part}": parts[part] for part, _ in nearest}
 
 
 def main() -> None:
-    """Generate, print the text, and write the page."""
+    """Generate, print the text, its statistics and its sources, and write the page."""
     (setup,) = parse(Setup)
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    tokenizer = AutoTokenizer.from_pretrained(setup.model)
-    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model)
-    model.eval().to(device)
-    documents = {path: Path(path).read_text(encoding="utf-8") for path in setup.documents}
+    lines = [] if setup.phrases is None else read_phrase_list(setup.phrases)
+    documents = find_documents(setup)
+    model, tokenizer = load_model(setup.model)
+    model.to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])
-    if documents:
-        vocabulary.add_documents(documents, WordNgrams(max_tokens=8) if setup.units == "words" else TokenNgrams())
-    if setup.phrases is not None:
-        lines = Path(setup.phrases).read_text(encoding="utf-8").splitlines()
-        vocabulary.add([line for line in lines if line.strip()], single_tokens="skip")
+    vocabulary.add_documents(documents, WordNgrams(max_tokens=8) if setup.units == "words" else TokenNgrams())
+    vocabulary.add(lines, single_tokens="skip")
+    if not len(vocabulary):
+        raise ValueError(
+            "no phrase of two tokens or more was found in what was given; give longer documents or phrases"
+        )
 
     set_seed(setup.seed)
-    inputs = tokenizer(setup.prompt, return_tensors="pt").to(device)
-    sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
+    inputs = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
+    prompt_length = inputs["input_ids"].shape[1]
+    room = room_after(model.backbone, prompt_length)
     output = model.generate(
         **inputs,
         phrases=vocabulary,
-        max_new_static_tokens=setup.new_tokens,
+        max_new_static_tokens=setup.new_tokens or (128 if room is None else max(1, min(128, room))),
         do_sample=setup.do_sample,
         no_repeat_ngram_size=setup.no_repeat_ngram_size,
-        **sampling,
+        **({"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}),
     )
-    ids, length = output[0].tolist(), inputs["input_ids"].shape[1]
-    prompt = vocabulary.decode(ids[:length], skip_special_tokens=True)
-    # decoded as a whole: some tokenizers drop the space before a text's first word
-    text = vocabulary.decode(ids, skip_special_tokens=True)[len(prompt) :]
-    shift, new = -len(prompt), ids[length:]
-    spans = [
-        replace(span, start=span.start + shift, end=span.end + shift)
-        for span in vocabulary.spans(ids, skip_special_tokens=True)
-    ]
-    print(f"{prompt}{mark_in_terminal(text, spans)}\n")
-    num_tokens = len(vocabulary.expand(new))
-    print(f"{len(vocabulary)} phrases at hand, {len(spans)} used; {len(new)} steps for {num_tokens} tokens")
+    written = GeneratedText.of(output[0].tolist(), prompt_length, vocabulary)
+    colour = sys.stdout.isatty()
+    print(f"{written.prompt}{mark_in_terminal(written.text, written.spans, colour=colour)}\n")
+    print(f"({'Bold and blue' if colour else 'In brackets'}: phrases, each generated in one step.)")
+    print(f"{written.statistics}\n{list_sources(written.spans) or WITHOUT_PHRASES}")
     if setup.html is not None:
-        page = phrase_page(prompt, text, spans, documents, footer=shlex.join(["python", *sys.argv]))
-        Path(setup.html).write_text(page, encoding="utf-8")
+        given = {"statistics": written.statistics, "footer": shown_command(sys.argv)}
+        page = phrase_page(written.prompt, written.text, written.spans, documents, **given)
+        with written_together(Path(setup.html).parent, Path(setup.html).name) as folder:
+            (folder / Path(setup.html).name).write_text(page, encoding="utf-8")
         print(f"Page: {setup.html}")
 
 

@@ -3,6 +3,7 @@ import io
 import json
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from hf_targets.training.tables import format_mean
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--max_train_words", "1500", "--logging_steps", "2", "--disable_tqdm", "true"]
+SMALL = ["--max_train_words", "1500", "--logging_steps", "2", "--disable_tqdm", "true", "--num_train_epochs", "1"]
+SMALL += ["--block_size", "64", "--vocab_size", "512", "--hidden_size", "32", "--per_device_train_batch_size", "8"]
 
 
-def run(recipe: str, *arguments: str) -> str:
-    """Run a recipe in this process at its smoke settings, and return what it printed."""
-    settings = ROOT / "recipes" / "settings" / recipe / "smoke.yaml"
+def run(recipe: str, *arguments: str, settings: Path | None = None) -> str:
+    """Run a recipe in this process, at its smoke settings if no others are given, and return what it printed."""
+    settings = settings or ROOT / "recipes" / "settings" / recipe / "smoke.yaml"
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.chdir(ROOT)
@@ -164,12 +166,72 @@ def test_a_generated_text_is_marked_in_the_terminal_and_on_a_page(trained, tmp_p
     folder, _ = trained
     terms = tmp_path / "terms.txt"
     terms.write_text("the import statement\nof the module\n\n", encoding="utf-8")
-    more = ["--phrases", str(terms), "--html", str(tmp_path / "page.html"), "--new_tokens", "12"]
-    printed = run("generate_with_phrases", "--model", str(folder), *more)
+    page_file = tmp_path / "new" / "page.html"  # its folder is made
+    printed = run("generate_with_phrases", "--model", str(folder), "--phrases", str(terms), "--html", str(page_file))
     assert printed.startswith("The import statement")
-    used = int(re.search(r"(\d+) used", printed)[1])
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    used, tokens, steps = map(int, re.search(r"(\d+) used; (\d+) tokens in (\d+) steps", printed).groups())
+    assert 0 < used < steps < tokens  # as many as the model has positions for, of 64
+    assert printed.count("documentation:topics, part ") + printed.count("from a list of phrases") == used
+    page = page_file.read_text(encoding="utf-8")
     assert page.count("<mark") == used
+    assert re.search(r"[\d,]+ phrases at hand.*", printed)[0] in page
+    assert str(tmp_path) not in page and str(folder) not in page
+    assert [file.name for file in page_file.parent.iterdir()] == ["page.html"]
+
+
+def test_the_same_seed_writes_the_same_text_and_another_one_another(trained):
+    folder, _ = trained
+    first, same, other = (run("generate_with_phrases", "--model", str(folder), "--seed", seed) for seed in "112")
+    assert first == same != other
+
+
+def test_a_text_without_phrases_says_why_that_may_be(trained, tmp_path):
+    folder, _ = trained
+    terms = tmp_path / "odd.txt"
+    terms.write_text("zygote quagmire", encoding="utf-8")
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"model: {folder}\nprompt: The import\nphrases: {terms}\n", encoding="utf-8")
+    printed = run("generate_with_phrases", settings=settings)
+    assert "1 phrases at hand, 0 used" in printed
+    assert "No phrase was used" in printed and "--do_sample true" in printed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--prompt", " "], "a prompt must have a word, got ' '"),
+        (["--units", "bytes"], 'units must be "words" or "tokens", got \'bytes\''),
+        (["--documents", "{}/none.txt"], "must be there to be read, and .*none.txt is not: No such file"),
+        (["--phrases", "{}/empty.txt"], "must have one a line, and .*empty.txt has none"),
+        (["--documents", "{}/latin.txt"], "must be UTF-8, and .*latin.txt is not"),
+        (["--model", "{}"], "model must be the name or folder of a model with its tokenizer, and '.*' is none: "),
+        (["--html", "{}"], "html must be a file to write, and .* is a folder; add a name"),
+        (["--new_tokens", "500"], "model's 64 positions, got 8 tokens in the prompt and up to 500 new ones"),
+    ],
+)
+def test_what_cannot_be_generated_is_told_and_nothing_is_written(trained, wrong, told, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 au lait")
+    page = ["--html", str(tmp_path / "page.html")] if "--html" not in wrong else []
+    arguments = ["--model", str(trained[0]), *page, *(argument.format(tmp_path) for argument in wrong)]
+    with pytest.raises(ValueError, match=told):
+        run("generate_with_phrases", *arguments)
+    assert {file.name for file in tmp_path.iterdir()} == {"empty.txt", "latin.txt"}
+
+
+def test_a_model_without_phrases_is_told_from_one_with(trained):
+    plain = trained[0].parent / "plain-seed0"
+    with pytest.raises(ValueError, match=r"one that train_dynamic_vocab.py left, and '.*' is a gpt2 without phrases"):
+        run("generate_with_phrases", "--model", str(plain))
+
+
+def test_misuse_is_told_in_one_line_with_exit_code_2(tmp_path):
+    command = [sys.executable, str(ROOT / "recipes" / "generate_with_phrases.py"), "--model", str(tmp_path)]
+    more = ["--prompt", "x", "--documents", str(tmp_path / "none.txt")]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(r"generate_with_phrases.py: a text file must be there.*\n", done.stderr)
 
 
 def test_the_mining_benchmark_prints_its_rates():
