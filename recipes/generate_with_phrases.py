@@ -30,12 +30,12 @@ from hf_targets import (
     mark_in_terminal,
     phrase_page,
 )
-from hf_targets.backbones.positions import room_after
 from hf_targets.files import written_together
 from hf_targets.phrases.document_files import read_documents, read_phrase_list
 from hf_targets.phrases.generated_text import WITHOUT_PHRASES, GeneratedText
 from hf_targets.phrases.highlighting import list_sources
 from hf_targets.phrases.phrase_page import shown_command
+from hf_targets.positions import room_after
 from hf_targets.training.settings import parse
 
 
