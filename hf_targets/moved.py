@@ -74,6 +74,7 @@ _MODULES = {
     "maths.acceptance": "maths.speculative_sampling",
     "maths.mixing": "maths.ensemble",
     "phrases.decoding.run": "phrases.decoding.generation_state",
+    "training.runs": "training.experiments",
 }
 
 _NAMES = {
@@ -84,17 +85,38 @@ _NAMES = {
         "DynamicVocabTrainingArguments": "phrases.arguments",
         "MultiTokenTrainingArguments": "multitoken.arguments",
     },
+    "training.model_card": {
+        "create_repository": "training.hub_upload",
+        "upload_folder": "training.hub_upload",
+    },
 }
 """Names that left a module which stays."""
 
 _RENAMED = {
+    "evaluation.speed": {"Way": "DecodingMethod"},
+    "phrases.settings": {"make_collator": "make_phrase_collator"},
+    "training.comparison": {"Row": "Run", "train_row": "train_run", "train_rows": "train_runs"},
+    "training.experiments": {"Run": "Experiment", "RUN_NAME": "RECORD_NAME"},
+    "training.outputs": {
+        "ROW_OUTPUT": "RUN_OUTPUT",
+        "check_row_folder": "check_run_folder",
+        "check_row_names": "check_run_names",
+        "row_patterns": "run_patterns",
+    },
+    "training.seeds": {"row_folder": "run_folder"},
+    "training.settings": {"parse": "parse_settings"},
+    "training.tables": {"format_table": "format_perplexities", "histories": "training_histories"},
+}
+"""Names that became others in the same module."""
+
+_RENAMED_CLASSES = {
     "OriginalLayout": "PublishedLayout",
     "PastPredictions": "HiddenStateCache",
     "PhraseEmbeddings": "PhraseEmbeddingCache",
     "PhraseRun": "PhraseGenerationState",
     "ZeroLinear": "ZeroInitLinear",
 }
-"""Names in modules of the old layout that are others in the new one."""
+"""Classes that old modules have under another name."""
 
 
 def new_place(module: str) -> str | None:
@@ -112,11 +134,15 @@ def new_place(module: str) -> str | None:
 
 
 def moved_name(module: str, name: str) -> Any:
-    """Return a name that left a module, for that module's `__getattr__`.
+    """Return a name that left a module or became another in it, for that module's `__getattr__`.
 
     Raises:
         AttributeError: If it never was there.
     """
+    renamed = _RENAMED.get(module.removeprefix("hf_targets."), {}).get(name)
+    if renamed is not None:
+        warnings.warn(f"{module}.{name} is {module}.{renamed} now", DeprecationWarning, stacklevel=3)
+        return getattr(import_module(module), renamed)
     home = _NAMES.get(module.removeprefix("hf_targets."), {}).get(name)
     if home is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -138,7 +164,11 @@ class _OldPlace(InspectLoader):
         """Look up every name in the new module."""
         real = import_module(self.new)
         warnings.warn(f"{module.__name__} is {self.new} now", DeprecationWarning, stacklevel=2)
-        module.__getattr__ = lambda name: getattr(real, _RENAMED.get(name, name))  # pyright: ignore[reportAttributeAccessIssue]
+
+        def look_up(name: str) -> Any:
+            return getattr(real, _RENAMED_CLASSES.get(name, name))
+
+        module.__getattr__ = look_up  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the new module's code, for `python -m`."""

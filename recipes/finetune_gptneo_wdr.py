@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, cast
 
+from hf_targets.training.runs import Run
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoConfig, PreTrainedModel
 
 from hf_targets import (
@@ -31,7 +32,6 @@ from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import is_better, train_rows
 from hf_targets.training.model_card import create_repository, save_with_card, upload_folder
 from hf_targets.training.outputs import MODEL_OUTPUT
-from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse
 from hf_targets.training.tables import format_differences, format_table, histories

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import torch
+from hf_targets.training.runs import Run
 from transformers import AutoTokenizer
 
 from hf_targets import MultiTokenTrainingArguments, train_draft_heads
 from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
 from hf_targets.training.outputs import TOKENIZER_OUTPUT, TRAINER_OUTPUT
-from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from hf_targets.training.runs import Run
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel
 
 from hf_targets import (
@@ -32,7 +33,6 @@ from hf_targets import (
 from hf_targets.evaluation.continuations import format_columns
 from hf_targets.phrases.settings import PhraseSettings, make_collator, phrase_rows
 from hf_targets.training.comparison import train_rows
-from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse
 from hf_targets.training.tables import by_name, format_bounds, format_differences

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from hf_targets.training.runs import Run
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets import (
@@ -37,7 +38,6 @@ from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.masked_diffusion.length_protocols import LengthProtocol
 from hf_targets.masked_diffusion.rows import mask_token_id
 from hf_targets.training.comparison import train_rows
-from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings, row_folder
 from hf_targets.training.settings import parse, parse_mapping
 from hf_targets.training.tables import format_bounds, format_differences, histories

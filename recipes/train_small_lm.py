@@ -12,6 +12,7 @@ Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a mi
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
+from hf_targets.training.runs import Run
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from hf_targets import (
@@ -24,7 +25,6 @@ from hf_targets import (
 )
 from hf_targets.figures.learning_curves import plot_learning_curves
 from hf_targets.training.comparison import train_rows
-from hf_targets.training.runs import Run
 from hf_targets.training.seeds import SeedSettings
 from hf_targets.training.settings import parse
 from hf_targets.training.tables import format_differences, format_table, format_weights, histories

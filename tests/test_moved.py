@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hf_targets
-from hf_targets.moved import _MODULES, moved_name, new_place
+from hf_targets.moved import _MODULES, _RENAMED, moved_name, new_place
 from hf_targets.phrases.vocabulary.store import PhraseStore
 from tests.masked_diffusion.models import make_mdlm
 
@@ -33,8 +33,8 @@ def test_a_module_of_the_old_layout_has_what_the_new_one_has(old):
     with pytest.warns(DeprecationWarning, match=f"hf_targets.{old} is hf_targets"):
         module = import_module(f"hf_targets.{old}")
     real = import_module(str(new_place(f"hf_targets.{old}")))
-    values = {name: value for name, value in vars(real).items() if name != "__getattr__"}
-    own = [name for name, value in values.items() if getattr(value, "__module__", None) == real.__name__]
+    defined = [name for name, value in vars(real).items() if getattr(value, "__module__", None) == real.__name__]
+    own = [name for name in defined if name != "__getattr__"]
     assert own
     assert all(getattr(module, name) is getattr(real, name) for name in own)
 
@@ -62,6 +62,14 @@ def test_training_arguments_that_were_pickled_then_are_read(tmp_path):
     with pytest.warns(DeprecationWarning, match="is hf_targets.MultiTokenTrainingArguments now"):
         read = pickle.loads(content.replace(now, then))
     assert type(read) is type(args) and read.head_warmup_steps == 3
+
+
+@pytest.mark.parametrize(("module", "old"), [(module, old) for module, names in _RENAMED.items() for old in names])
+def test_a_renamed_name_is_found_under_its_old_name_with_a_warning(module, old):
+    home = import_module(f"hf_targets.{module}")
+    new = _RENAMED[module][old]
+    with pytest.warns(DeprecationWarning, match=f"hf_targets.{module}.{old} is hf_targets.{module}.{new} now"):
+        assert getattr(home, old) is getattr(home, new)
 
 
 def test_what_never_was_is_not_found():

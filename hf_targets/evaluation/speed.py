@@ -1,4 +1,4 @@
-"""How fast ways of decoding are, one beside the other: seconds, tokens and forward passes."""
+"""How fast methods of decoding are, side by side: seconds, tokens and forward passes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from transformers import PreTrainedModel
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_mean
+from hf_targets.moved import moved_name
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to decode.
+class DecodingMethod:
+    """A model and how it decodes.
 
     Attributes:
         model: What generates.
         arguments: Passed to its `generate`.
-        name: In the table, where ways of one name are one row, such as heads trained with several seeds; None: its own.
+        name: In the table, where methods of one name are one row, such as heads trained with several seeds; None: the
+            key that `compare_speeds` gets it by.
     """
 
     model: PreTrainedModel
@@ -31,15 +33,15 @@ class Way:
 
 @dataclass(frozen=True)
 class Speed:
-    """What a way of decoding took.
+    """What a method of decoding took.
 
     Attributes:
-        name: Of the way.
+        name: Of the method.
         seconds: Median over the rounds of the seconds for all prompts, reading them included.
         num_tokens: Generated for all prompts together.
-        tokens_per_pass: Tokens that a forward pass after the prompt's brings a row, the bonus word included: 1 for
+        tokens_per_pass: Tokens that a forward pass after the prompt's brings a row, the bonus token included: 1 for
             plain decoding, less where it goes on reading rows that have ended.
-        same: Share of the rows that equal those of the first way.
+        same: Share of the rows that equal those of the first method.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Speed:
 
     @property
     def accepted_per_pass(self) -> float:
-        """Return accepted tokens a pass, the bonus word not counted."""
+        """Return accepted tokens a pass, the bonus token not counted."""
         return self.tokens_per_pass - 1.0
 
 
@@ -81,60 +83,60 @@ class _PassCounter:
 
 @torch.no_grad()
 def compare_speeds(
-    ways: Mapping[str, Way], batches: Sequence[Tensor], *, max_new_tokens: int, rounds: int = 3
+    methods: Mapping[str, DecodingMethod], batches: Sequence[Tensor], *, max_new_tokens: int, rounds: int = 3
 ) -> list[Speed]:
-    """Return the speed of each way on the same prompts, decoding greedily.
+    """Return the speed of each method on the same prompts, decoding greedily.
 
-    The ways take turns, round by round, after a first turn that is not timed but counted and compared.
+    The methods take turns, round by round, after a first turn that is not timed but counted and compared.
 
     Args:
-        ways: By name, the one that the others are compared with first.
+        methods: By name, the one that the others are compared with first.
         batches: Prompts (rows, time) without padding.
         max_new_tokens: At most so many, fewer where the end token comes.
     Raises:
-        ValueError: If there is no way, no prompt or no round.
+        ValueError: If there is no method, no prompt or no round.
     """
-    if not ways or not batches or rounds < 1:
-        raise ValueError(f"speeds take a way, a prompt and a round, got {len(ways)}, {len(batches)} and {rounds}")
-    texts = {name: [] for name in ways}
-    passes = dict.fromkeys(ways, 0)  # of rows, after the prompts'
-    for name, way in ways.items():
+    if not methods or not batches or rounds < 1:
+        raise ValueError(f"speeds take a method, a prompt and a round, got {len(methods)}, {len(batches)} and {rounds}")
+    texts = {name: [] for name in methods}
+    passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
+    for name, method in methods.items():
         for prompts in batches:
-            with _PassCounter(way.model) as counter:
-                output = _generate(way, prompts, max_new_tokens, return_dict_in_generate=True)
-            texts[name] += _words(way, output.sequences[:, prompts.shape[1] :])
+            with _PassCounter(method.model) as counter:
+                output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
+            texts[name] += _tokens(method, output.sequences[:, prompts.shape[1] :])
             drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
             passes[name] += counter.row_passes - len(prompts) if drafted is None else drafted
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(rounds):
-        for name, way in ways.items():
-            start = settled_time(way.model.device)
+        for name, method in methods.items():
+            start = settled_time(method.model.device)
             for prompts in batches:
-                _generate(way, prompts, max_new_tokens)
-            seconds[name].append(settled_time(way.model.device) - start)
+                _generate(method, prompts, max_new_tokens)
+            seconds[name].append(settled_time(method.model.device) - start)
     first, speeds = next(iter(texts.values())), []
     for name, rows in texts.items():
         num_tokens = sum(map(len, rows))
         later = num_tokens - len(rows)  # the prompt's pass brings each row its first
         per_pass = later / passes[name] if passes[name] else 1.0
         same = sum(ours == theirs for ours, theirs in zip(rows, first, strict=True)) / len(rows)
-        speeds.append(Speed(ways[name].name or name, median(seconds[name]), num_tokens, per_pass, same))
+        speeds.append(Speed(methods[name].name or name, median(seconds[name]), num_tokens, per_pass, same))
     return speeds
 
 
-def _generate(way: Way, prompts: Tensor, max_new_tokens: int, **more: Any) -> Any:
-    ids = prompts.to(way.model.device)
-    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **way.arguments, **more}
-    return way.model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)  # pyright: ignore[reportCallIssue]
+def _generate(method: DecodingMethod, prompts: Tensor, max_new_tokens: int, **more: Any) -> Any:
+    ids = prompts.to(method.model.device)
+    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **method.arguments, **more}
+    return method.model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)  # pyright: ignore[reportCallIssue]
 
 
-def _words(way: Way, new: Tensor) -> list[list[int]]:
-    """Return each row's generated words, the end token included and padding behind it not."""
-    ends: Any = way.arguments.get("eos_token_id", way.model.generation_config.eos_token_id)  # pyright: ignore
+def _tokens(method: DecodingMethod, new: Tensor) -> list[list[int]]:
+    """Return each row's generated tokens, the end token included and padding behind it not."""
+    ends: Any = method.arguments.get("eos_token_id", method.model.generation_config.eos_token_id)  # pyright: ignore
     ends = set() if ends is None else set(torch.as_tensor(ends).flatten().tolist())
     rows = []
     for row in new.tolist():
-        length = next((place + 1 for place, word in enumerate(row) if word in ends), len(row))
+        length = next((index + 1 for index, token in enumerate(row) if token in ends), len(row))
         rows.append(row[:length])
     return rows
 
@@ -158,3 +160,7 @@ def format_speeds(speeds: Sequence[Speed]) -> str:
         ]
         lines.append(cells)
     return markdown_table(columns, lines)
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

@@ -13,6 +13,7 @@ from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.training.brief_log import is_brief, log_briefly
 from hf_targets.training.trainer import TargetTrainer, num_targets
 
 
@@ -130,6 +131,8 @@ class MultiTokenTrainer(TargetTrainer):
             data_collator=self.data_collator,
             processing_class=self.processing_class,
         )
+        if is_brief(self):
+            log_briefly(trainer)
         trainer.train()
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
 

@@ -1,4 +1,4 @@
-"""Models trained side by side on one corpus: the same updates, schedule, seeds and rule of selection for every row."""
+"""Models trained side by side on one corpus: the same updates, schedule, seeds and rule of selection for all."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,21 +12,23 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_targets.backbones.new_parts import new_part_of
+from hf_targets.moved import moved_name
 from hf_targets.positions import max_positions
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.outputs import ROW_OUTPUT, check_row_folder, check_row_names, remove_output, write_json
+from hf_targets.training.brief_log import log_briefly, say, without_bars_of_files
+from hf_targets.training.experiments import Experiment
+from hf_targets.training.outputs import RUN_OUTPUT, check_run_folder, check_run_names, remove_output, write_json
 from hf_targets.training.resuming import train
-from hf_targets.training.runs import Run
-from hf_targets.training.seeds import row_folder
+from hf_targets.training.seeds import run_folder
 from hf_targets.training.trainer import TargetTrainer
 
 
 @dataclass(frozen=True)
-class Row:
-    """One trained model and what it reached.
+class Run:
+    """One training of a model with one seed, and what it reached.
 
     Attributes:
-        name: Of the row; rows of one name differ in their seeds.
+        name: Of the model; runs of one name differ in their seeds.
         seed: Of its first weights, of the order of its data and of its dropout.
         num_parameters: Trainable ones.
         seconds: Of training, evaluations included, in all its parts.
@@ -50,12 +52,12 @@ class Row:
         return self.test.get(f"{level}_ensemble" if ensemble else level)
 
 
-def is_better(row: Row, other: Row | None) -> bool:
-    """Return whether a row's validation perplexity is below the other's, if there is another."""
-    return other is None or row.validation["perplexity"] < other.validation["perplexity"]
+def is_better(run: Run, other: Run | None) -> bool:
+    """Return whether a run's validation perplexity is below the other's, if there is another."""
+    return other is None or run.validation["perplexity"] < other.validation["perplexity"]
 
 
-def train_row(
+def train_run(
     name: str,
     make_model: Callable[[], PreTrainedModel],
     args: TargetTrainingArguments,
@@ -66,32 +68,35 @@ def train_row(
     resume: bool = False,
     begin: Callable[[], object] | None = None,
     make_trainer: Callable[..., TargetTrainer],
-) -> tuple[Row, TargetTrainer]:
+) -> tuple[Run, TargetTrainer]:
     """Train a model, keep its checkpoint of the lowest validation perplexity, and measure that on the test text.
+
+    The trainer logs briefly (`log_briefly`).
 
     The perplexity to select by is that of the ordinary head, for models with heads and without; the ensemble weight of
     the test figure is chosen on the validation text too.
 
     Args:
-        name: Of the row, a plain one, as its folder's is.
-        make_model: Called once the seed is set, so that all rows start from the same random state.
-        args: Of all rows; this one's checkpoints go to the subfolder `row_folder(name, seed)` of its output folder.
+        name: Of the model, a plain one, as its folder's is.
+        make_model: Called once the seed is set, so that all runs start from the same random state.
+        args: Of all runs; this one's checkpoints go to the subfolder `run_folder(name, seed)` of its output folder.
         corpus: Rows with the splits train, validation and test.
-        seed: Of everything random in the row, but for what has a seed of its own in `args`; None: that of `args`.
+        seed: Of everything random in the run, but for what has a seed of its own in `args`; None: that of `args`.
         make_trainer: Called with `model`, `args`, both data sets and `callbacks`; its evaluations give `perplexity`.
         patience: Evaluations without a lower validation perplexity before training stops early.
         resume: Whether to go on from the newest whole checkpoint of the subfolder, if there is one; what was trained to
             its end is not trained again. Without, the checkpoints and models in the subfolder are removed.
-        begin: Called before anything is removed or trained, when all that can be checked is checked; `Run.begin`.
+        begin: Called before anything is removed or trained, when all that can be checked is checked:
+            `Experiment.begin`.
     Raises:
         ValueError: Before anything is removed, if the name is none of a folder, the subfolder is a link, blocks are
             longer than the model's positions, no update is asked for, or evaluations and checkpoints do not come at the
             same steps. Neither of them asked for means both at every epoch.
     """
-    check_row_names([name])
+    check_run_names([name])
     args = _arguments_of(name, args, args.seed if seed is None else seed)
     folder = Path(args.output_dir or ".")
-    check_row_folder(folder)
+    check_run_folder(folder)
     set_seed(args.seed)
     model = make_model()
     if new_part_of(model) is None:
@@ -107,64 +112,72 @@ def train_row(
     if begin is not None:
         begin()
     if not resume and args.should_save:
-        remove_output(folder, ROW_OUTPUT)
+        remove_output(folder, RUN_OUTPUT)
     trainer.accelerator.wait_for_everyone()
-    training = train(trainer, resume=resume)
+    log_briefly(trainer)
+    with without_bars_of_files():
+        training = train(trainer, resume=resume)
     trainer.remove_callback(EarlyStoppingCallback)
     validation = _without_prefix(trainer.evaluate(), "eval_")
     on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
     weight = validation.get("ensemble_weight")
     test = _at_weight(_without_prefix(on_test, "test_"), weight)
     num_parameters = trainer.get_num_trainable_parameters()
-    return Row(name, args.seed, num_parameters, training.seconds, weight, validation, test, training.history), trainer
+    return Run(name, args.seed, num_parameters, training.seconds, weight, validation, test, training.history), trainer
 
 
-def train_rows(
+def train_runs(
     make_models: Mapping[str, Callable[[], PreTrainedModel]],
     args: TargetTrainingArguments,
     corpus: Mapping[str, Dataset],
-    run: Run,
+    experiment: Experiment,
     *,
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     patience: int | None = None,
     make_trainer: Callable[..., TargetTrainer] | Mapping[str, Callable[..., TargetTrainer]],
-) -> Iterator[tuple[list[Row], TargetTrainer]]:
-    """Train every row with each seed, and yield after each one all rows so far, and its trainer with its model.
+) -> Iterator[tuple[list[Run], TargetTrainer]]:
+    """Train every model with each seed, and yield after each run all runs so far, and its trainer with its model.
 
-    All rows of the first seed come first. `results.json` has all rows so far, with their histories. The trainer loses
-    its model and its optimizer before the next row begins; whoever keeps the model keeps its memory.
+    All runs of the first seed come first. `results.json` has all runs so far, with their histories. The trainer loses
+    its model and its optimizer before the next run begins; whoever keeps the model keeps its memory. The first process
+    prints short lines (`log_briefly`).
 
     Args:
-        make_models: By the name of the row, what makes its model.
-        args, corpus, patience: As for `train_row`.
-        make_trainer: As for `train_row`, or one for each row, by its name.
-        run: Begun before anything is trained; it says whether to resume.
+        make_models: By the name of the model, what makes it.
+        args, corpus, patience: As for `train_run`.
+        make_trainer: As for `train_run`, or one for each model, by its name.
+        experiment: Begun before anything is trained; it says whether to resume.
         settings: Of the recipe, written into `results.json` with the arguments.
     """
-    rows: list[Row] = []
-    for seed, (name, make_model) in product(seeds, make_models.items()):
-        row, trainer = train_row(
+    runs: list[Run] = []
+    planned = list(product(seeds, make_models.items()))
+    for number, (seed, (name, make_model)) in enumerate(planned, start=1):
+        title = f"run {number}/{len(planned)}: {name}, seed {seed}"
+        if args.process_index == 0:
+            say(title)
+        run, trainer = train_run(
             name,
             make_model,
             args,
             corpus,
             seed=seed,
             patience=patience,
-            resume=run.resume,
-            begin=run.begin,
+            resume=experiment.resume,
+            begin=experiment.begin,
             make_trainer=make_trainer[name] if isinstance(make_trainer, Mapping) else make_trainer,
         )
-        rows.append(row)
+        runs.append(run)
         if trainer.is_world_process_zero():
-            content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(row) for row in rows]}
-            write_json(run.folder / "results.json", content)
-        yield rows, trainer
+            content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(run) for run in runs]}
+            write_json(experiment.folder / "results.json", content)
+            say(f"{title}  test perplexity {run.test['perplexity']:.2f}  {run.seconds:.0f} s")
+        yield runs, trainer
         _release(trainer)
 
 
 def _release(trainer: TargetTrainer) -> None:
-    """Let go of the model and the optimizer of a trainer that is done, so that the next row has their memory."""
+    """Let go of the model and the optimizer of a trainer that is done, so that the next run has their memory."""
     trainer.accelerator.free_memory()
     for name in ("optimizer", "lr_scheduler", "model", "model_wrapped"):
         setattr(trainer, name, None)
@@ -176,7 +189,7 @@ def _release(trainer: TargetTrainer) -> None:
 def _arguments_of(name: str, args: TargetTrainingArguments, seed: int) -> TargetTrainingArguments:
     args = copy.deepcopy(args)
     args.seed = seed
-    args.output_dir = str(Path(args.output_dir or ".") / row_folder(name, seed))
+    args.output_dir = str(Path(args.output_dir or ".") / run_folder(name, seed))
     args.push_to_hub = False  # the recipe uploads one model, at the end
     if args.eval_strategy == IntervalStrategy.NO:
         args.eval_strategy, args.save_strategy = IntervalStrategy.EPOCH, SaveStrategy.EPOCH
@@ -187,7 +200,7 @@ def _arguments_of(name: str, args: TargetTrainingArguments, seed: int) -> Target
         )
     if args.max_steps <= 0 and args.num_train_epochs <= 0:
         raise ValueError(
-            f"a row is trained for at least one update, got num_train_epochs={args.num_train_epochs:g} and "
+            f"a model is trained for at least one update, got num_train_epochs={args.num_train_epochs:g} and "
             f"max_steps={args.max_steps}; raise one of them"
         )
     args.load_best_model_at_end = True
@@ -214,3 +227,7 @@ def _at_weight(test: dict[str, float], weight: float | None) -> dict[str, float]
         if weight is not None and f"{level}_{weight:g}" in metrics:
             metrics[f"{level}_ensemble"] = metrics[f"{level}_{weight:g}"]
     return metrics
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

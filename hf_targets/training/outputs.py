@@ -1,4 +1,4 @@
-"""What a run leaves in its output folder: names that its rows may have, and how it is removed and nothing else."""
+"""What an experiment leaves in its output folder: names that its models may have, and how it alone is removed."""
 
 import glob
 import json
@@ -11,6 +11,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.moved import moved_name
 
 TRAINING_NAME = "training.json"
 """What a finished training took and logged, beside its checkpoints."""
@@ -21,15 +22,15 @@ TOKENIZER_OUTPUT = (
 )
 MODEL_OUTPUT = (
     *("config.json", "generation_config.json", "model.safetensors", "model-*-of-*.safetensors", "heads.safetensors"),
-    *("model.safetensors.index.json", "training_args.bin", PACKAGE_IMPORT, *TOKENIZER_OUTPUT),
+    *("model.safetensors.index.json", "training_args.bin", PACKAGE_IMPORT, "README.md", *TOKENIZER_OUTPUT),
 )
 TRAINER_OUTPUT = ("checkpoint-[0-9]*", "broken-checkpoint-[0-9]*", TRAINING_NAME, "runs/*/events.out.tfevents.*")
-ROW_OUTPUT = (*TRAINER_OUTPUT, *MODEL_OUTPUT)
-"""Patterns of what a training, a model and its tokenizer write into a folder."""
+RUN_OUTPUT = (*TRAINER_OUTPUT, *MODEL_OUTPUT)
+"""Patterns of what a training, a model, its tokenizer and its card write into a folder."""
 
 
-def check_row_names(names: Sequence[str], *, reserved: Iterable[str] = (), setting: str = "rows") -> None:
-    """Make sure that each name can be the folder of one row.
+def check_run_names(names: Sequence[str], *, reserved: Iterable[str] = (), setting: str = "rows") -> None:
+    """Make sure that each name can be the folder of a run.
 
     Args:
         reserved: Patterns of what else is written beside those folders.
@@ -38,7 +39,7 @@ def check_row_names(names: Sequence[str], *, reserved: Iterable[str] = (), setti
         ValueError: If there is no name, one is not a plain name, or it is another's or that of something else.
     """
     if not names:
-        raise ValueError(f"{setting} must name at least one row, got none")
+        raise ValueError(f"{setting} must name at least one model, got none")
     seen: dict[str, str] = {}
     for name in names:
         if not _is_plain(name):
@@ -53,7 +54,7 @@ def check_row_names(names: Sequence[str], *, reserved: Iterable[str] = (), setti
                 f"{seen[key]!r} and {name!r}"
             )
         if any(fnmatchcase(key, pattern.split("/")[0].casefold()) for pattern in reserved):
-            raise ValueError(f"{setting} must not have the name of another output of the run, got {name!r}")
+            raise ValueError(f"{setting} must not have the name of another output, got {name!r}")
         seen[key] = name
 
 
@@ -64,8 +65,8 @@ def _is_plain(name: Any) -> bool:
     return is_component and name not in ("", ".", "..") and name == name.strip()
 
 
-def check_row_folder(folder: Path) -> None:
-    """Make sure that a row's folder can be written and emptied.
+def check_run_folder(folder: Path) -> None:
+    """Make sure that a run's folder can be written and emptied.
 
     Raises:
         ValueError: If it is a link, which may lead anywhere, or a file.
@@ -75,9 +76,9 @@ def check_row_folder(folder: Path) -> None:
         raise ValueError(f"{folder} must be a folder of its own, to be written and emptied, and is {kind}; remove it")
 
 
-def row_patterns(row: str) -> list[str]:
-    """Return the patterns of a row's output, as seen from the output folder."""
-    return [f"{glob.escape(row)}/{pattern}" for pattern in ROW_OUTPUT]
+def run_patterns(folder: str) -> list[str]:
+    """Return the patterns of a run's output, as seen from the output folder."""
+    return [f"{glob.escape(folder)}/{pattern}" for pattern in RUN_OUTPUT]
 
 
 def find_output(folder: Path, patterns: Iterable[str]) -> list[Path]:
@@ -110,3 +111,7 @@ def write_json(file: Path, content: Any) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(part, file)
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

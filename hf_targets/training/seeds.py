@@ -1,7 +1,10 @@
-"""Several seeds: a row of a table is trained once with each, since one seed decides nothing."""
+"""Several seeds: a model is trained once with each, since one seed decides nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hf_targets.moved import moved_name
 
 
 @dataclass
@@ -12,9 +15,11 @@ class SeedSettings:
         ValueError: If there is no seed, or one is given twice or out of [0, 2^32 - 1].
     """
 
+    settings_title: ClassVar[str] = "Experiment"
+
     seeds: list[int] = field(
         default_factory=lambda: [0],
-        metadata={"help": "Every row is made once with each; tables show means and standard errors."},
+        metadata={"help": "Every model is trained once with each; tables show means with standard errors."},
     )
 
     def __post_init__(self) -> None:
@@ -22,7 +27,7 @@ class SeedSettings:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Make sure that each seed gives a row of its own.
+    """Make sure that each seed gives a run of its own.
 
     Raises:
         ValueError: If there is no seed, or one is given twice or out of [0, 2^32 - 1].
@@ -31,16 +36,20 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise ValueError("seeds must name at least one seed, got none; give, for example, --seeds 0 1 2")
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         raise ValueError(
-            f"seeds must differ, as the same seed gives the same row again, got {', '.join(map(str, twice))} twice"
+            f"seeds must differ, as the same seed gives the same run again, got {', '.join(map(str, twice))} twice"
         )
     if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
         raise ValueError(f"seeds must be in [0, 2^32 - 1], which all generators take, got {wrong[0]}")
 
 
-def row_folder(name: str, seed: int | str) -> str:
-    """Return the name of the folder that a row has with one seed, or with "*" for it the pattern of all.
+def run_folder(name: str, seed: int | str) -> str:
+    """Return the name of the folder of a run; with "*" as the seed, the pattern for all seeds.
 
-    >>> row_folder("plain", 3)
+    >>> run_folder("plain", 3)
     'plain-seed3'
     """
     return f"{name}-seed{seed}"
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

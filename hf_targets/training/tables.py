@@ -1,69 +1,101 @@
-"""Tables of rows that were trained side by side: means over seeds, standard errors, and which differences are any."""
+"""Tables of runs that were trained side by side: means over seeds, standard errors, and which differences are any."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hf_targets.markdown import markdown_table
 from hf_targets.maths.losses import perplexity
 from hf_targets.maths.statistics import format_difference, format_mean, mean_and_standard_error
-from hf_targets.training.comparison import Row
+from hf_targets.moved import moved_name
+from hf_targets.training.comparison import Run
 
 
-def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each name, one a seed, the names in the order in which they first come."""
-    names = dict.fromkeys(row.name for row in rows)
-    return {name: [row for row in rows if row.name == name] for name in names}
+def by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs of each name, one a seed, the names in the order in which they first come."""
+    names = dict.fromkeys(run.name for run in runs)
+    return {name: [run for run in runs if run.name == name] for name in names}
 
 
-def histories(rows: Sequence[Row]) -> dict[str, list[list[dict[str, float]]]]:
-    """Return the logs of each name's rows, one a seed, as `figures.learning_curves` draws them."""
-    return {name: [row.history for row in seeds] for name, seeds in by_name(rows).items()}
+def training_histories(runs: Sequence[Run]) -> dict[str, list[list[dict[str, float]]]]:
+    """Return the logs of each name's runs, one a seed, as `figures.learning_curves` draws them."""
+    return {name: [run.history for run in seeds] for name, seeds in by_name(runs).items()}
 
 
-def format_table(rows: Sequence[Row]) -> str:
+def metrics_by_name(runs: Sequence[Run]) -> dict[str, list[dict[str, float]]]:
+    """Return the test metrics of each name's runs, one a seed, as `format_columns` shows them."""
+    return {name: [run.test for run in seeds] for name, seeds in by_name(runs).items()}
+
+
+def describe_comparison(runs: Sequence[Run], *, head_warmup_steps: int | None = None) -> str:
+    """Return how runs compare, in Markdown, for the card of one of their models.
+
+    Args:
+        head_warmup_steps: Of the phase in which heads learnt alone, if there was one.
+    """
+    has_heads = any(run.ensemble_weight is not None for run in runs)
+    told = [
+        "Figures are of the test text. All models were trained by the command below, on the same text, with the same "
+        "updates, schedule, seeds and settings. The checkpoint of a run is the one of its lowest validation perplexity."
+    ]
+    if has_heads:
+        told.append("The ensemble weight (lambda) is the best on the validation text. Heads make a step longer.")
+    if has_heads and head_warmup_steps:
+        told.append(f"Before that, heads learnt alone for {head_warmup_steps} updates, without the backbone.")
+    if len({run.seed for run in runs}) > 1:
+        told.append(
+            "Figures are means over the seeds with their standard errors. A difference below two standard errors is "
+            "called none."
+        )
+    else:
+        told.append("There is one seed: a small difference between two models may be chance.")
+    return " ".join(told)
+
+
+def format_perplexities(runs: Sequence[Run]) -> str:
     """Return the rows' test perplexities as a Markdown table: token-level, word-level where known, with and without.
 
     Each is a mean over seeds with its standard error, with the ensemble at the weight (lambda) that each seed's
     validation text chose.
     """
-    heading = ["model", "perplexity", "with ensemble", "lambda", "per word", "per word, ensemble", "training"]
+    heading = ["model", "perplexity", "with ensemble", "lambda", "per word", "per word, ensemble", "training, s"]
     lines = []
-    for name, seeds in by_name(rows).items():
+    for name, seeds in by_name(runs).items():
         figures = [
-            format_mean([row.test_perplexity(ensemble=ensemble, level=level) for row in seeds])
+            format_mean([run.test_perplexity(ensemble=ensemble, level=level) for run in seeds])
             for level in ("perplexity", "word_perplexity")
             for ensemble in (False, True)
         ]
-        weights = sorted({row.ensemble_weight for row in seeds if row.ensemble_weight is not None})
+        weights = sorted({run.ensemble_weight for run in seeds if run.ensemble_weight is not None})
         shown = ", ".join(f"{weight:g}" for weight in weights)
-        seconds = format_mean([row.seconds for row in seeds], digits=0)
-        lines.append([name, *figures[:2], shown, *figures[2:], f"{seconds} s"])
+        seconds = format_mean([run.seconds for run in seeds], digits=0)
+        lines.append([name, *figures[:2], shown, *figures[2:], seconds])
     return markdown_table(heading, lines)
 
 
-def format_differences(rows: Sequence[Row]) -> str:
-    """Return how far the rows' test perplexities are from the first row's, as a Markdown table; "" for one row.
+def format_differences(runs: Sequence[Run]) -> str:
+    """Return how far the rows' test perplexities are from the first model's, as a Markdown table; "" for one model.
 
     A difference below two standard errors is called none (`format_difference`).
     """
-    (first, reference), *others = by_name(rows).items()
+    (first, reference), *others = by_name(runs).items()
     if not others:
         return ""
-    base = [row.test["perplexity"] for row in reference]
-    has_heads = any(row.ensemble_weight is not None for row in rows)
+    base = [run.test["perplexity"] for run in reference]
+    has_heads = any(run.ensemble_weight is not None for run in runs)
     heading = [f"perplexity against {first}", "alone", *(["with ensemble"] if has_heads else [])]
     lines = []
     for name, seeds in others:
-        alone = [row.test["perplexity"] for row in seeds]
+        alone = [run.test["perplexity"] for run in seeds]
         cells = [format_difference(alone, base)]
         if has_heads:
-            ensemble = [row.test_perplexity(ensemble=True) for row in seeds]
+            ensemble = [run.test_perplexity(ensemble=True) for run in seeds]
             known = [value for value in ensemble if value is not None]
             cells.append(format_difference(known, base) if known else "")
         lines.append([name, *cells])
     return markdown_table(heading, lines)
 
 
-def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
+def format_bounds(runs: Sequence[Run], what: str | None = None) -> str:
     """Return the rows' perplexity bounds on the test text as a Markdown table.
 
     With several seeds a bound is a mean with its standard error over seeds. With one it has its 95% interval over the
@@ -72,45 +104,49 @@ def format_bounds(rows: Sequence[Row], what: str | None = None) -> str:
     Args:
         what: The length protocol of the bounds, or another name for what they are of, for the heading.
     """
-    groups = by_name(rows)
+    groups = by_name(runs)
     first = next(iter(groups.values()))
 
-    def mean(seeds: Sequence[Row], value: Callable[[Row], float]) -> float:
-        return mean_and_standard_error([value(row) for row in seeds])[0]
+    def mean(seeds: Sequence[Run], value: Callable[[Run], float]) -> float:
+        return mean_and_standard_error([value(run) for run in seeds])[0]
 
     heading = "perplexity" if what is None else f"perplexity ({what})"
-    columns = ["model", "parameters", heading, "x the first", "validation", "training", "x the first"]
+    columns = ["model", "parameters", heading, "x the first", "validation", "training, s", "x the first"]
     lines = []
     for name, seeds in groups.items():
-        bound = format_mean([row.test["perplexity"] for row in seeds])
+        bound = format_mean([run.test["perplexity"] for run in seeds])
         if len(seeds) == 1 and (margin := seeds[0].test.get("nelbo_margin")) is not None:
             low, high = (perplexity(seeds[0].test["nelbo"] + side * margin) for side in (-1, 1))
             bound += f" ({low:.2f} to {high:.2f}, 95% over draws)"
-        ratio = mean(seeds, lambda row: row.test["perplexity"]) / mean(first, lambda row: row.test["perplexity"])
+        ratio = mean(seeds, lambda run: run.test["perplexity"]) / mean(first, lambda run: run.test["perplexity"])
         lines.append(
             [
                 name,
                 f"{seeds[0].num_parameters:,}",
                 bound,
                 f"{ratio:.3f}",
-                format_mean([row.validation["perplexity"] for row in seeds]),
-                f"{format_mean([row.seconds for row in seeds], digits=0)} s",
-                f"{mean(seeds, lambda row: row.seconds) / mean(first, lambda row: row.seconds):.2f}",
+                format_mean([run.validation["perplexity"] for run in seeds]),
+                format_mean([run.seconds for run in seeds], digits=0),
+                f"{mean(seeds, lambda run: run.seconds) / mean(first, lambda run: run.seconds):.2f}",
             ]
         )
     return markdown_table(columns, lines)
 
 
-def format_weights(rows: Sequence[Row], level: str = "perplexity") -> str:
+def format_weights(runs: Sequence[Run], level: str = "perplexity") -> str:
     """Return the rows' test perplexities at every ensemble weight as a Markdown table, means over seeds."""
     prefix = f"{level}_"
-    weights = sorted({float(key.removeprefix(prefix)) for row in rows for key in row.test if _is_weight(key, prefix)})
+    weights = sorted({float(key.removeprefix(prefix)) for run in runs for key in run.test if _is_weight(key, prefix)})
     lines = []
-    for name, seeds in by_name(rows).items():
-        figures = [[row.test.get(f"{prefix}{weight:g}") for row in seeds] for weight in weights]
+    for name, seeds in by_name(runs).items():
+        figures = [[run.test.get(f"{prefix}{weight:g}") for run in seeds] for weight in weights]
         lines.append([name, *(format_mean(values, digits=1) for values in figures)])
     return markdown_table(["model", *(f"lambda {weight:g}" for weight in weights)], lines)
 
 
 def _is_weight(key: str, prefix: str) -> bool:
     return key.startswith(prefix) and key.removeprefix(prefix).replace(".", "").isdigit()
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

@@ -5,7 +5,8 @@ import torch
 from transformers import GenerationConfig
 
 from hf_targets.evaluation import speed
-from hf_targets.evaluation.speed import Speed, Way, compare_speeds, format_speeds
+from hf_targets.evaluation.speed import DecodingMethod as Method
+from hf_targets.evaluation.speed import Speed, compare_speeds, format_speeds
 from tests.tiny_models import make_backbone, make_drafting_model, token_ids
 
 NUM_NEW = 12
@@ -42,8 +43,8 @@ class Recites(torch.nn.Module):
         return SimpleNamespace(sequences=text) if arguments.get("return_dict_in_generate") else text
 
 
-def measure(rounds=1, max_new_tokens=NUM_NEW, batches=PROMPTS, **ways):
-    speeds = compare_speeds(ways, batches, max_new_tokens=max_new_tokens, rounds=rounds)
+def measure(rounds=1, max_new_tokens=NUM_NEW, batches=PROMPTS, **methods):
+    speeds = compare_speeds(methods, batches, max_new_tokens=max_new_tokens, rounds=rounds)
     return {one.name: one for one in speeds}
 
 
@@ -59,7 +60,11 @@ def counted(model, **arguments):
 def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num_branches):
     model = make_drafting_model("gpt2")
     arguments = {"draft_tokens": 3, "draft_branches": num_branches}
-    speeds = measure(plain=Way(model, {}), bare=Way(model.backbone, {}), drafts=Way(model, arguments))
+    speeds = measure(
+        plain=Method(model, {}),
+        bare=Method(model.backbone, {}),
+        drafts=Method(model, arguments),
+    )
     assert speeds["plain"].tokens_per_pass == speeds["bare"].tokens_per_pass == 1
     assert speeds["plain"].accepted_per_pass == 0
     assert speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments))
@@ -68,7 +73,7 @@ def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num
 
 def test_where_the_prompt_s_pass_is_the_only_one_a_pass_brings_a_token():
     model = make_drafting_model("gpt2")
-    speeds = measure(max_new_tokens=1, plain=Way(model, {}), drafts=Way(model, {"draft_tokens": 3}))
+    speeds = measure(max_new_tokens=1, plain=Method(model, {}), drafts=Method(model, {"draft_tokens": 3}))
     assert [one.tokens_per_pass for one in speeds.values()] == [1, 1]
     assert [one.num_tokens for one in speeds.values()] == [6, 6]
 
@@ -76,10 +81,10 @@ def test_where_the_prompt_s_pass_is_the_only_one_a_pass_brings_a_token():
 def test_drafts_give_the_same_texts_and_another_model_does_not():
     model = make_drafting_model("gpt2")
     speeds = measure(
-        plain=Way(model, {}),
-        chain=Way(model, {"draft_tokens": 3}),
-        tree=Way(model, {"draft_tokens": 3, "draft_branches": 3}),
-        other=Way(make_backbone("gpt2", seed=1), {}),
+        plain=Method(model, {}),
+        chain=Method(model, {"draft_tokens": 3}),
+        tree=Method(model, {"draft_tokens": 3, "draft_branches": 3}),
+        other=Method(make_backbone("gpt2", seed=1), {}),
     )
     assert [one.same for one in speeds.values()] == [1, 1, 1, 0]
     assert speeds["plain"].num_tokens == speeds["chain"].num_tokens == speeds["tree"].num_tokens
@@ -89,19 +94,21 @@ def test_drafts_give_the_same_texts_and_another_model_does_not():
 def test_same_is_the_share_of_equal_rows_of_all_batches():
     rows = [[1, 2], [3, 4], [5, 6]]
     speeds = measure(
-        batches=[token_ids(3, 2)] * 2, a=Way(Recites(rows), {}), b=Way(Recites([[1, 2], [3, 5], [5, 6]]), {})
+        batches=[token_ids(3, 2)] * 2,
+        a=Method(Recites(rows), {}),
+        b=Method(Recites([[1, 2], [3, 5], [5, 6]]), {}),
     )
     assert (speeds["a"].same, speeds["b"].same) == (1, 2 / 3)
 
 
 def test_texts_of_other_lengths_are_not_the_same():
-    speeds = measure(batches=[token_ids(1, 2)], a=Way(Recites([[1, 2]]), {}), b=Way(Recites([[1]]), {}))
+    speeds = measure(batches=[token_ids(1, 2)], a=Method(Recites([[1, 2]]), {}), b=Method(Recites([[1]]), {}))
     assert speeds["b"].same == 0
 
 
 def test_a_row_is_the_same_however_long_the_others_are():
     one, other = [[1, END, 0, 0], [1, 2, 3, END]], [[1, END], [1, 2]]
-    speeds = measure(batches=[token_ids(2, 2)], a=Way(Recites(one), {}), b=Way(Recites(other), {}))
+    speeds = measure(batches=[token_ids(2, 2)], a=Method(Recites(one), {}), b=Method(Recites(other), {}))
     assert speeds["b"].same == 0.5
 
 
@@ -109,24 +116,24 @@ def test_a_row_is_the_same_however_long_the_others_are():
 def test_the_end_token_counts_and_padding_behind_it_does_not(end):
     texts = [[1, 2, 3, 4], [1, END, 0, 0], [END, END, END, END], [1, 2, 3, END]]
     model = Recites(texts, passes=4, end=end)
-    found = measure(batches=[token_ids(4, 3)], a=Way(model, {}))["a"]
+    found = measure(batches=[token_ids(4, 3)], a=Method(model, {}))["a"]
     assert found.num_tokens == 4 + 2 + 1 + 4
     assert found.tokens_per_pass == (11 - 4) / (4 * 4 - 4)  # the prompt's pass brings each row a token
 
 
 def test_without_an_end_token_all_tokens_count():
     model = Recites([[1, END, 0, 0]], end=None)
-    assert measure(batches=[token_ids(2, 3)], a=Way(model, {}))["a"].num_tokens == 8
+    assert measure(batches=[token_ids(2, 3)], a=Method(model, {}))["a"].num_tokens == 8
 
 
 def test_the_end_token_may_be_given_among_the_arguments():
-    way = Way(Recites([[1, END, 0, 0]], end=None), {"eos_token_id": END})
-    assert measure(batches=[token_ids(2, 3)], a=way)["a"].num_tokens == 4
+    method = Method(Recites([[1, END, 0, 0]], end=None), {"eos_token_id": END})
+    assert measure(batches=[token_ids(2, 3)], a=method)["a"].num_tokens == 4
 
 
 def test_arguments_are_passed_on_and_the_counter_is_taken_off_again():
     model = Recites([[1, 2, 3, 4]])
-    found = measure(batches=[token_ids(2, 3)], a=Way(model, {"passes": 2, "max_new_tokens": 3}))["a"]
+    found = measure(batches=[token_ids(2, 3)], a=Method(model, {"passes": 2, "max_new_tokens": 3}))["a"]
     assert found.num_tokens == 6
     assert found.tokens_per_pass == (6 - 2) / (2 * 2 - 2)
     assert not model._forward_hooks
@@ -142,24 +149,28 @@ def test_seconds_are_the_median_of_rounds_in_which_the_ways_take_turns(monkeypat
             turns.append(self.name)
             return super().generate(*args, **arguments)
 
-    ways = {}
+    methods = {}
     for name, takes in {"a": [50, 50, 1, 1, 9, 9, 2, 2], "b": [50, 50, 4, 3, 4, 4, 40, 4]}.items():
-        ways[name] = Way(Noted([[1, 2]], clock=clock, takes=takes), {})
-        ways[name].model.name = name
-    speeds = measure(batches=[token_ids(1, 2)] * 2, rounds=3, **ways)
+        methods[name] = Method(Noted([[1, 2]], clock=clock, takes=takes), {})
+        methods[name].model.name = name
+    speeds = measure(batches=[token_ids(1, 2)] * 2, rounds=3, **methods)
     assert (speeds["a"].seconds, speeds["b"].seconds) == (4, 8)  # of 2, 18, 4 and 7, 8, 44: the first turn is not timed
     assert "".join(turns) == "aabb" * 4
     assert speeds["a"].tokens_per_second == 1
 
 
 @pytest.mark.parametrize(
-    ("ways", "batches", "rounds"),
-    [({}, PROMPTS, 1), ({"a": Way(Recites([[1]]), {})}, [], 1), ({"a": Way(Recites([[1]]), {})}, PROMPTS, 0)],
+    ("methods", "batches", "rounds"),
+    [
+        ({}, PROMPTS, 1),
+        ({"a": Method(Recites([[1]]), {})}, [], 1),
+        ({"a": Method(Recites([[1]]), {})}, PROMPTS, 0),
+    ],
 )
-def test_a_comparison_of_nothing_is_an_error(ways, batches, rounds):
-    message = f"a way, a prompt and a round, got {len(ways)}, {len(batches)} and {rounds}"
+def test_a_comparison_of_nothing_is_an_error(methods, batches, rounds):
+    message = f"a method, a prompt and a round, got {len(methods)}, {len(batches)} and {rounds}"
     with pytest.raises(ValueError, match=message):
-        compare_speeds(ways, batches, max_new_tokens=1, rounds=rounds)
+        compare_speeds(methods, batches, max_new_tokens=1, rounds=rounds)
 
 
 def test_a_table_compares_with_its_first_row():

@@ -9,12 +9,12 @@ import torch
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.multitoken.trainer import MultiTokenTrainer
 from hf_targets.training import comparison
-from hf_targets.training.runs import Run
+from hf_targets.training.experiments import Experiment
 from tests.multitoken.test_trainer import blocks
 from tests.tiny_models import make_backbone, make_model
 
-train_row, train_rows = (
-    partial(train, make_trainer=MultiTokenTrainer) for train in (comparison.train_row, comparison.train_rows)
+train_run, train_runs = (
+    partial(train, make_trainer=MultiTokenTrainer) for train in (comparison.train_run, comparison.train_runs)
 )
 CORPUS = {"train": blocks(16), "validation": blocks(8, seed=1), "test": blocks(8, seed=2)}
 
@@ -34,7 +34,7 @@ def arguments(folder, **options):
 @pytest.mark.parametrize("plain", [True, False])
 def test_the_checkpoint_of_the_lowest_validation_perplexity_is_measured(plain, tmp_path):
     make = make_backbone if plain else make_model
-    row, trainer = train_row("one", lambda: make("gpt2"), arguments(tmp_path), CORPUS)
+    row, trainer = train_run("one", lambda: make("gpt2"), arguments(tmp_path), CORPUS)
     seen = [entry["eval_perplexity"] for entry in row.history if "eval_perplexity" in entry]
     assert len(seen) == 6
     assert min(seen) < seen[-1]  # it has overfitted by the end, or this shows nothing
@@ -58,16 +58,16 @@ def test_rows_start_from_the_same_random_state(tmp_path):
         return make_backbone("gpt2")
 
     for name in ("one", "two"):
-        train_row(name, make, arguments(tmp_path, num_train_epochs=1), CORPUS)
+        train_run(name, make, arguments(tmp_path, num_train_epochs=1), CORPUS)
     assert torch.equal(*drawn)
 
 
 def test_a_run_that_stopped_early_stays_stopped(tmp_path):
     options = {"learning_rate": 0.3, "num_train_epochs": 12}
-    first, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, patience=1)
+    first, _ = train_run("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, patience=1)
     evaluations = [entry for entry in first.history if "eval_perplexity" in entry]
     assert len(evaluations) < 12
-    again, _ = train_row(
+    again, _ = train_run(
         "one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, patience=1, resume=True
     )
     assert again.test == pytest.approx(first.test, rel=1e-6)
@@ -79,10 +79,10 @@ def test_what_does_not_fit_is_told_while_the_older_output_is_whole(tmp_path):
     (tmp_path / "one-seed42" / "old").write_text("kept")
     options = {"eval_strategy": "epoch", "save_strategy": "no"}
     with pytest.raises(ValueError, match="both come at the same steps"):
-        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
+        train_run("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
     long = {**CORPUS, "train": blocks(2, length=65)}
     with pytest.raises(ValueError, match="at most the model's 64 positions, got 65"):
-        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path), long)
+        train_run("one", lambda: make_model("gpt2"), arguments(tmp_path), long)
     assert (tmp_path / "one-seed42" / "old").read_text() == "kept"
 
 
@@ -91,7 +91,7 @@ def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "out" / "a" / "b").mkdir(parents=True)
     with pytest.raises(ValueError, match="rows are names of folders"):
-        train_row(name, lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
+        train_run(name, lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
     assert (tmp_path / "x").exists()
     assert (tmp_path / "out" / "a" / "b").exists()
 
@@ -101,7 +101,7 @@ def test_a_row_folder_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "one-seed42").symlink_to(tmp_path / "disk")
     with pytest.raises(ValueError, match=r"must be a folder of its own, .* and is a link"):
-        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
+        train_run("one", lambda: make_model("gpt2"), arguments(tmp_path / "out"), CORPUS)
     assert (tmp_path / "disk" / "checkpoint-7").exists()
 
 
@@ -109,7 +109,7 @@ def test_a_row_begins_without_older_checkpoints_and_leaves_other_files(tmp_path)
     (tmp_path / "one-seed42" / "checkpoint-999").mkdir(parents=True)
     (tmp_path / "one-seed42" / "notes.txt").touch()
     begun = []
-    train_row(
+    train_run(
         "one",
         lambda: make_model("gpt2"),
         arguments(tmp_path, num_train_epochs=1),
@@ -126,11 +126,11 @@ def test_a_row_begins_without_older_checkpoints_and_leaves_other_files(tmp_path)
 
 def test_a_finished_row_is_not_trained_again_though_its_last_checkpoint_is_not_the_best(tmp_path, monkeypatch):
     options = {"save_total_limit": 1, "learning_rate": 0.1}
-    first, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
+    first, _ = train_run("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS)
     (kept,) = (tmp_path / "one-seed42").glob("checkpoint-*")
     assert kept.name != "checkpoint-12"  # or this shows nothing
     monkeypatch.setattr(MultiTokenTrainer, "training_step", None)
-    again, _ = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, resume=True)
+    again, _ = train_run("one", lambda: make_model("gpt2"), arguments(tmp_path, **options), CORPUS, resume=True)
     assert again.test == pytest.approx(first.test, rel=1e-6)
     assert (again.seconds, again.history) == (first.seconds, first.history)
 
@@ -139,17 +139,17 @@ def test_rows_of_several_seeds_differ_and_each_has_its_folder(tmp_path):
     def make():
         return make_model("gpt2")
 
-    rows = [train_row("one", make, arguments(tmp_path, num_train_epochs=1), CORPUS, seed=seed)[0] for seed in (3, 5)]
+    rows = [train_run("one", make, arguments(tmp_path, num_train_epochs=1), CORPUS, seed=seed)[0] for seed in (3, 5)]
     assert [row.seed for row in rows] == [3, 5]
     assert rows[0].test["perplexity"] != rows[1].test["perplexity"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one-seed3", "one-seed5"]
-    again, _ = train_row("one", make, arguments(tmp_path / "again", num_train_epochs=1, seed=3), CORPUS)
+    again, _ = train_run("one", make, arguments(tmp_path / "again", num_train_epochs=1, seed=3), CORPUS)
     assert again.test == rows[0].test
 
 
 def test_no_figure_of_the_test_text_is_chosen_on_it(tmp_path):
     weights = {"ensemble_weights": [0.0, 0.1, 0.9]}
-    row, trainer = train_row("one", lambda: make_model("gpt2"), arguments(tmp_path, **weights), CORPUS)
+    row, trainer = train_run("one", lambda: make_model("gpt2"), arguments(tmp_path, **weights), CORPUS)
     on_test = trainer.evaluate(CORPUS["test"])
     assert {name: value for name, value in row.test.items() if "ensemble" in name} == {
         f"{level}_ensemble": on_test[f"eval_{level}_{row.ensemble_weight:g}"]
@@ -160,7 +160,7 @@ def test_no_figure_of_the_test_text_is_chosen_on_it(tmp_path):
 
 def test_a_training_of_no_length_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"at least one update, got num_train_epochs=0"):
-        train_row("one", lambda: make_model("gpt2"), arguments(tmp_path / "out", num_train_epochs=0), CORPUS)
+        train_run("one", lambda: make_model("gpt2"), arguments(tmp_path / "out", num_train_epochs=0), CORPUS)
     assert not (tmp_path / "out").exists()
 
 
@@ -173,7 +173,7 @@ def test_a_row_begins_without_the_model_and_the_optimizer_of_the_row_before(tmp_
         return make_model("gpt2")
 
     args = arguments(tmp_path, num_train_epochs=1)
-    run = Run(Setup(), args, outputs=(), rows=["one", "two"], seeds=[0])
-    for _, trainer in train_rows({"one": make, "two": make}, args, CORPUS, run, seeds=[0], settings={}):
+    run = Experiment(Setup(), args, outputs=(), models=["one", "two"], seeds=[0])
+    for _, trainer in train_runs({"one": make, "two": make}, args, CORPUS, run, seeds=[0], settings={}):
         before += [weakref.ref(trainer.model), weakref.ref(trainer.optimizer)]
     assert alive == [False, False]

@@ -3,12 +3,12 @@ import re
 import pytest
 
 from hf_targets.training.outputs import (
-    ROW_OUTPUT,
-    check_row_folder,
-    check_row_names,
+    RUN_OUTPUT,
+    check_run_folder,
+    check_run_names,
     find_output,
     remove_output,
-    row_patterns,
+    run_patterns,
     write_json,
 )
 
@@ -29,29 +29,29 @@ def names_in(folder):
 )
 def test_a_row_name_is_one_plain_path_component(name):
     with pytest.raises(ValueError, match=r"must be one printable path component .* got " + re.escape(repr(name))):
-        check_row_names(["plain", name])
+        check_run_names(["plain", name])
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["Curve", "curve"], ["\u00e9", "e\u0301"], ["straße", "STRASSE"]])
 def test_row_names_that_are_one_folder_on_some_disk_are_refused(names):
     with pytest.raises(ValueError, match="must have names that differ"):
-        check_row_names(names)
+        check_run_names(names)
 
 
 @pytest.mark.parametrize("name", ["results.json", "RESULTS.json", "checkpoint-12"])
 def test_a_row_may_not_have_the_name_of_another_output(name):
-    check_row_names([name])
+    check_run_names([name])
     with pytest.raises(ValueError, match="must not have the name of another output"):
-        check_row_names([name], reserved=["results.json", "checkpoint-*"])
+        check_run_names([name], reserved=["results.json", "checkpoint-*"])
 
 
 def test_no_rows_are_refused_with_the_setting_that_names_them():
-    with pytest.raises(ValueError, match="kinds must name at least one row, got none"):
-        check_row_names([], setting="kinds")
+    with pytest.raises(ValueError, match="kinds must name at least one model, got none"):
+        check_run_names([], setting="kinds")
 
 
 def test_names_that_are_folders_everywhere_are_taken():
-    check_row_names(
+    check_run_names(
         ["plain", "curve-2.0", "wdr_4", "hidden 2", "λ=.4", "*", "[ab]", "a.json"], reserved=["results.json"]
     )
 
@@ -66,16 +66,16 @@ def test_only_what_a_training_writes_is_removed_from_a_row(tmp_path):
     ]
     kept = ["one/notes.txt", "one/data/config.json", "two/config.json", "checkpoint-3/a", "one.txt"]
     make(tmp_path, *own, *kept, "three/config.json")
-    remove_output(tmp_path, row_patterns("one"))
+    remove_output(tmp_path, run_patterns("one"))
     assert names_in(tmp_path) == sorted([*kept, "three/config.json"])
-    remove_output(tmp_path, row_patterns("three"))
+    remove_output(tmp_path, run_patterns("three"))
     assert names_in(tmp_path) == sorted(kept)
     assert not (tmp_path / "three").exists()
 
 
 def test_a_name_with_signs_of_a_pattern_is_only_itself(tmp_path):
     make(tmp_path, "*/config.json", "a/config.json", "[ab]/config.json")
-    remove_output(tmp_path, [*row_patterns("*"), *row_patterns("[ab]")])
+    remove_output(tmp_path, [*run_patterns("*"), *run_patterns("[ab]")])
     assert names_in(tmp_path) == ["a/config.json"]
 
 
@@ -85,7 +85,7 @@ def test_nothing_outside_is_found_or_removed(tmp_path):
     make(folder, "config.json", "row/config.json")
     (folder / "linked").symlink_to(outside)
     (folder / "checkpoint-1").symlink_to(outside / "checkpoint-1")
-    patterns = ["../outside/*", "row/../..", "row/..", ".", "..", str(outside), *row_patterns("linked"), *ROW_OUTPUT]
+    patterns = ["../outside/*", "row/../..", "row/..", ".", "..", str(outside), *run_patterns("linked"), *RUN_OUTPUT]
     assert find_output(folder, patterns) == [folder / "checkpoint-1", folder / "config.json"]
     remove_output(folder, patterns)
     assert names_in(outside) == ["checkpoint-1/state", "config.json"]
@@ -97,7 +97,7 @@ def test_nothing_outside_is_found_or_removed(tmp_path):
 def test_an_output_folder_that_is_itself_a_link_is_emptied(tmp_path):
     make(tmp_path / "disk", "config.json", "notes.txt")
     (tmp_path / "out").symlink_to(tmp_path / "disk")
-    remove_output(tmp_path / "out", ROW_OUTPUT)
+    remove_output(tmp_path / "out", RUN_OUTPUT)
     assert names_in(tmp_path / "disk") == ["notes.txt"]
     assert (tmp_path / "out").is_symlink()
 
@@ -106,11 +106,11 @@ def test_a_row_folder_is_a_folder_of_its_own(tmp_path):
     make(tmp_path, "file", "row/config.json")
     (tmp_path / "link").symlink_to(tmp_path / "row")
     (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
-    check_row_folder(tmp_path / "row")
-    check_row_folder(tmp_path / "new")
+    check_run_folder(tmp_path / "row")
+    check_run_folder(tmp_path / "new")
     for name, kind in (("file", "a file"), ("link", "a link to .*row"), ("lost", "a link to .*nowhere")):
         with pytest.raises(ValueError, match=f"must be a folder of its own, .* and is {kind}"):
-            check_row_folder(tmp_path / name)
+            check_run_folder(tmp_path / name)
 
 
 def test_a_file_that_cannot_be_written_leaves_the_older_one(tmp_path):

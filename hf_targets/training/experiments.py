@@ -1,4 +1,4 @@
-"""A recipe's run: its output folder, the settings recorded in it, and what of an older run is removed."""
+"""An experiment, all runs of one call of a recipe: its output folder, its settings, what of an older one is removed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,23 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from hf_targets.moved import moved_name
 from hf_targets.training.outputs import (
-    check_row_folder,
-    check_row_names,
+    check_run_folder,
+    check_run_names,
     find_output,
     remove_output,
-    row_patterns,
+    run_patterns,
     write_json,
 )
-from hf_targets.training.seeds import row_folder
+from hf_targets.training.seeds import run_folder
 
-RUN_NAME = "run.json"
-"""The file of an output folder that tells with which settings its run was begun, and what the run writes."""
+RECORD_NAME = "run.json"
+"""The file of an output folder that records the settings of its experiment, and what the experiment writes."""
 
 _FREE = {
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "restore_callback_states_from_checkpoint"),
-    *("save_total_limit", "disable_tqdm", "report_to", "run_name", "project", "push_to_hub"),
+    *("save_total_limit", "disable_tqdm", "report_to", "run_name", "project", "push_to_hub", "license", "language"),
     *("local_rank", "ddp_timeout", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "do_train", "do_eval", "do_predict", "debug", "skip_memory_metrics"),
     *("per_device_eval_batch_size", "eval_accumulation_steps", "torch_empty_cache_steps"),
@@ -34,28 +35,30 @@ _FREE_KINDS = ("trackio_", "logging_", "log_", "hub_")
 """How the names of more of them begin, among the arguments of a training."""
 
 
-class Run:
-    """A run of a recipe, whose output folder is looked at when this is made, and touched by `begin`.
+class Experiment:
+    """All runs of one call of a recipe, whose output folder is looked at when this is made, and touched by `begin`.
 
-    A run writes only what it records in `run.json` before it trains anything, as names and patterns, and only what they
-    match is ever removed. So a folder may have other things in it, and a row must not have the name of one of them.
+    An experiment writes only what it records in `run.json` before it trains anything, as names and patterns, and only
+    what they match is ever removed. So a folder may have other things in it, and a model must not have the name of one
+    of them.
 
     Attributes:
         folder: The output folder.
-        resume: Whether to go on where an older run of the same settings was broken off, if there is one.
+        resume: Whether to go on where an older experiment of the same settings was broken off, if there is one.
 
     Args:
         setup: The recipe's own settings, a dataclass with `overwrite_output_dir`.
         args: Their `resume_from_checkpoint` is "true" or "false", as the newest whole checkpoint is found; "true" goes
             over `overwrite_output_dir`.
-        outputs: Names or patterns of what the run writes into the folder itself.
-        rows: Names of the models that it trains in subfolders; None: it has no rows.
-        seeds: With each of them it trains every row; the subfolders are those of `row_folder`.
+        outputs: Names or patterns of what the experiment writes into the folder itself.
+        models: Names of the models that it trains in subfolders; None: it trains none.
+        seeds: Each model is trained with each of them; the subfolders are those of `run_folder`.
         setting: The setting that those names come from.
     Raises:
-        ValueError: If the names of rows cannot be those of folders; the output folder is a file, or has something in it
-            and neither resuming nor overwriting is asked for; something is in the way that no run has recorded; a
-            setting names something that would be removed; or a run of other settings is to be resumed.
+        ValueError: If the names of models cannot be those of folders; the output folder is a file, or has something in
+            it and neither resuming nor overwriting is asked for; something is in the way that no experiment has
+            recorded; a setting names something that would be removed; or an experiment of other settings is to be
+            resumed.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Run:
         args: TrainingArguments,
         *,
         outputs: Sequence[str],
-        rows: Sequence[str] | None = None,
+        models: Sequence[str] | None = None,
         seeds: Sequence[int] = (),
         setting: str = "rows",
     ) -> None:
@@ -74,9 +77,10 @@ class Run:
                 "resume_from_checkpoint must be true or false, as the newest whole checkpoint is found, got "
                 f"{args.resume_from_checkpoint!r}"
             )
-        if rows is not None:
-            check_row_names(rows, reserved=[RUN_NAME, *outputs], setting=setting)
-        folders = [row_folder(row, seed) for row in rows or () for seed in seeds] if seeds else list(rows or ())
+        if models is not None:
+            check_run_names(models, reserved=[RECORD_NAME, *outputs], setting=setting)
+        names = list(models or ())
+        folders = [run_folder(name, seed) for name in names for seed in seeds] if seeds else names
         self.resume = wanted
         self.folder = Path(args.output_dir or ".")
         if self.folder.exists() and not self.folder.is_dir():
@@ -93,17 +97,17 @@ class Run:
         if self.folder.exists() and any(self.folder.iterdir()) and not may_be_used:
             raise ValueError(
                 f"output_dir {self.folder} is not empty; name another, or pass --overwrite_output_dir true to replace "
-                "the run in it, or --resume_from_checkpoint true to go on"
+                "the experiment in it, or --resume_from_checkpoint true to go on"
             )
-        for row in self._record["rows"]:
-            check_row_folder(self.folder / row)
+        for name in self._record["rows"]:
+            check_run_folder(self.folder / name)
         own = [] if self._older is None else find_output(self.folder, _patterns(self._older))
         if foreign := [path for path in find_output(self.folder, _patterns(self._record)) if path not in own]:
-            known = f"which the run recorded in its {RUN_NAME} has not written"
+            known = f"which the experiment recorded in its {RECORD_NAME} has not written"
             if self._older is None:
-                known = f"and the folder has no {RUN_NAME}, which tells what a run has written"
+                known = f"and the folder has no {RECORD_NAME}, which tells what an experiment has written"
             raise ValueError(
-                f"this run would write over {', '.join(str(path) for path in foreign)}, {known}; name another "
+                f"this experiment would write over {', '.join(str(path) for path in foreign)}, {known}; name another "
                 "output_dir, or move them away"
             )
         if self.resume and self._older is not None:
@@ -121,13 +125,18 @@ class Run:
             path = Path(value).resolve() if isinstance(value, str) and value else None
             if path is not None and (path in parts or gone & set(path.parents)):
                 raise ValueError(
-                    f"{name} {value} is in the output of the run that this one replaces; name another output_dir"
+                    f"{name} {value} is in the output of the experiment that this one replaces; name another output_dir"
                 )
 
-    def begin(self) -> None:
-        """Remove the output of an older run, unless it is resumed, and record this one; only once, in all processes.
+    def folder_of(self, name: str, seed: int) -> Path:
+        """Return the folder of a run: its checkpoints, and its model if the recipe leaves it."""
+        return self.folder / run_folder(name, seed)
 
-        If that is broken off, the run can be resumed, and the removal is finished first.
+    def begin(self) -> None:
+        """Remove the output of an older experiment, unless it is resumed, and record this one.
+
+        All processes call this; a second call does nothing. If it is broken off, the experiment can be resumed, and the
+        removal is finished first.
         """
         if self._has_begun:
             return
@@ -138,13 +147,13 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._older is not None and (not self.resume or self._older.get("is_being_emptied")):
                 both = {key: [*self._record[key], *self._older[key]] for key in ("rows", "outputs")}
-                write_json(self.folder / RUN_NAME, {**self._record, **both, "is_being_emptied": True})
+                write_json(self.folder / RECORD_NAME, {**self._record, **both, "is_being_emptied": True})
                 remove_output(self.folder, _patterns(self._older))
-            write_json(self.folder / RUN_NAME, self._record)
+            write_json(self.folder / RECORD_NAME, self._record)
 
 
 def _patterns(record: Mapping[str, Any]) -> list[str]:
-    return [*record["outputs"], *(pattern for row in record["rows"] for pattern in row_patterns(row))]
+    return [*record["outputs"], *(pattern for name in record["rows"] for pattern in run_patterns(name))]
 
 
 def _settings(setup: Any, args: TrainingArguments) -> dict[str, dict[str, Any]]:
@@ -154,7 +163,7 @@ def _settings(setup: Any, args: TrainingArguments) -> dict[str, dict[str, Any]]:
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
-    file = folder / RUN_NAME
+    file = folder / RECORD_NAME
     if not file.is_file():
         return None
     try:
@@ -163,7 +172,7 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
         assert isinstance(record["settings"]["training"], dict)
         assert all(isinstance(name, str) for name in [*record["rows"], *record["outputs"]])
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise ValueError(f"{file} is not the record of a run ({error!r}); name another output_dir") from error
+        raise ValueError(f"{file} is not the record of an experiment ({error!r}); name another output_dir") from error
     return record
 
 
@@ -176,7 +185,11 @@ def _check_settings(folder: Path, recorded: Mapping[str, Any], given: Mapping[st
     others = [(name, old, new) for name, old, new in pairs if old != new and name not in _FREE]
     if others:
         raise ValueError(
-            f"the run in {folder} was begun with other settings, and resuming it needs the same: "
+            f"the experiment in {folder} was begun with other settings, and resuming it needs the same: "
             + "; ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in others)
             + "; give those that were, or name another output_dir"
         )
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 import pytest
 
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
+from hf_targets.training.experiments import RECORD_NAME, Experiment
 from hf_targets.training.outputs import remove_output
-from hf_targets.training.runs import RUN_NAME, Run
 from tests.training.test_outputs import make, names_in
 
 
@@ -22,7 +22,7 @@ class Setup:
 def run(folder, rows=("plain", "wdr"), size=4, model=None, overwrite=False, resume=None, **arguments):
     options = {"use_cpu": True, "report_to": "none", **arguments}
     args = MultiTokenTrainingArguments(output_dir=str(folder), resume_from_checkpoint=resume, **options)
-    return Run(Setup(size, model, overwrite), args, outputs=["results.json", "model.safetensors"], rows=rows)
+    return Experiment(Setup(size, model, overwrite), args, outputs=["results.json", "model.safetensors"], models=rows)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_run_is_begun_where_nothing_is_and_its_settings_are_recorded(tmp_path)
     begun = run(tmp_path / "out", resume="true")
     assert not (tmp_path / "out").exists()
     begun.begin()
-    settings = json.loads((tmp_path / "out" / RUN_NAME).read_text())["settings"]
+    settings = json.loads((tmp_path / "out" / RECORD_NAME).read_text())["settings"]
     assert settings["recipe"]["size"] == 4
     assert settings["training"]["learning_rate"] == 5e-5
 
@@ -58,16 +58,16 @@ def test_an_older_run_is_kept_until_it_may_go(used):
 def test_overwriting_removes_all_that_the_older_run_wrote_and_nothing_else(used):
     begun = run(used, rows=["wdr"], size=8, overwrite=True)
     begun.begin()
-    assert names_in(used) == sorted([*KEPT, RUN_NAME])
+    assert names_in(used) == sorted([*KEPT, RECORD_NAME])
     make(used, "wdr/checkpoint-1/state")
     begun.begin()  # once
-    assert names_in(used) == sorted([*KEPT, RUN_NAME, "wdr/checkpoint-1/state"])
+    assert names_in(used) == sorted([*KEPT, RECORD_NAME, "wdr/checkpoint-1/state"])
 
 
 @pytest.mark.parametrize("model", ["", "plain", "wdr/checkpoint-6", "wdr/checkpoint-6/state"])
 def test_what_a_setting_names_is_not_removed(model, used):
     before = names_in(used)
-    with pytest.raises(ValueError, match=r"model .* is in the output of the run that this one replaces"):
+    with pytest.raises(ValueError, match=r"model .* is in the output of the experiment that this one replaces"):
         run(used, model=str(used / model), overwrite=True)
     assert names_in(used) == before
     for kept in (used / "other", used / "notes.txt", used.parent, used.parent / "model", "gpt2"):
@@ -79,14 +79,14 @@ def test_a_removal_that_is_broken_off_is_finished_when_the_run_is_resumed(used, 
         (folder / "results.json").unlink()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_targets.training.runs.remove_output", killed)
+    monkeypatch.setattr("hf_targets.training.experiments.remove_output", killed)
     with pytest.raises(KeyboardInterrupt):
         run(used, rows=["wdr"], size=8, overwrite=True).begin()
-    monkeypatch.setattr("hf_targets.training.runs.remove_output", remove_output)
+    monkeypatch.setattr("hf_targets.training.experiments.remove_output", remove_output)
     with pytest.raises(ValueError, match="size was 8 and is now 4"):
         run(used, resume="true")
     run(used, rows=["wdr"], size=8, resume="true").begin()
-    assert names_in(used) == sorted([*KEPT, RUN_NAME])
+    assert names_in(used) == sorted([*KEPT, RECORD_NAME])
     make(used, "wdr/checkpoint-1/state")
     run(used, rows=["wdr"], size=8, resume="true").begin()
     assert "wdr/checkpoint-1/state" in names_in(used)
@@ -101,11 +101,11 @@ def test_what_no_run_has_written_is_in_the_way_of_one_that_would(way, tmp_path):
         run(tmp_path, **way)
     (tmp_path / "results.json").unlink()
     run(tmp_path, rows=["simple"], **way).begin()
-    assert names_in(tmp_path) == ["notes.txt", RUN_NAME, "wdr/checkpoint-500/state"]
+    assert names_in(tmp_path) == ["notes.txt", RECORD_NAME, "wdr/checkpoint-500/state"]
 
 
 def test_a_row_of_the_name_of_the_users_own_folder_is_refused_by_a_later_run_too(used):
-    with pytest.raises(ValueError, match=r"would write over .*other/checkpoint-1, which the run recorded"):
+    with pytest.raises(ValueError, match=r"would write over .*other/checkpoint-1, which the experiment recorded"):
         run(used, rows=["other"], overwrite=True)
 
 
@@ -134,7 +134,7 @@ def test_settings_that_change_no_number_may_differ(used, tmp_path):
     free |= {"dataloader_num_workers": 2, "save_total_limit": 1, "logging_first_step": True, "hub_token": "secret"}
     free |= {"per_device_eval_batch_size": 1, "eval_accumulation_steps": 2, "project": "other"}
     run(used, resume="True", **free).begin()
-    assert "secret" not in (used / RUN_NAME).read_text()
+    assert "secret" not in (used / RECORD_NAME).read_text()
     used.rename(tmp_path / "moved")
     run(tmp_path / "moved", resume="true", overwrite=True)
 
@@ -145,31 +145,31 @@ def test_only_the_name_itself_makes_a_setting_one_that_changes_no_number(used):
     )
     outputs = ["results.json", "model.safetensors"]
     with pytest.raises(ValueError, match="projection was 'mlp' and is now 'linear'"):
-        Run(Setup(projection="linear"), args, outputs=outputs, rows=["plain", "wdr"])
+        Experiment(Setup(projection="linear"), args, outputs=outputs, models=["plain", "wdr"])
 
 
 def test_setting_names_of_another_recipe_are_other_settings(used):
-    record = json.loads((used / RUN_NAME).read_text())
+    record = json.loads((used / RECORD_NAME).read_text())
     record["settings"]["recipe"] = {"depth": 2, "model": None}
     record["settings"]["training"]["of_another_release"] = 1
-    (used / RUN_NAME).write_text(json.dumps(record))
+    (used / RECORD_NAME).write_text(json.dumps(record))
     with pytest.raises(ValueError, match=r"depth was 2 and is now None; .*; size was None and is now 4; give those"):
         run(used, resume="true")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"settings": {"recipe": 1}}'])
 def test_a_record_that_is_none_is_told(text, tmp_path):
-    (tmp_path / RUN_NAME).write_text(text)
-    with pytest.raises(ValueError, match=r"run\.json is not the record of a run"):
+    (tmp_path / RECORD_NAME).write_text(text)
+    with pytest.raises(ValueError, match=r"run\.json is not the record of an experiment"):
         run(tmp_path, overwrite=True)
 
 
 def test_a_record_that_names_what_is_outside_removes_nothing_there(used, tmp_path):
     make(tmp_path, "outside/checkpoint-1/state", "results.json")
-    record = json.loads((used / RUN_NAME).read_text())
+    record = json.loads((used / RECORD_NAME).read_text())
     record["rows"] += ["../outside", ".", "..", ""]
     record["outputs"] += ["../*", str(tmp_path / "results.json"), "..", ".", "plain/.."]
-    (used / RUN_NAME).write_text(json.dumps(record))
+    (used / RECORD_NAME).write_text(json.dumps(record))
     run(used, overwrite=True).begin()
     assert (tmp_path / "results.json").exists()
     assert names_in(tmp_path / "outside") == ["checkpoint-1/state"]
