@@ -1,57 +1,76 @@
 """Settings of a recipe: a YAML file, and the command line over it."""
 
-import argparse
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
-from traceback import extract_tb
-from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
-import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 
-_MAX_NODES = 10_000
-"""Values that a settings file may have, each counted as often as it is referred to."""
+from hf_targets.moved import moved_name
+from hf_targets.training.misuse import end_on_misuse, end_with, is_first_process
+from hf_targets.training.plugins import import_plugins
+from hf_targets.training.settings_files import read_settings
+from hf_targets.training.settings_help import PLUGINS_HELP, help_text, settings_files, start_text
 
 
-def parse(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tuple[Any, ...]:
+def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from the command line: `recipe.py [settings.yaml] [--field value ...]`.
 
     A field on the command line takes precedence over the same field in the file, and that over its default; `null` in
-    the file is None.
+    the file is None. `--plugins module_or_file ...` is known to every program: these are imported before the values are
+    checked (`import_plugins`). `--help` lists our own settings, `--help_all` those of Transformers too. A program
+    without any argument prints what it does and how to start it, and ends with exit code 2.
 
     Args:
-        dataclass_types: As for `HfArgumentParser`; each field's help is its metadata's.
-        arguments: The command line without the program's name; None takes that of the process, and lets a ValueError
-            that tells of misuse end the process with its message alone and exit code 2.
+        dataclass_types: As for `HfArgumentParser`; each field's help is its metadata's, and `settings_title` of the
+            class that defines it is the title of its group.
+        arguments: The command line without the program's name; None takes that of the process, and lets misuse end the
+            process with its message alone and exit code 2 (`end_on_misuse`).
     Raises:
-        ValueError: If nothing is given to a recipe that has settings files, the file is not a YAML mapping, a field
-            is of none of the dataclasses, or `seed` is given where there are `seeds`.
+        ValueError: If the file is not a YAML mapping, or one of another recipe; a field is of none of the dataclasses,
+            of another type or out of range; or `seed` is given where there are `seeds`.
     """
-    if arguments is None:
-        sys.excepthook = _end_on_misuse
-        _check_given()
+    named: list[str] = []
+    program = Path(sys.argv[0]) if arguments is None else None
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if program is not None:
+        end_on_misuse(__file__, named)
+        if not given:
+            end_with(start_text(program))
+    if {"-h", "--help", "--help_all"} & set(given):
+        if is_first_process():
+            print(help_text(Path(sys.argv[0]), dataclass_types, everything="--help_all" in given))
+        raise SystemExit(0)
+
+    parser = _Parser(dataclass_types, allow_abbrev=False)  # pyright: ignore[reportArgumentType]
+    parser.add_argument("--plugins", nargs="+", help=PLUGINS_HELP)
+    known = {action.dest for action in parser._actions} - {"help"}
+    overridden = [_name_of(argument) for argument in given if argument.startswith("--")]
     settings: dict[str, Any] = {}
     if given and given[0].endswith((".yaml", ".yml")):
-        settings = read_settings(Path(given.pop(0)))
-    parser = _parser(dataclass_types)
+        file = Path(given.pop(0))
+        _check_recipe(file, program)
+        settings = read_settings(file)
+        _check_seeds(known, settings)
+        _check_known(settings, known, f"{file} has the ")
+    _check_seeds(known, overridden)
+    _check_known([name for name in overridden if name.removeprefix("no_") not in known], known, "")
     lists = {action.dest for action in parser._actions if action.nargs == "+"}
     unsaid = {key: value for key, value in settings.items() if value is None or (value == [] and key in lists)}
     said = {key: value for key, value in settings.items() if key not in unsaid}
     namespace, left = parser.parse_known_args([*_as_arguments(said), *given])
-    values = vars(namespace)
-    left += [key for key in unsaid if key not in values]
-    overridden = {argument.split("=")[0].removeprefix("--") for argument in given}
-    values |= {key: value for key, value in unsaid.items() if key not in overridden}
-    if "seeds" in values and "seed" in {*settings, *overridden}:
-        raise ValueError("seed is for a single training; give seeds in its place, such as --seeds 0 1 2, or --seeds 3")
     if left:
-        raise ValueError(f"unknown settings: {' '.join(left)}; --help lists the known ones")
-    return parser.parse_dict(values)
+        raise ValueError(f"{' '.join(left)} belongs to no setting; write --name value, or --help for the names")
+    values = vars(namespace) | {key: value for key, value in unsaid.items() if key not in overridden}
+    import_plugins(values.pop("plugins") or [])
+    filled = parser.parse_dict(values)
+    named += _strings(getattr(one, entry.name) for one in filled for entry in fields(one) if entry.init)
+    return filled
 
 
 def parse_mapping(text: str, setting: str) -> dict[str, Any]:
@@ -76,47 +95,44 @@ def parse_mapping(text: str, setting: str) -> dict[str, Any]:
     return content
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the fields of a YAML file.
+class _Parser(HfArgumentParser):
+    """A parser that raises where argparse prints its usage and ends the process."""
 
-    Raises:
-        ValueError: If there is no such file, or it is not a mapping of names, has a key twice, or grows beyond all
-            measure by aliases.
-    """
-    if not path.is_file():
-        raise ValueError(f"no settings file at {path}")
-    try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, yaml.SafeLoader)
-        _check_nodes(path, node, {})
-        settings = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise ValueError(f"{path}{line} is not YAML: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a text in YAML: {error}") from error
-    except RecursionError as error:
-        raise ValueError(f"{path} is nested too deeply for settings") from error
-    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise ValueError(f"{path} must hold `field: value` lines, got {type(settings).__name__}")
-    return settings
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong, with names as settings files have them."""
+        message = re.sub(r"--(\w+)(?:/--[\w-]+)*", r"\1", message).removeprefix("argument ")
+        message = re.sub(r"^(\w+): invalid (\w+) value: (.*)", r"\1 must be of type \2, got \3", message)
+        raise ValueError(re.sub(r"^the following arguments are required: (.*)", r"give a value for \1", message))
 
 
-def _check_nodes(path: Path, node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Return how many values a node holds, each counted as often as it is referred to."""
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return 1
-    line = f"{path}, line {node.start_mark.line + 1}"
-    if id(node) not in sizes:
-        sizes[id(node)] = _MAX_NODES  # until it is known, so that what refers to itself is refused
-        pairs = node.value if isinstance(node, yaml.MappingNode) else [(value,) for value in node.value]
-        names = [key.value for key, *_ in pairs if isinstance(node, yaml.MappingNode)]
-        if twice := sorted({str(name) for name in names if names.count(name) > 1}):
-            raise ValueError(f"{line}: a mapping must have each key once, got {', '.join(twice)} twice")
-        sizes[id(node)] = 1 + sum(_check_nodes(path, value, sizes) for pair in pairs for value in pair)
-    if sizes[id(node)] > _MAX_NODES:
-        raise ValueError(f"{line}: settings may have {_MAX_NODES:,} values, aliases written out, and these have more")
-    return sizes[id(node)]
+def _check_recipe(file: Path, program: Path | None) -> None:
+    """Refuse a settings file that lies among those of another recipe."""
+    own = [] if program is None else settings_files(program)
+    folder = file.resolve().parent
+    if own and folder != own[0].resolve().parent and folder.parent == own[0].resolve().parent.parent:
+        raise ValueError(f"{file} has settings of another program, {folder.name}; this one's: {_listed(own)}")
+
+
+def _check_seeds(known: set[str], names: Iterable[str]) -> None:
+    if "seeds" in known and "seed" in names:
+        raise ValueError("seed is for a single training; give seeds in its place, such as --seeds 0 1 2, or --seeds 3")
+
+
+def _check_known(names: Iterable[str], known: set[str], where: str) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        near = [match for name in unknown for match in get_close_matches(name, known, n=1)]
+        hint = f"did you mean {_listed(dict.fromkeys(near))}? " if near else ""
+        plural = "s" if len(unknown) > 1 else ""
+        raise ValueError(f"{where}unknown setting{plural} {_listed(unknown)}; {hint}--help lists the known ones")
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(str, names))
+
+
+def _name_of(argument: str) -> str:
+    return argument.split("=")[0].removeprefix("--").replace("-", "_")
 
 
 def _as_arguments(settings: dict[str, Any]) -> list[str]:
@@ -127,38 +143,10 @@ def _as_arguments(settings: dict[str, Any]) -> list[str]:
     return arguments
 
 
-def _parser(dataclass_types: Sequence[type]) -> HfArgumentParser:
-    """Return a parser whose help shows our own settings, and leaves out those that Transformers documents."""
-    parser = HfArgumentParser(dataclass_types)  # pyright: ignore[reportArgumentType]
-    if any(issubclass(kind, TrainingArguments) for kind in dataclass_types):
-        known = {field.name for field in fields(TrainingArguments)}
-        for action in parser._actions:
-            action.help = argparse.SUPPRESS if action.dest in known else action.help
-        parser.epilog = (
-            "All settings of transformers.TrainingArguments are known too, such as --output_dir, --seed, "
-            "--num_train_epochs, --max_steps, --learning_rate and --per_device_train_batch_size."
-        )
-    return parser
+def _strings(values: Iterable[Any]) -> list[str]:
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    return [one for found in lists for one in found if isinstance(one, str)]
 
 
-def _check_given() -> None:
-    recipe = Path(sys.argv[0])
-    files = sorted((recipe.parent / "settings" / recipe.stem).glob("*.yaml"))
-    if len(sys.argv) == 1 and files:
-        raise ValueError(
-            f"give a settings file, such as {' or '.join(map(str, files))}, or settings as --name value; --help lists "
-            "them"
-        )
-
-
-def _end_on_misuse(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """End the process with the message of a ValueError that our code or a settings class raises; show others whole."""
-    frames = extract_tb(traceback)
-    if isinstance(error, ValueError) and frames:
-        file = Path(frames[-1].filename).resolve()
-        is_ours = file.is_relative_to(Path(__file__).parents[1]) or file == Path(sys.argv[0]).resolve()
-        is_told = is_ours and (frames[-1].line or "").startswith("raise ")  # and not what a call into C raises
-        if is_told or any(frame.filename == __file__ for frame in frames):
-            print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-            sys.exit(2)
-    sys.__excepthook__(kind, error, traceback)
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

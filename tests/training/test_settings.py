@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -6,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hf_targets import MultiTokenTrainingArguments
-from hf_targets.training.settings import parse, parse_mapping, read_settings
+from hf_targets.training.settings import parse_mapping, read_settings
+from hf_targets.training.settings import parse_settings as parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,13 +42,6 @@ def test_null_in_a_file_of_settings_is_none_and_not_the_default(settings):
 def test_the_command_line_goes_over_null(settings, arguments):
     (setup,) = parse(Setup, arguments=[settings, *arguments])
     assert setup.decay == 0.1
-
-
-def test_null_for_an_unknown_field_is_told(tmp_path):
-    file = tmp_path / "settings.yaml"
-    file.write_text("dekay: null\n")
-    with pytest.raises(ValueError, match="unknown settings: dekay"):
-        parse(Setup, arguments=[str(file)])
 
 
 def write(folder, text):
@@ -104,47 +99,141 @@ def test_a_mapping_that_is_none_is_told(text, told):
         parse_mapping(text, "rows")
 
 
-def test_help_shows_our_own_settings_alone_and_all_are_known(capsys):
-    with pytest.raises(SystemExit):
-        parse(Setup, MultiTokenTrainingArguments, arguments=["--help"])
-    printed = capsys.readouterr().out
-    assert "--kinds" in printed
-    assert "--head_warmup_steps" in printed
-    assert "--fp16_full_eval" not in printed
-    assert "transformers.TrainingArguments" in printed
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--dekay", "3"], "unknown setting dekay; did you mean decay?"),
+        (["--row", "3"], "unknown setting row; did you mean rows?"),
+        (["--rows", "x"], "rows must be of type int, got 'x'"),
+        (["--rows"], "rows: expected one argument"),
+        (["--rows", "3", "4"], "4 belongs to no setting; write --name value"),
+        (["rows"], "rows belongs to no setting"),
+        (["missing.yaml"], "no settings file at missing.yaml"),
+        (["--plugins", "no.such.module"], "plugins: no.such.module: there is no module of this name"),
+        (["--plugins", "no_such_file.py"], "plugins: no_such_file.py: there is no such file"),
+    ],
+)
+def test_what_cannot_be_a_setting_is_told_with_what_was_meant(arguments, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        parse(Setup, arguments=arguments)
+
+
+@pytest.mark.parametrize("text", ["dekay: null\n", "dekay: 3\n"])
+def test_an_unknown_setting_of_a_file_is_told_with_the_file(text, tmp_path):
+    with pytest.raises(ValueError, match=r"settings.yaml has the unknown setting dekay; did you mean decay\?"):
+        parse(Setup, arguments=[str(write(tmp_path, text))])
+
+
+def test_a_name_with_hyphens_goes_over_null(tmp_path):
+    file = write(tmp_path, "head_warmup_steps: null\n")
+    _, args = parse(Setup, MultiTokenTrainingArguments, arguments=[str(file), "--head-warmup-steps", "3"])
+    assert args.head_warmup_steps == 3
+
+
+def helped(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        parse(Setup, MultiTokenTrainingArguments, arguments=arguments)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_has_a_line_for_each_setting_of_ours_with_its_default_and_help_all_has_all(capsys):
+    short, whole = helped(capsys, "--help"), helped(capsys, "--help_all")
+    assert re.search(r"^  --rows 3 +Rows\.$", short, re.MULTILINE)
+    assert re.search(r"^  --kinds one +Kinds\.$", short, re.MULTILINE)
+    assert "--head_warmup_steps" in short and "--help_all" in short
+    assert "--fp16_full_eval" not in short
+    assert len(short.splitlines()) < 30
+    assert "[--" not in short.replace("[--setting value ...]", "")  # not the usage of argparse
+    assert re.search(r"^  --fp16_full_eval false ", whole, re.MULTILINE)
     _, args = parse(Setup, MultiTokenTrainingArguments, arguments=["--fp16_full_eval", "true"])
     assert args.fp16_full_eval is True
 
 
-_SCRIPT = """
+_SCRIPT = '''
+"""Do a thing.
+
+And say no more."""
 from dataclasses import dataclass
-from hf_targets.training.settings import parse
+from pathlib import Path
+from hf_targets.training.settings import parse_settings
 
 @dataclass
 class Setup:
     misuse: bool = False
+    model: str | None = None
+    file: str | None = None
 
-(setup,) = parse(Setup)
+(setup,) = parse_settings(Setup)
+if setup.model:
+    from transformers import AutoConfig
+    AutoConfig.from_pretrained(setup.model)
+if setup.file:
+    Path(setup.file).read_text()
 if setup.misuse:
     raise ValueError("misuse must be false")
-int("a bug")
-"""
+open("no/setting/names/this") if setup.file == "" else int("a bug")
+'''
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Return what runs a recipe with two settings files beside those of another recipe."""
+    (tmp_path / "recipe.py").write_text(_SCRIPT)
+    for name in ("recipe/smoke", "recipe/paper", "other/smoke"):
+        file = tmp_path / "settings" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("# Seconds: that it runs. And more.\nmisuse: true\n")
+
+    def run(*arguments, **environment):
+        command = [sys.executable, "recipe.py", *arguments]
+        settings = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment}
+        return subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True)
+
+    return run
+
+
+def test_a_recipe_without_arguments_says_what_it_does_and_how_to_start(recipe):
+    done = recipe()
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Do a thing."
+    assert "usage: recipe.py [settings.yaml] [--setting value ...]" in lines
+    assert "  settings/recipe/smoke.yaml  Seconds: that it runs." in lines
+    assert "start with: python recipe.py settings/recipe/smoke.yaml" in lines
+    assert not [line for line in lines if "other" in line or "say no more" in line]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "told"),
     [
-        ([], 2, "recipe.py: give a settings file, such as settings/recipe/smoke.yaml, or"),
-        (["--misuse", "true"], 2, "recipe.py: misuse must be false"),
-        (["--misuse", "false"], 1, "invalid literal for int"),
+        (["--misuse", "true"], "recipe.py: misuse must be false"),
+        (["settings/other/smoke.yaml"], "settings/other/smoke.yaml has settings of another program, other"),
+        (["--model", "no-such-model"], "recipe.py: no-such-model cannot be loaded: "),
+        (["--model", "settings"], "recipe.py: "),
+        (["--file", "no/such/file"], "recipe.py: no/such/file: No such file or directory"),
+        (["--file", "settings"], "recipe.py: settings: Is a directory"),
     ],
 )
-def test_misuse_ends_a_recipe_with_its_message_and_a_bug_with_its_traceback(arguments, code, told, tmp_path):
-    (tmp_path / "recipe.py").write_text(_SCRIPT)
-    (tmp_path / "settings" / "recipe").mkdir(parents=True)
-    (tmp_path / "settings" / "recipe" / "smoke.yaml").touch()
-    command = [sys.executable, "recipe.py", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
-    assert ("Traceback" in done.stderr) == (code == 1)
+def test_misuse_ends_a_recipe_with_one_line(arguments, told, recipe):
+    done = recipe(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("recipe.py: ") and told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--misuse", "false"], "invalid literal for int"), (["--file", ""], "No such file or directory")],
+)
+def test_a_defect_of_a_recipe_keeps_its_traceback(arguments, told, recipe):
+    done = recipe(*arguments)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and told in done.stderr
+
+
+def test_of_several_processes_one_speaks(recipe):
+    told = [recipe("--misuse", "true", RANK=rank) for rank in ("0", "1")]
+    assert [done.returncode for done in told] == [2, 2]
+    assert [bool(done.stderr) for done in told] == [True, False]
+    assert recipe(RANK="1").stderr == recipe("--help", RANK="1").stdout == ""

@@ -1,0 +1,120 @@
+"""What a recipe says of itself: how to start it, and its settings on about a screen."""
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, fields
+from inspect import get_annotations
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from transformers import TrainingArguments
+
+PLUGINS_HELP = "Modules or Python files of your own, imported first: they register heads, samplers or miners."
+_COLUMN = 32
+_THEIRS = "transformers.TrainingArguments"
+
+
+def settings_files(program: Path) -> list[Path]:
+    """Return the settings files of a recipe or a benchmark, `settings/NAME/*.yaml` beside it or one folder above."""
+    beside = program.parent / "settings" / program.stem
+    above = program.parent.parent / "settings" / program.parent.name / program.stem
+    return sorted(beside.glob("*.yaml")) or sorted(above.glob("*.yaml"))
+
+
+def start_text(program: Path) -> str:
+    """Return what a program does, by the first paragraph of its docstring, how to start it, and its settings files."""
+    files = settings_files(program)
+    lines = [*_description(), _usage(program), ""]
+    if files:
+        smallest = next((file for file in files if file.stem == "smoke"), files[0])
+        lines += ["settings files:", *(f"  {file}  {_first_comment(file)}".rstrip() for file in files), ""]
+        lines += [f"start with: python {program} {smallest}"]
+    else:
+        lines += [f"start with a setting, for example: python {program} --help"]
+    return "\n".join([*lines, "--help lists the settings"])
+
+
+def help_text(program: Path, dataclass_types: Sequence[type], *, everything: bool) -> str:
+    """Return the settings in groups, one a line with its default and the first sentence of its help.
+
+    Args:
+        everything: Whether to list the settings of Transformers too, and the help texts whole.
+    """
+    groups: dict[str, list[Field]] = {}
+    for kind in dataclass_types:
+        for entry in fields(kind):
+            if entry.init:
+                groups.setdefault(_title(kind, entry.name), []).append(entry)
+    lines = [*_description(), _usage(program)]
+    trains = groups.pop(_THEIRS, None)
+    for title, entries in groups.items():
+        lines += ["", f"{title}:", *(_line(entry, everything) for entry in entries)]
+    lines += ["", "Every program:", _row("--plugins", PLUGINS_HELP)]
+    if trains is not None and everything:
+        lines += ["", f"{_THEIRS}:", *(_line(entry, everything) for entry in trains)]
+    elif trains is not None:
+        some = "--output_dir, --num_train_epochs, --max_steps, --learning_rate and --per_device_train_batch_size"
+        lines += ["", fill(f"All settings of {_THEIRS} are known too, such as {some}.", _width())]
+    return "\n".join([*lines, "", "--help_all lists all settings, with their whole help texts."])
+
+
+def _description() -> Iterator[str]:
+    doc = (getattr(sys.modules.get("__main__"), "__doc__", None) or "").strip()
+    if doc:
+        yield from (doc.split("\n\n")[0], "")
+
+
+def _usage(program: Path) -> str:
+    return f"usage: {program.name} [settings.yaml] [--setting value ...]"
+
+
+def _first_comment(file: Path) -> str:
+    """Return the first sentence of the comment that a settings file begins with."""
+    comment: list[str] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.removeprefix("#").strip())
+    return _first_sentence(" ".join(comment))
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].removesuffix(".") + "." if text else ""
+
+
+def _title(kind: type, name: str) -> str:
+    """Return the title of the class that first defined a field."""
+    home = next(cls for cls in reversed(kind.__mro__) if name in get_annotations(cls))
+    if home is TrainingArguments:
+        return _THEIRS
+    own = home.__dict__.get("settings_title")
+    return own or ("Training" if issubclass(home, TrainingArguments) else "This program")
+
+
+def _line(entry: Field, everything: bool) -> str:
+    default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
+    told = str(entry.metadata.get("help", ""))
+    words = [f"--{entry.name}", _shown(default)]
+    return _row(" ".join(filter(None, words)), told if everything else _first_sentence(told))
+
+
+def _row(setting: str, told: str) -> str:
+    begin = f"  {setting}".ljust(_COLUMN) + "  "
+    told = " ".join(told.split())
+    return fill(begin + told, _width(), subsequent_indent=" " * (_COLUMN + 2), break_long_words=False)
+
+
+def _shown(default: Any) -> str:
+    if default is MISSING:
+        return "(required)"
+    if default is None:
+        return ""
+    if isinstance(default, list | tuple):
+        return " ".join(map(str, default))
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _width() -> int:
+    return max(80, min(120, shutil.get_terminal_size((120, 40)).columns))
