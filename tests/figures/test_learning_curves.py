@@ -1,8 +1,9 @@
 import warnings
 
+import pytest
 from PIL import Image
 
-from hf_targets.figures.learning_curves import plot_learning_curves
+from hf_targets.figures.learning_curves import draw_learning_curves, plot_learning_curves
 
 HISTORY = [
     {"step": 5, "loss_next_token": 3.0, "loss": 2.0},
@@ -11,11 +12,15 @@ HISTORY = [
 ]
 
 
+def log(*perplexities):
+    return [{"step": step, "eval_perplexity": value} for step, value in enumerate(perplexities, start=1)]
+
+
 def test_curves_of_models_with_and_without_heads_become_a_png(tmp_path):
     plain = [{"step": 5, "loss": 3.0}, {"step": 10, "eval_perplexity": 21.0}]
     plot_learning_curves({"plain": [plain], "wdr": [HISTORY, HISTORY[:2]]}, tmp_path / "curves.png")
     image = Image.open(tmp_path / "curves.png").convert("RGB")
-    assert image.size == (1500, 600)
+    assert image.size == (1650, 675)
     assert len(image.getcolors(10**6)) > 50
 
 
@@ -24,3 +29,31 @@ def test_a_log_without_figures_draws_empty_axes_in_silence(tmp_path):
         warnings.simplefilter("error")
         plot_learning_curves({"plain": [[]]}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()
+
+
+def test_the_marked_line_is_the_mean_of_the_seeds_at_the_steps_they_share():
+    axes = draw_learning_curves({"plain": [log(9.0, 5.0, 4.0), log(7.0, 3.0)]}).axes[0]
+    marked = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [list(line.get_xydata().ravel()) for line in marked] == [[1, 8, 2, 4]]
+    thin = [list(line.get_ydata()) for line in axes.lines if line not in marked]
+    assert thin == [[9, 5, 4], [7, 3]]
+
+
+def test_a_single_point_can_be_seen():
+    (line,) = draw_learning_curves({"plain": [log(9.0)]}).axes[0].lines
+    assert line.get_marker() not in (None, "None", "")
+
+
+@pytest.mark.parametrize(("values", "scale"), [((100.0, 11.0), "linear"), ((100.0, 10.0), "log")])
+def test_an_axis_is_logarithmic_if_its_values_span_a_decade(values, scale):
+    validation, training = draw_learning_curves({"plain": [log(*values)]}).axes
+    assert (validation.get_yscale(), training.get_yscale()) == (scale, "linear")
+
+
+def test_each_model_is_named_once_outside_of_the_axes_which_have_units():
+    figure = draw_learning_curves({"plain": [log(3.0)], "wdr": [HISTORY, HISTORY]})
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["plain", "wdr", "wdr, ensemble"]
+    assert all(axes.get_legend() is None and axes.get_xlabel() == "optimizer step" for axes in figure.axes)
+    assert figure.axes[0].get_ylabel() == "validation perplexity per token"
+    assert figure.axes[1].get_ylabel() == "loss of the next token (nats per token)"
