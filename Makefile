@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 run: setup  ## train plain, simple N-gram and word difference models on two CPU cores, offline, in minutes
-	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml --num_cpu_threads_per_process 2 \
+	$(BIN)/accelerate launch --quiet --config_file recipes/accelerate/cpu.yaml --num_cpu_threads_per_process 2 \
 		recipes/finetune_gptneo_wdr.py \
 		recipes/settings/finetune_gptneo_wdr/smoke.yaml --overwrite_output_dir true $(RUN_ARGS)
 
@@ -43,7 +43,8 @@ bench: setup  ## run the benchmarks of recipes/benchmarks
 	test -f runs/finetune_gptneo_wdr/config.json || $(MAKE) run
 	ls -d runs/train_draft_heads/documentation/*-seed* > /dev/null 2>&1 || $(BIN)/python recipes/train_draft_heads.py \
 		recipes/settings/train_draft_heads/documentation.yaml
-	for file in recipes/benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	for file in recipes/benchmarks/*.py; do \
+		$(BIN)/python $$file recipes/settings/benchmarks/$$(basename $$file .py)/measured.yaml || exit 1; done
 
 notebooks: setup  ## execute the notebooks, offline
 	$(BIN)/python -m jupyter execute --kernel_name=python3 notebooks/*.ipynb

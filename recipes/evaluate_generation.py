@@ -24,41 +24,45 @@ from hf_targets import (
     DocumentRetriever,
     DynamicVocabForCausalLM,
     PhraseVocabulary,
+    PrefixBegin,
+    SeedSettings,
+    TextSettings,
     TokenNgrams,
     WordNgrams,
     continue_prefixes,
     documents_of,
-    load_corpus,
+    field_of,
+    format_column_differences,
+    format_columns,
     measure_continuations,
+    parse_settings,
     take_prefixes,
     with_phrases,
+    write_json,
 )
-from hf_targets.evaluation.continuations import PrefixBegin, format_column_differences, format_columns
-from hf_targets.training.outputs import write_json
-from hf_targets.training.seeds import SeedSettings
-from hf_targets.training.settings import parse
 
 
 @dataclass
-class Setup(SeedSettings):
+class Setup(SeedSettings, TextSettings):
     """Which models continue which prefixes."""
 
     models: list[str] = field(
         default_factory=list,
         metadata={"help": "Names or folders, with {seed} or without; the first one's tokenizer is that of all."},
     )
-    dataset: str = field(default="wikitext-2", metadata={"help": "Its training text has the documents."})
+    dataset: str = field_of(TextSettings, "dataset", "wikitext-2", note="Its training text has the documents.")
     split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     prefix_begin: PrefixBegin = field(
-        default="rows", metadata={"help": "The first tokens of paragraphs, or of any place of the text."}
+        default="rows", metadata={"help": "The first tokens of paragraphs, or from anywhere in the text."}
     )
     num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
     prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
     num_documents: int = field(default=32, metadata={"help": "Documents retrieved for each prefix."})
     document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
-    units: str = field(default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'})
+    units: Literal["tokens", "words"] = field(
+        default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'}
+    )
     min_tokens: int = field(default=2, metadata={"help": "Shortest phrase."})
     max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
@@ -67,9 +71,9 @@ class Setup(SeedSettings):
         default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
     )
     judge: str | None = field(
-        default=None, metadata={"help": "Whose perplexity of the texts; the first model, of each seed its own."}
+        default=None, metadata={"help": "Whose perplexity of the texts. None: the first model, of each seed its own."}
     )
-    feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, gpt2-large in the paper; None: no."})
+    feature_model: str | None = field(default=None, metadata={"help": "For MAUVE: gpt2-large in the paper. None: no."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
 
@@ -86,10 +90,10 @@ def load(name: str, device: Any) -> Any:
 
 def main() -> None:
     """Measure the models with every seed and print their table."""
-    (setup,) = parse(Setup)
+    (setup,) = parse_settings(Setup)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     tokenizer = AutoTokenizer.from_pretrained(setup.models[0].replace("{seed}", str(setup.seeds[0])))
-    texts = load_corpus(setup.dataset, config_name=setup.dataset_config)
+    texts = setup.load()
     rows = tokenizer(list(texts[setup.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
     sizes = {"prefix_tokens": setup.prefix_tokens, "new_tokens": setup.new_tokens}
     prefixes = take_prefixes(rows, setup.num_prefixes, begin=setup.prefix_begin, **sizes)
@@ -134,7 +138,7 @@ def main() -> None:
         columns = measure_continuations(continued, prefixes, tokenizer, **judge, **features)
         table[name].append(columns)
         written[name].append([tokenizer.decode(tokens) for tokens in continued.tokens])
-        print(f"seed {seed}\n{format_columns({name: [columns]})}", flush=True)
+        print(f"{name}, seed {seed}: {len(prefixes)} prefixes, diversity {columns['diversity']:.1f}", flush=True)
     print(f"\n{format_columns(table)}\n\nAgainst the first:\n\n{format_column_differences(table)}")
     if setup.output is not None:
         content = {"settings": asdict(setup), "figures": table, "texts": written}

@@ -17,37 +17,46 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import torch
-from hf_targets.training.runs import Run
 from transformers import AutoTokenizer
 
-from hf_targets import MultiTokenTrainingArguments, train_draft_heads
-from hf_targets.evaluation.speed import Way, compare_speeds, format_speeds
+from hf_targets import (
+    DRAFT_USAGE,
+    TOKENIZER_OUTPUT,
+    TRAINER_OUTPUT,
+    CardFacts,
+    DecodingMethod,
+    Experiment,
+    ExperimentSettings,
+    MultiTokenTrainingArguments,
+    TextSettings,
+    compare_speeds,
+    field_of,
+    format_speeds,
+    loadable_name,
+    log_briefly,
+    parse_settings,
+    train_draft_heads,
+    write_card,
+)
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
-from hf_targets.training.outputs import TOKENIZER_OUTPUT, TRAINER_OUTPUT
-from hf_targets.training.seeds import SeedSettings, row_folder
-from hf_targets.training.settings import parse
 
 
 @dataclass(kw_only=True)
-class Setup(SeedSettings):
+class Setup(ExperimentSettings, TextSettings):
     """Which heads on which model, trained on what."""
 
     model_name_or_path: str = field(metadata={"help": "The model that is to decode faster: a folder, or a Hub id."})
     kinds: list[str] = field(
         default_factory=lambda: ["wdr"], metadata={"help": f"Of {', '.join(KINDS)}, or a registered head."}
     )
-    ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 words."})
-    dataset: str | None = field(
-        default=None, metadata={"help": "Corpus, file, folder, or name on the Hub; None: the model's own text."}
-    )
-    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words of it only."})
+    ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 tokens."})
+    dataset: str | None = field_of(TextSettings, "dataset", None, note="None: text that the model writes itself.")
     num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
     block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
     num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
     prompt_tokens: int = field(default=16, metadata={"help": "Their first tokens are the prompt."})
     max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each."})
     branches: int = field(default=3, metadata={"help": "Branches of the draft trees that are measured too."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,12 +66,12 @@ class Setup(SeedSettings):
 
 def main() -> None:
     """Train each kind of heads with each seed, and compare how fast they decode."""
-    setup, args = parse(Setup, MultiTokenTrainingArguments)
+    setup, args = parse_settings(Setup, MultiTokenTrainingArguments)
     outputs = (*TRAINER_OUTPUT, *TOKENIZER_OUTPUT)
-    run = Run(setup, args, outputs=outputs, rows=setup.kinds, seeds=setup.seeds, setting="kinds")
-    if run.resume:
+    experiment = Experiment(setup, args, outputs=outputs, models=setup.kinds, seeds=setup.seeds, setting="kinds")
+    if experiment.resume:
         raise ValueError(
-            "heads are trained in minutes, and a run that was broken off is not resumed; leave out "
+            "heads are trained in minutes, and an experiment that was broken off is not resumed; leave out "
             "resume_from_checkpoint, and pass --overwrite_output_dir true"
         )
     base = load_base(setup.model_name_or_path).to(args.device)  # pyright: ignore[reportArgumentType]
@@ -71,31 +80,52 @@ def main() -> None:
         base,
         tokenizer,
         dataset=setup.dataset,
+        config_name=setup.dataset_config,
+        text_column=setup.text_column,
         max_train_words=setup.max_train_words,
         block_size=setup.block_size,
         num_generated=setup.num_generated,
         num_held_out=setup.num_prompts,
         seed=setup.seeds[0],
     )
-    print(f"{len(train)} blocks of {setup.block_size} tokens to train {', '.join(setup.kinds)} heads on")
 
-    run.begin()
-    ways = {"plain": Way(base, {})}
+    experiment.begin()
+    methods = {"plain": DecodingMethod(base, {})}
     draft = {"draft_tokens": setup.ngram_size - 1}
-    for kind, args.seed in product(setup.kinds, setup.seeds):
-        model = train_draft_heads(base, kind, args, train, ngram_size=setup.ngram_size)
-        folder = row_folder(kind, args.seed)
-        model.save_pretrained(run.folder / folder, heads_only=True)
-        ways[folder] = Way(model, draft, kind)
+    planned = list(product(setup.kinds, setup.seeds))
+    for number, (kind, args.seed) in enumerate(planned, start=1):
+        folder = experiment.folder_of(kind, args.seed)
+        if not args.process_index:
+            print(f"run {number}/{len(planned)}: {folder.name}, {len(train)} blocks of {setup.block_size} tokens")
+        model = train_draft_heads(base, kind, args, train, ngram_size=setup.ngram_size, prepare=log_briefly)
+        methods[folder.name] = DecodingMethod(model, draft, kind)
         tree = {**draft, "draft_branches": setup.branches}
-        ways[f"{folder}, tree"] = Way(model, tree, f"{kind}, {setup.branches} branches")
-    tokenizer.save_pretrained(run.folder)
+        methods[f"{folder.name}, tree"] = DecodingMethod(model, tree, f"{kind}, {setup.branches} branches")
+        if not args.process_index:
+            model.save_pretrained(folder, heads_only=True)
+            tokenizer.save_pretrained(folder)
+    if args.process_index:
+        return
+    tokenizer.save_pretrained(experiment.folder)
     prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
+    tables, passes = [], {}
     for size in (1, len(prompts)):
-        batches = list(prompts.split(size))
-        print(f"\nGreedy, {size} row(s) at once, {setup.max_new_tokens} new tokens each\n")
-        print(format_speeds(compare_speeds(ways, batches, max_new_tokens=setup.max_new_tokens)))
-    print(f"\nHeads: {run.folder}")
+        speeds = compare_speeds(methods, list(prompts.split(size)), max_new_tokens=setup.max_new_tokens)
+        passes = passes or {name: speed.tokens_per_pass for name, speed in zip(methods, speeds, strict=True)}
+        heading = f"Greedy, {size} row(s) at once, {setup.max_new_tokens} new tokens each"
+        tables.append(f"{heading}\n\n{format_speeds(speeds)}")
+    facts = CardFacts(
+        dataset=setup.dataset or "text that the base model wrote itself",
+        results="\n\n".join(tables),
+        usage=DRAFT_USAGE,
+        base_model=setup.model_name_or_path,
+        **setup.stated(),
+    )
+    for kind, seed in planned:
+        folder = experiment.folder_of(kind, seed)
+        metrics = {"tokens per forward pass, one row": passes[folder.name]}
+        write_card(folder, loadable_name(folder), facts, metrics, seeds=setup.seeds, seed=seed)
+    print("\n\n".join(["", *tables, f"Heads and cards: {experiment.folder}"]))
 
 
 if __name__ == "__main__":

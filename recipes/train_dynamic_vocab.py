@@ -13,63 +13,56 @@ Any causal model, any text, each row with every seed:
     --rows '{"plain": {"phrases": "none"}, "ours": {}, "fmm": {"phrases": "fmm"}}'
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hf_targets.training.runs import Run
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from hf_targets import (
+    PHRASE_USAGE,
+    BlockSettings,
+    CardFacts,
+    ComparisonSettings,
     DynamicVocabForCausalLM,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
-    PhraseCollator,
-    add_lora,
-    load_corpus,
-    pack_blocks,
-    train_bpe_tokenizer,
+    Experiment,
+    LoraSettings,
+    NewModelSettings,
+    PhraseSettings,
+    describe_comparison,
+    field_of,
+    format_bounds,
+    format_columns,
+    format_differences,
+    make_phrase_collator,
+    metrics_by_name,
+    parse_settings,
+    phrase_rows,
+    train_runs,
+    write_cards,
 )
-from hf_targets.evaluation.continuations import format_columns
-from hf_targets.phrases.settings import PhraseSettings, make_collator, phrase_rows
-from hf_targets.training.comparison import train_rows
-from hf_targets.training.seeds import SeedSettings, row_folder
-from hf_targets.training.settings import parse
-from hf_targets.training.tables import by_name, format_bounds, format_differences
 
 
 @dataclass
-class Setup(SeedSettings, PhraseSettings):
+class Setup(ComparisonSettings, PhraseSettings, BlockSettings, LoraSettings, NewModelSettings):
     """What is trained on what."""
 
     rows: str = field(
         default='{"plain": {"phrases": "none"}, "ours": {}}',
         metadata={"help": "JSON: names of models, and the settings of phrases and losses in which each differs."},
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Base model; None: a new small GPT-2."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Base model. None: a new small GPT-2."})
     phrase_encoder: str | None = field(
-        default=None, metadata={"help": "What the phrase encoder begins as; None: a copy of the base model."}
+        default=None, metadata={"help": "What the phrase encoder begins as. None: a copy of the base model."}
     )
-    tokenizer: str | None = field(default=None, metadata={"help": "Of a new model; None: one trained on the text."})
-    dataset: str = field(default="documentation", metadata={"help": "Corpus, file, folder, or name on the Hub."})
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
-    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
-    max_validation_blocks: int | None = field(default=None, metadata={"help": "Validate on so many blocks only."})
-    block_size: int = field(default=512, metadata={"help": "Tokens in a row of a batch."})
-    lora_rank: int | None = field(
-        default=None, metadata={"help": "LoRA of this rank on the backbone; None: all of it."}
-    )
-    lora_alpha: int = field(default=32, metadata={"help": "LoRA's alpha."})
-    lora_dropout: float = field(default=0.1, metadata={"help": "LoRA's dropout."})
-    vocab_size: int = field(default=4096, metadata={"help": "Of a tokenizer trained for a new model."})
-    hidden_size: int = field(default=128, metadata={"help": "Of a new model."})
-    num_layers: int = field(default=4, metadata={"help": "Of a new model."})
-    num_heads: int = field(default=4, metadata={"help": "Attention heads of a new model."})
-    dropout: float = field(default=0.1, metadata={"help": "Of a new model."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
+    tokenizer: str | None = field(default=None, metadata={"help": "Of a new model. None: one trained on the text."})
+    lora_alpha: int = field_of(LoraSettings, "lora_alpha", 32)
+    lora_dropout: float = field_of(LoraSettings, "lora_dropout", 0.1)
 
     def __post_init__(self) -> None:
-        SeedSettings.__post_init__(self)
+        ComparisonSettings.__post_init__(self)
         PhraseSettings.__post_init__(self)
 
 
@@ -96,54 +89,45 @@ def make_model(setup: Setup, row: PhraseSettings, tokenizer: Any) -> PreTrainedM
     model = make_base(setup, len(tokenizer))
     if row.phrases != "none":
         model = DynamicVocabForCausalLM.from_base(model, setup.phrase_encoder, tokenizer=tokenizer, **row.losses())
-    if setup.lora_rank is not None:
-        return add_lora(model, setup.lora_rank, alpha=setup.lora_alpha, dropout=setup.lora_dropout)
-    return model
-
-
-def make_trainer(collator: PhraseCollator | None, args: DynamicVocabTrainingArguments, **kwargs: Any):
-    """Return the trainer of a row; without phrases there is no encoder to have a learning rate of its own."""
-    if collator is None:
-        args.encoder_learning_rate = None
-    return DynamicVocabTrainer(args=args, data_collator=collator, **kwargs)
+    return setup.with_lora(model)
 
 
 def main() -> None:
-    """Train the rows with each seed; leave each model with its tokenizer, `results.json`, and print the tables."""
-    setup, args = parse(Setup, DynamicVocabTrainingArguments)
-    settings = phrase_rows(setup.rows, setup)
-    run = Run(setup, args, outputs=("results.json",), rows=list(settings), seeds=setup.seeds)
-    texts = load_corpus(setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words)
-    if named := setup.model_name_or_path or setup.tokenizer:
-        tokenizer = AutoTokenizer.from_pretrained(named)
-    else:
-        tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.block_size)
-    corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
-    if (most := setup.max_validation_blocks) is not None:
-        corpus["validation"] = corpus["validation"].take(min(most, len(corpus["validation"])))
+    """Train the models with each seed, print their tables, and leave each with its tokenizer and card."""
+    setup, args = parse_settings(Setup, DynamicVocabTrainingArguments)
+    wanted = phrase_rows(setup.rows, setup)
+    experiment = Experiment(setup, args, outputs=("results.json",), models=list(wanted), seeds=setup.seeds)
+    texts = setup.load()
+    tokenizer = setup.tokenizer_of(setup.model_name_or_path or setup.tokenizer, texts, setup.vocab_size)
+    corpus = setup.blocks(texts, tokenizer)
 
     base = setup.model_name_or_path
     vocab_size = len(tokenizer) if base is None else AutoConfig.from_pretrained(base).get_text_config().vocab_size
-    models = {name: partial(make_model, setup, row, tokenizer) for name, row in settings.items()}
-    trainers = {
-        name: partial(
-            make_trainer,
-            None if row.phrases == "none" else make_collator(row, tokenizer, texts["train"]["text"], vocab_size),
-        )
-        for name, row in settings.items()
-    }
-    table = {"seeds": setup.seeds, "settings": asdict(setup)}
-    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=trainers, **table):
-        if not trainer.is_world_process_zero():
-            continue
-        folder = run.folder / row_folder(rows[-1].name, rows[-1].seed)
-        model: Any = trainer.model
-        if setup.lora_rank is not None:
-            model = model.merge_and_unload()
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        both = format_columns({name: [row.test for row in seeds] for name, seeds in by_name(rows).items()})
-        print(f"\n{format_bounds(rows)}\n\n{both}\n\n{format_differences(rows)}\n", flush=True)
+    models = {name: partial(make_model, setup, row, tokenizer) for name, row in wanted.items()}
+    trainers: dict[str, Any] = dict.fromkeys(wanted, DynamicVocabTrainer)
+    for name, row in wanted.items():
+        if row.phrases != "none":
+            collator = make_phrase_collator(row, tokenizer, texts["train"]["text"], vocab_size)
+            trainers[name] = partial(DynamicVocabTrainer, data_collator=collator)
+    runs = []
+    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=trainers, **setup.plan()):
+        if trainer.is_world_process_zero():
+            folder = experiment.folder_of(runs[-1].name, runs[-1].seed)
+            setup.merged(trainer.model).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    if args.process_index:
+        return
+    both = format_columns(metrics_by_name(runs))
+    tables = f"{format_bounds(runs)}\n\n{both}\n\n{format_differences(runs)}"
+    facts = CardFacts(
+        dataset=setup.dataset,
+        results=f"{describe_comparison(runs)}\n\n{tables}",
+        usage=PHRASE_USAGE,
+        base_model=base,
+        **setup.stated(),
+    )
+    write_cards(experiment, runs, facts)
+    print(f"\n{tables}\n\nModels and cards: {experiment.folder}")
 
 
 if __name__ == "__main__":

@@ -13,77 +13,64 @@ Fine-tuned from a published model, on any text, packed into blocks:
     --dataset my_text.txt --max_length 1024 --output_dir mine --rows '{"mdlm": null, "curve": {"degree_ratio": 0.01}}'
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-from hf_targets.training.runs import Run
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets import (
+    DIFFUSION_METRICS,
+    DIFFUSION_USAGE,
+    CardFacts,
+    ComparisonSettings,
     CurveConfig,
     DiffusionTrainer,
     DiffusionTrainingArguments,
+    Experiment,
+    LengthProtocol,
     MdlmConfig,
     MdlmForMaskedDiffusion,
-    SentenceCurve,
+    NewModelSettings,
+    SamplerSettings,
+    TextSettings,
     add_missing_tokens,
-    load_corpus,
+    curve_rows,
+    describe_comparison,
+    format_bounds,
+    format_differences,
+    mask_token_id,
+    parse_settings,
+    plot_learning_curves,
     sentence_rows,
     train_bpe_tokenizer,
+    train_runs,
+    training_histories,
     wrapped_blocks,
+    write_cards,
 )
-from hf_targets.figures.learning_curves import plot_learning_curves
-from hf_targets.masked_diffusion.length_protocols import LengthProtocol
-from hf_targets.masked_diffusion.rows import mask_token_id
-from hf_targets.training.comparison import train_rows
-from hf_targets.training.seeds import SeedSettings, row_folder
-from hf_targets.training.settings import parse, parse_mapping
-from hf_targets.training.tables import format_bounds, format_differences, histories
 
 
 @dataclass
-class Setup(SeedSettings):
+class Setup(ComparisonSettings, TextSettings, NewModelSettings, SamplerSettings):
     """What is trained on what."""
 
     rows: str = field(
         default='{"mdlm": null, "curve": {}}',
         metadata={"help": "JSON: names of models, and the fields of their CurveConfig; null is plain MDLM."},
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Where rows start from; None: anew."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Where models start from. None: anew."})
     original_layout: bool = field(default=False, metadata={"help": "Whether that is laid out as the published MDLM."})
     tokenizer: str | None = field(default=None, metadata={"help": "None: the model's, or one trained on the text."})
-    dataset: str = field(default="documentation", metadata={"help": "Corpus, file, folder, or name on the Hub."})
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
-    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
     max_validation_rows: int | None = field(default=None, metadata={"help": "Validate on so many rows only."})
     max_test_rows: int | None = field(default=None, metadata={"help": "Test on so many rows only."})
     packed: bool = field(default=False, metadata={"help": "Blocks of running text; else a sentence a row, padded."})
     length_protocol: LengthProtocol = field(default="predicted", metadata={"help": "How padding counts; see above."})
     max_length: int = field(default=128, metadata={"help": "Tokens in a row, at most."})
-    vocab_size: int = field(default=4096, metadata={"help": "Of a tokenizer trained on the text, without the mask."})
-    hidden_size: int = field(default=128, metadata={"help": "Of new models."})
-    num_layers: int = field(default=4, metadata={"help": "Of new models."})
-    num_heads: int = field(default=4, metadata={"help": "Attention heads of new models."})
-    dropout: float = field(default=0.1, metadata={"help": "Of new models."})
-    patience: int | None = field(default=None, metadata={"help": "Evaluations without improvement before stopping."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
 
-
-def make_curves(setup: Setup) -> dict[str, CurveConfig | None]:
-    """Return the curve of each row, once it is certain that it can hold the longest text."""
-    curves: dict[str, CurveConfig | None] = {}
-    known = CurveConfig.__annotations__
-    for name, fields in parse_mapping(setup.rows, "rows").items():
-        if fields is not None and not isinstance(fields, dict):
-            raise ValueError(f"{name} must have the fields of a curve, as a mapping, or null for none, got {fields!r}")
-        if unknown := set(fields or {}) - set(known):
-            raise ValueError(f"{name} has unknown fields of a curve: {', '.join(unknown)}; known: {', '.join(known)}")
-        curves[name] = curve = None if fields is None else CurveConfig(**fields)
-        if curve is not None:
-            SentenceCurve(curve).to_control_points(torch.zeros(1, setup.max_length, 1))
-    return curves
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.make_sampler(self.max_length)
 
 
 def make_tokenizer(setup: Setup, texts: Any) -> PreTrainedTokenizerBase:
@@ -95,7 +82,7 @@ def make_tokenizer(setup: Setup, texts: Any) -> PreTrainedTokenizerBase:
 
 
 def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveConfig | None) -> MdlmForMaskedDiffusion:
-    """Return the model that a row starts from."""
+    """Return the model that training starts from."""
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     ids["mask_token_id"] = mask_token_id(tokenizer)
     if setup.model_name_or_path is not None and setup.original_layout:
@@ -116,11 +103,12 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveCon
 
 
 def main() -> None:
-    """Train the rows with each seed; leave each model, a table, and a figure of the bounds over training."""
-    setup, args = parse(Setup, DiffusionTrainingArguments)
-    curves = make_curves(setup)
-    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(curves), seeds=setup.seeds)
-    texts = load_corpus(setup.dataset, config_name=setup.dataset_config, max_train_words=setup.max_train_words)
+    """Train the models with each seed; leave each with its card, a table, and a figure of the bounds over training."""
+    setup, args = parse_settings(Setup, DiffusionTrainingArguments)
+    curves = curve_rows(setup.rows, setup.max_length)
+    outputs = ("learning_curves.png", "results.json")
+    experiment = Experiment(setup, args, outputs=outputs, models=list(curves), seeds=setup.seeds)
+    texts = setup.load()
     tokenizer = make_tokenizer(setup, texts)
     make_rows = wrapped_blocks if setup.packed else partial(sentence_rows, length_protocol=setup.length_protocol)
     corpus = {str(split): make_rows(text, tokenizer, setup.max_length) for split, text in texts.items()}
@@ -128,21 +116,28 @@ def main() -> None:
         corpus[split] = corpus[split] if most is None else corpus[split].take(min(most, len(corpus[split])))
 
     models = {name: partial(make_model, setup, tokenizer, curve) for name, curve in curves.items()}
-    settings = {"seeds": setup.seeds, "patience": setup.patience, "settings": asdict(setup)}
     make_trainer = partial(DiffusionTrainer, processing_class=tokenizer)
-    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=make_trainer, **settings):
-        if not trainer.is_world_process_zero():
-            continue
-        name, seed = rows[-1].name, rows[-1].seed
-        trainer.save_model(str(run.folder / row_folder(name, seed)))  # of the lowest validation bound
-        plot_learning_curves(histories(rows), run.folder / "learning_curves.png")
-        model: Any = trainer.model
-        generator = torch.Generator().manual_seed(seed)
-        canvas = model.generate(max_length=setup.max_length, num_steps=min(32, setup.max_length), generator=generator)
-        sample = [id_ for id_ in canvas[0].tolist() if id_ != tokenizer.pad_token_id]
-        bounds = format_bounds(rows, "packed" if setup.packed else f"lengths {setup.length_protocol}")
-        print(f"\n{bounds}\n\n{format_differences(rows)}\n")
-        print(f"Sample of {name}: {tokenizer.decode(sample)!r}\n", flush=True)
+    runs, samples = [], []
+    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make_trainer, **setup.plan()):
+        if trainer.is_world_process_zero():
+            name, seed = runs[-1].name, runs[-1].seed
+            trainer.save_model(str(experiment.folder_of(name, seed)))  # of the lowest validation bound
+            samples.append(f"Sample of {name}: {setup.sample(trainer.model, tokenizer, setup.max_length, seed)!r}")
+    if args.process_index:
+        return
+    bounds = format_bounds(runs, "packed" if setup.packed else f"lengths {setup.length_protocol}")
+    tables = f"{bounds}\n\n{format_differences(runs)}"
+    plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
+    facts = CardFacts(
+        dataset=setup.dataset,
+        results=f"{describe_comparison(runs)}\n\n{tables}",
+        usage=DIFFUSION_USAGE,
+        base_model=setup.model_name_or_path,
+        **setup.stated(),
+        metrics=DIFFUSION_METRICS if setup.packed or setup.length_protocol != "published" else None,
+    )
+    write_cards(experiment, runs, facts)
+    print("\n".join([f"\n{tables}\n", *samples, f"\nModels, cards and learning curves: {experiment.folder}"]))
 
 
 if __name__ == "__main__":

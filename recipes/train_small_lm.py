@@ -9,51 +9,53 @@ Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a mi
 `.../smoke.yaml`. Measured: recipes/README.md.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 
-from hf_targets.training.runs import Run
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from hf_targets import (
+    BlockSettings,
+    CardFacts,
+    ComparisonSettings,
+    Experiment,
+    ModelSizeSettings,
     MultiTokenForCausalLM,
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
+    describe_comparison,
+    field_of,
+    format_differences,
+    format_perplexities,
+    format_weights,
     load_corpus,
-    pack_blocks,
+    parse_settings,
+    plot_learning_curves,
+    train_runs,
+    training_histories,
     word_level_tokenizer,
+    write_cards,
 )
-from hf_targets.figures.learning_curves import plot_learning_curves
-from hf_targets.training.comparison import train_rows
-from hf_targets.training.seeds import SeedSettings
-from hf_targets.training.settings import parse
-from hf_targets.training.tables import format_differences, format_table, format_weights, histories
 
 
 @dataclass
-class Setup(SeedSettings):
+class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings):
     """The decoder of table 6, and the rows of table 1."""
 
-    dataset: str = field(default="ptb", metadata={"help": "Corpus, file, folder, or name on the Hub."})
-    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
-    max_validation_blocks: int | None = field(
-        default=None, metadata={"help": "Validate on so many blocks only; the test text is always whole."}
-    )
-    block_size: int = field(default=64, metadata={"help": "Words in a row of a batch."})
-    hidden_size: int = field(default=256, metadata={"help": "d_model."})
-    feed_forward_size: int = field(default=2100, metadata={"help": "d_ff."})
-    num_layers: int = field(default=6, metadata={"help": "Layers."})
-    num_heads: int = field(default=4, metadata={"help": "Attention heads."})
-    dropout: float = field(default=0.3, metadata={"help": "P_drop."})
-    ngram_sizes: list[int] = field(default_factory=lambda: [2, 3, 4], metadata={"help": "N of the rows with heads."})
+    dataset: str = field_of(BlockSettings, "dataset", "ptb")
+    block_size: int = field_of(BlockSettings, "block_size", 64)
+    hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 256)
+    feed_forward_size: int = field(default=2100, metadata={"help": "Width of the feed-forward layers, d_ff."})
+    num_layers: int = field_of(ModelSizeSettings, "num_layers", 6)
+    dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
+    ngram_sizes: list[int] = field(default_factory=lambda: [2, 3, 4], metadata={"help": "N of the models with heads."})
     targets: list[str] = field(
         default_factory=lambda: ["embedding", "difference"],
         metadata={"help": '"embedding" for the simple N-gram, "difference" for word differences.'},
     )
     loss_weight: float = field(default=1.0, metadata={"help": "Alpha; 1 for all decoders on this corpus in table 8."})
     tied: bool = field(default=True, metadata={"help": "One embedding for input and output; else two."})
-    patience: int | None = field(default=50, metadata={"help": "Evaluations without improvement before stopping."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an older output."})
+    patience: int | None = field_of(ComparisonSettings, "patience", 50)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +64,7 @@ class Setup(SeedSettings):
 
 
 def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: int) -> PreTrainedModel:
-    """Return the untrained model of a row; a plain one without a target."""
+    """Return an untrained model; a plain one without a target."""
     config = GPT2Config(
         vocab_size=vocab_size,
         n_positions=setup.block_size,
@@ -84,25 +86,32 @@ def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: in
 
 
 def main() -> None:
-    """Train the rows one after the other, with each seed; the table is written anew after each."""
-    setup, args = parse(Setup, MultiTokenTrainingArguments)
+    """Train the models with each seed, print their tables, and leave each model with its tokenizer and card."""
+    setup, args = parse_settings(Setup, MultiTokenTrainingArguments)
     wanted: dict[str, tuple[str | None, int]] = {"plain": (None, 1)}
     for target in setup.targets:
         for ngram_size in setup.ngram_sizes:
             wanted[f"{'simple' if target == 'embedding' else 'wdr'}-{ngram_size}"] = (target, ngram_size)
-    run = Run(setup, args, outputs=("learning_curves.png", "results.json"), rows=list(wanted), seeds=setup.seeds)
-    texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)
-    tokenizer = word_level_tokenizer(load_corpus(setup.dataset)["train"]["text"])
-    corpus = {str(split): pack_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
-    if setup.max_validation_blocks is not None:
-        corpus["validation"] = corpus["validation"].take(setup.max_validation_blocks)
+    outputs = ("learning_curves.png", "results.json")
+    experiment = Experiment(setup, args, outputs=outputs, models=list(wanted), seeds=setup.seeds)
+    whole = load_corpus(setup.dataset, config_name=setup.dataset_config, text_column=setup.text_column)
+    tokenizer = word_level_tokenizer(whole["train"]["text"])  # the vocabulary does not shrink with max_train_words
+    corpus = setup.blocks(setup.load(), tokenizer)
 
-    models = {row: partial(make_model, setup, len(tokenizer), *heads) for row, heads in wanted.items()}
-    settings = {"seeds": setup.seeds, "patience": setup.patience, "settings": asdict(setup)}
-    for rows, trainer in train_rows(models, args, corpus, run, make_trainer=MultiTokenTrainer, **settings):
+    models = {name: partial(make_model, setup, len(tokenizer), *heads) for name, heads in wanted.items()}
+    runs = []
+    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=MultiTokenTrainer, **setup.plan()):
         if trainer.is_world_process_zero():
-            print(f"\n{format_table(rows)}\n\n{format_weights(rows)}\n\n{format_differences(rows)}\n", flush=True)
-            plot_learning_curves(histories(rows), run.folder / "learning_curves.png")
+            folder = experiment.folder_of(runs[-1].name, runs[-1].seed)
+            trainer.model.save_pretrained(folder)  # pyright: ignore
+            tokenizer.save_pretrained(folder)
+    if args.process_index:
+        return
+    tables = f"{format_perplexities(runs)}\n\n{format_weights(runs)}\n\n{format_differences(runs)}"
+    plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
+    results = f"{describe_comparison(runs, head_warmup_steps=args.head_warmup_steps)}\n\n{tables}"
+    write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
+    print(f"\n{tables}\n\nModels, cards and learning curves: {experiment.folder}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Literal, get_origin
 
 import pytest
 
@@ -102,6 +103,12 @@ def test_recipes_have_at_most_150_lines_and_settings():
         assert {"smoke.yaml", "paper.yaml"} <= {file.name for file in settings.iterdir()}, path
 
 
+def test_benchmarks_have_settings_to_start_with():
+    for path in (ROOT / "recipes" / "benchmarks").glob("*.py"):
+        settings = ROOT / "recipes" / "settings" / "benchmarks" / path.stem
+        assert {file.name for file in settings.iterdir()} == {"smoke.yaml", "measured.yaml"}, path
+
+
 def test_readme_is_short_and_names_only_files_that_exist():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
@@ -124,8 +131,9 @@ def test_every_public_name_can_be_imported():
     import hf_targets
 
     for name in hf_targets.__all__:
-        assert name.isupper() or getattr(hf_targets, name).__name__ == name
-        assert getattr(hf_targets, name) is not None
+        value = getattr(hf_targets, name)
+        assert name.isupper() or get_origin(value) is Literal or value.__name__ == name
+        assert value is not None
     with pytest.raises(AttributeError, match="hf_targets attribute Nothing"):
         hf_targets.Nothing  # noqa: B018
 

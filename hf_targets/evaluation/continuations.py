@@ -21,6 +21,13 @@ from hf_targets.maths.statistics import format_difference, format_mean
 from hf_targets.progress import progress
 
 PrefixBegin = Literal["rows", "anywhere"]
+_UNITS = {
+    **dict.fromkeys(("mauve", "rep_2", "rep_3", "rep_4", "diversity", "phrase_share"), "%"),
+    **dict.fromkeys(("latency", "phrase_latency"), "s"),
+    "nsl": "steps",
+}
+"""Of columns that are no plain number."""
+
 Expand = Callable[[int], list[int]]
 
 
@@ -229,7 +236,7 @@ def format_columns(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         rows: By model, the columns of each seed, by name.
 
     >>> print(format_columns({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0, "mauve": 1.0}]}))
-    | model | nsl | mauve |
+    | model | nsl, steps | mauve, % |
     | --- | ---: | ---: |
     | plain | 5.00 ± 1.00 |  |
     | ours | 3.00 | 1.00 |
@@ -243,7 +250,7 @@ def format_column_differences(rows: Mapping[str, Sequence[Mapping[str, float]]])
     A difference below two standard errors is called none (`maths.statistics.format_difference`).
 
     >>> print(format_column_differences({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0}, {"nsl": 3.0}]}))
-    | model | nsl |
+    | model | nsl, steps |
     | --- | ---: |
     | ours | -2.00 ± 1.00 |
     """
@@ -262,4 +269,5 @@ def _difference(seeds: Sequence[Mapping[str, float]], reference: Sequence[Mappin
 
 def _table(rows: Mapping[str, Sequence[Mapping[str, float]]], cell_of: Mapping[str, Callable[[str], str]]) -> str:
     names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(rows.values()))))
-    return markdown_table(["model", *names], [[model, *map(cell, names)] for model, cell in cell_of.items()])
+    heading = [f"{name}, {_UNITS[name]}" if name in _UNITS else name for name in names]
+    return markdown_table(["model", *heading], [[model, *map(cell, names)] for model, cell in cell_of.items()])

@@ -45,7 +45,9 @@ def draw_learning_curves(histories: Mapping[str, Sequence[History]]) -> Any:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     validation, training = figure.subplots(1, 2)
-    has_heads = any("loss_next_token" in entry for seeds in histories.values() for history in seeds for entry in history)
+    has_heads = any(
+        "loss_next_token" in entry for seeds in histories.values() for history in seeds for entry in history
+    )
     for number, (name, seeds) in enumerate(histories.items()):
         look = {"color": f"C{number % 10}", "marker": _MARKERS[number % len(_MARKERS)]}
         _plot(validation, seeds, "eval_perplexity", name, **look)

@@ -1,5 +1,6 @@
 """Heads for drafting, trained on a backbone that stays as it is."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -56,18 +57,21 @@ def draft_text(
     num_generated: int,
     num_held_out: int,
     max_train_words: int | None = None,
+    config_name: str | None = None,
+    text_column: str = "text",
     seed: int = 0,
 ) -> tuple[Dataset, Dataset]:
     """Return blocks of tokens to train draft heads on, and others to measure them on.
 
     Args:
         dataset: As for `load_corpus`, whose train and validation parts they are; None samples from the model itself.
+        max_train_words, config_name, text_column: As for `load_corpus`.
         num_generated, num_held_out: How many blocks to sample, if so.
     """
     if dataset is None:
         sample = partial(sample_blocks, base, tokenizer, block_size=block_size)
         return sample(num_blocks=num_generated, seed=seed), sample(num_blocks=num_held_out, seed=seed + 1)
-    texts = load_corpus(dataset, max_train_words=max_train_words)
+    texts = load_corpus(dataset, max_train_words=max_train_words, config_name=config_name, text_column=text_column)
     return pack_blocks(texts["train"], tokenizer, block_size), pack_blocks(texts["validation"], tokenizer, block_size)
 
 
@@ -78,6 +82,7 @@ def train_draft_heads(
     train: Dataset,
     *,
     ngram_size: int,
+    prepare: Callable[[MultiTokenTrainer], object] | None = None,
 ) -> MultiTokenForCausalLM:
     """Return new heads of a kind on a base model, trained alone.
 
@@ -87,6 +92,7 @@ def train_draft_heads(
     Args:
         kind: As for `settings_of`.
         ngram_size: N: the heads draft up to N - 1 tokens.
+        prepare: Called with the trainer before the training, such as `log_briefly`.
     Raises:
         ValueError: If the kind is unknown.
     """
@@ -95,5 +101,7 @@ def train_draft_heads(
     model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **settings)
     model.backbone.requires_grad_(False)
     trainer = MultiTokenTrainer(model=model, args=args, train_dataset=train)
+    if prepare is not None:
+        prepare(trainer)
     trainer.train()
     return model.eval()

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from hf_targets.moved import moved_name
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name
 from hf_targets.phrases.batches.retokenization import Retokenizer
@@ -17,6 +18,7 @@ from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.miners import MINERS
 from hf_targets.phrases.vocabulary.tokenization import tokenizer_fingerprint
+from hf_targets.training.recipe_settings import field_of
 from hf_targets.training.settings import parse_mapping
 
 _TEXTS_AT_ONCE = 1000
@@ -29,6 +31,8 @@ class PhraseSettings:
 
     Those negatives take a model. What the paper leaves open is in recipes/README.md.
     """
+
+    settings_title: ClassVar[str] = "Phrases, negatives and losses"
 
     phrases: str = field(
         default="words",
@@ -45,30 +49,22 @@ class PhraseSettings:
     negatives_model: str | None = field(
         default=None, metadata={"help": "Generates negatives; any causal model with its tokenizer."}
     )
-    min_gap: int = field(default=5, metadata={"help": "Tokens between two phrases, at least."})
-    phrase_rate: float = field(
-        default=0.2, metadata={"help": "Chance of a phrase wherever one may start; 1 leaves hardly more than the gap."}
-    )
-    max_phrase_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
-    false_negatives: FalseNegatives = field(
-        default="keep",
-        metadata={
-            "help": 'Where phrases that the text goes on with are no negatives: "keep", nowhere, as in the paper; '
-            '"at_tokens", where a token is the target; "everywhere".'
-        },
-    )
+    min_gap: int = field_of(PhraseCollator, "min_gap", 5)
+    phrase_rate: float = field_of(PhraseCollator, "phrase_rate", 0.2)
+    max_phrase_tokens: int = field_of(PhraseCollator, "max_tokens", 8)
+    false_negatives: FalseNegatives = field_of(PhraseCollator, "false_negatives", "keep")  # noqa: RUF009
     parser_models: str | None = field(default=None, metadata={"help": "Folder of a stanza pipeline, for parsing."})
     fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the corpus, for fmm."})
-    projection: str = field(default="mlp", metadata={"help": 'From encoder to backbone: "mlp" or "linear".'})
-    tie_phrase_embeddings: bool = field(default=True, metadata={"help": "One embedding for input and output."})
-    phrase_loss_weight: float = field(default=1.0, metadata={"help": "Weight of L_p."})
-    token_loss_weight: float = field(default=1.0, metadata={"help": "Weight of L_t."})
-    kl_loss_weight: float = field(default=1.0, metadata={"help": "Weight of L_kl."})
-    kl_support: str = field(default="tokens", metadata={"help": '"tokens" or "first_token".'})
-    kl_positions: str = field(default="token_targets", metadata={"help": '"token_targets" or "all".'})
-    kl_direction: str = field(default="forward", metadata={"help": '"forward" or "reverse".'})
-    kl_divisor: str = field(default="steps", metadata={"help": '"steps", tokens and phrases of a text, or "tokens".'})
-    kl_detach_teacher: bool = field(default=True, metadata={"help": "Whether the text in tokens is left as it is."})
+    projection: str = field_of(DynamicVocabConfig, "projection")
+    tie_phrase_embeddings: bool = field_of(DynamicVocabConfig, "tie_phrase_embeddings")
+    phrase_loss_weight: float = field_of(DynamicVocabConfig, "phrase_loss_weight")
+    token_loss_weight: float = field_of(DynamicVocabConfig, "token_loss_weight")
+    kl_loss_weight: float = field_of(DynamicVocabConfig, "kl_loss_weight")
+    kl_support: str = field_of(DynamicVocabConfig, "kl_support")
+    kl_positions: str = field_of(DynamicVocabConfig, "kl_positions")
+    kl_direction: str = field_of(DynamicVocabConfig, "kl_direction")
+    kl_divisor: str = field_of(DynamicVocabConfig, "kl_divisor")
+    kl_detach_teacher: bool = field_of(DynamicVocabConfig, "kl_detach_teacher")
 
     def __post_init__(self) -> None:
         if self.phrases not in (*MINERS, "none"):
@@ -117,7 +113,7 @@ def phrase_rows(rows: str, settings: _Settings) -> dict[str, _Settings]:
     return found
 
 
-def make_collator(
+def make_phrase_collator(
     settings: PhraseSettings,
     tokenizer: PreTrainedTokenizerBase,
     texts: Iterable[str],
@@ -180,3 +176,7 @@ def _token_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list
         encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
         rows += [np.array(ids, np.int32) for ids in encoded["input_ids"]]  # pyright: ignore[reportArgumentType]
     return rows
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

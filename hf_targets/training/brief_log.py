@@ -119,7 +119,7 @@ def brief_figures(logs: Mapping[str, float]) -> str:
     """Return what a line says of a log of the Trainer: losses and their parts, or the figures of an evaluation.
 
     >>> brief_figures({"loss": 5.2134, "loss_next_token": 5.0, "learning_rate": 0.001, "grad_norm": 1.0, "epoch": 0.5})
-    'loss 5.213  next_word 5  lr 0.001'
+    'loss 5.213  next_token 5  lr 0.001'
     >>> brief_figures({"eval_loss": 5.0, "eval_perplexity": 402.13, "eval_perplexity_0.2": 390.0, "eval_runtime": 1.0})
     'validation  loss 5  perplexity 402.1'
     >>> brief_figures({"train_runtime": 3.0, "train_loss": 5.5})

@@ -1,171 +1,228 @@
-"""The card of a trained model: what it is, how to load it, and its numbers with the settings that made them."""
+"""The card of a trained model: what it is, how to load it, and its figures with the command that made them."""
 
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HfHubHTTPError
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from hf_targets.moved import moved_name
 from hf_targets.positions import max_positions
-from hf_targets.training.comparison import Row
-from hf_targets.training.tables import format_differences, format_table
+from hf_targets.training.comparison import Run
+from hf_targets.training.experiments import Experiment
+
+LIBRARY = "hf-targets"
+_SECRETS = ("--hub_token", "--hub-token", "--push_to_hub_token", "--push-to-hub-token")
+_ENGLISH = ("documentation", "documentation:topics", "ptb", "wikitext-2", "lm1b-sample")
+"""Corpora of `load_corpus` whose language is known by their name."""
+
+_METRICS = {
+    "perplexity": "perplexity",
+    "perplexity_ensemble": "perplexity with ensemble",
+    "best_path_perplexity": "perplexity of the best path with phrases",
+}
+"""Test metrics of a run that a card lists, and their names there."""
 
 _TEXT = """---
 {metadata}
 ---
 
-# {name}
+# {title}
 
 {what}, trained with the Python package hf-targets.
 
-```python
-import hf_targets  # registers the model with the Auto classes
-from transformers import AutoModelForCausalLM, AutoTokenizer
+## Use
 
-model = AutoModelForCausalLM.from_pretrained("{name}")
-tokenizer = AutoTokenizer.from_pretrained("{name}")
+{loading}
+
+```python
+{usage}
 ```
 
 ## Results
 
-Perplexity on the test text of `{dataset}`. All rows were trained by the command below, on the same text, with the same
-updates of the backbone, schedule, seeds and settings.{phase} Heads make a step longer: the last column has each row's
-time. The checkpoint of a row is the one of the lowest perplexity on the validation text, where its ensemble weight
-(lambda) was chosen, too. {seeds}
+{results}
 
-{table}
-
-{differences}
-
-![Learning curves](learning_curves.png)
+Seeds: {seeds}. This model: seed {seed}. Text: `{dataset}`.
 
 Command: `{command}`
-
-## Sample
-
-> {sample}
 """
 
 
-_PHASE = " Before that, heads learnt alone for {steps} updates, in which the backbone stayed as it was."
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """How a model is loaded and used, for the code on its card.
 
-
-def save_with_card(
-    folder: Path,
-    name: str,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Row],
-    best: Row,
-    *,
-    dataset: str,
-    command: str,
-    prompt: str,
-    head_warmup_steps: int | None = None,
-) -> str:
-    """Save a row's model, its tokenizer and its card, and return a sample of it.
-
-    The model generates with the ensemble weight that its row was measured with.
-
-    Args:
-        folder, name, rows, best, dataset, command, head_warmup_steps: As for `write_model_card`.
-        prompt: What the sample begins with.
+    Attributes:
+        load: Python lines that make `model` and `tokenizer`; `{name}` stands for the name or folder of the model.
+        run: Python lines that use them, and print something.
+        task: The Hub's name of the task, its `pipeline_tag`.
     """
-    if best.ensemble_weight is not None:
-        model.config.ensemble_weight = best.ensemble_weight
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    sample = generate_sample(model, tokenizer, prompt, best.seed)
-    write_model_card(
-        folder,
-        name,
-        model.config,
-        rows,
-        best,
-        dataset=dataset,
-        command=command,
-        sample=sample,
-        head_warmup_steps=head_warmup_steps,
-    )
-    return sample
+
+    load: str
+    run: str
+    task: str
 
 
-def write_model_card(
+CAUSAL_USAGE = Usage(
+    load="""from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")""",
+    run="""inputs = tokenizer("The", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=8)[0]))""",
+    task="text-generation",
+)
+"""Of any causal language model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What a recipe knows of the models that it leaves.
+
+    Attributes:
+        dataset: The text's name.
+        results: Markdown: tables, and what they show.
+        usage: For models of ours.
+        base_model: Name or folder of the model that training began with, if any.
+        license: Of the model; None: that of the base model's card, if it states one.
+        language: Of the text; None: it is stated only for corpora whose language is known.
+        metrics: Test metrics by their names in `Run.test`, with their names on the card.
+    """
+
+    dataset: str
+    results: str
+    usage: Usage = CAUSAL_USAGE
+    base_model: str | None = None
+    license: str | None = None
+    language: str | None = None
+    metrics: Mapping[str, str] | None = None
+
+    def of_run(self, run: Run) -> dict[str, float]:
+        """Return the metrics that a run's card lists."""
+        known = _METRICS if self.metrics is None else self.metrics
+        return {name: run.test[key] for key, name in known.items() if key in run.test}
+
+
+def write_cards(experiment: Experiment, runs: Sequence[Run], facts: CardFacts) -> None:
+    """Write the card of each run's model into its folder, beside the model."""
+    seeds = sorted({run.seed for run in runs})
+    for run in runs:
+        folder = experiment.folder_of(run.name, run.seed)
+        write_card(folder, loadable_name(folder), facts, facts.of_run(run), seeds=seeds, seed=run.seed)
+
+
+def write_card(
     folder: Path,
     name: str,
-    config: PreTrainedConfig,
-    rows: Sequence[Row],
-    best: Row,
+    facts: CardFacts,
+    metrics: Mapping[str, float],
     *,
-    dataset: str,
-    command: str,
-    sample: str,
-    head_warmup_steps: int | None = None,
+    seeds: Sequence[int],
+    seed: int,
+    sample: str | None = None,
 ) -> None:
-    """Write `README.md` beside a model: what it is, how to load it, all rows of the comparison, a sample.
+    """Write `README.md` beside a model.
 
     Args:
-        folder: Where the checkpoint is.
-        name: Of the model on the Hub, or of its folder.
-        config: Of the model; that of a target describes it in its `describe()`.
-        rows: All rows of the comparison.
-        best: The row whose model this is.
-        sample: A generated text.
-        head_warmup_steps: Of the phase in which heads learnt alone, if there was one; rows without heads had none.
+        folder: Where the model is.
+        name: What the code on the card loads: the model's name on the Hub, or its folder.
+        metrics: Figures of the model on the test text, by their names.
+        seeds: Of all runs that `facts.results` shows.
+        seed: Of this model.
+        sample: A text that the model generated.
     """
-    has_heads = any(row.ensemble_weight is not None for row in rows)
-    results = [
-        EvalResult(
-            task_type="text-generation",
-            dataset_type=dataset,
-            dataset_name=dataset,
-            metric_type="perplexity",
-            metric_name=metric_name,
-            metric_value=value,
-        )
-        for metric_name, value in (
-            ("perplexity", best.test_perplexity(ensemble=False)),
-            ("perplexity with ensemble", best.test_perplexity(ensemble=True)),
-        )
-        if value is not None
-    ]
-    metadata = ModelCardData(
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["hf-targets", config.model_type],
-        base_model=getattr(config, "base_model_name_or_path", None),
+    config = AutoConfig.from_pretrained(folder)
+    is_ours = type(config).__module__.split(".")[0] == __name__.split(".")[0]
+    base = facts.base_model
+    usage = facts.usage if is_ours else CAUSAL_USAGE
+    code = f"{usage.load}\n\n{usage.run}".replace("{name}", name)
+    data = ModelCardData(
+        library_name=LIBRARY if is_ours else "transformers",
+        pipeline_tag=usage.task,
+        tags=[LIBRARY, config.model_type],
+        base_model=base if base is not None and is_hub_name(base) else None,
+        license=facts.license or (None if base is None else license_of(base)),
+        language=facts.language or ("en" if facts.dataset in _ENGLISH else None),
+        datasets=[facts.dataset] if "/" in facts.dataset and is_hub_name(facts.dataset) else None,
+        metrics=["perplexity"] if any("perplexity" in metric for metric in metrics) else None,
         model_name=name,
-        eval_results=results,
+        eval_results=[_result(metric, value, facts.dataset, usage.task, seed) for metric, value in metrics.items()],
+        seeds=list(seeds),
     )
     text = _TEXT.format(
-        metadata=metadata.to_yaml(),
-        name=name,
-        what=_describe(config),
-        dataset=dataset,
-        phase=_PHASE.format(steps=head_warmup_steps) if head_warmup_steps and has_heads else "",
-        seeds=_describe_seeds(rows, best),
-        table=format_table(rows),
-        differences=format_differences(rows),
-        command=command,
-        sample=sample.replace("\n", "\n> "),
+        metadata=data.to_yaml(),
+        title=name.rsplit("/", 1)[-1],
+        what=describe(config),
+        loading="Loading it without `import hf_targets` fails: the import registers its class with the Auto classes."
+        if is_ours
+        else "It is a model of Transformers, and loads without hf-targets.",
+        usage=f"import hf_targets\n{code}" if is_ours else code,
+        results=facts.results.strip(),
+        seeds=", ".join(map(str, seeds)),
+        seed=seed,
+        dataset=facts.dataset,
+        command=command_line(),
     )
+    if sample is not None:
+        quoted = sample.replace("\n", "\n> ")
+        text += f"\n## Sample\n\n> {quoted}\n"
     ModelCard(text).save(folder / "README.md")
 
 
-def _describe_seeds(rows: Sequence[Row], best: Row) -> str:
-    seeds = sorted({row.seed for row in rows})
-    if len(seeds) == 1:
-        return "This is one seed: a small difference between two rows may be chance."
-    return (
-        f"Figures are means over the seeds {', '.join(map(str, seeds))}, with their standard errors. A difference "
-        f"below two standard errors is called none. The model here is that of seed {best.seed}, whose validation "
-        "perplexity is the lowest of its row."
+def loadable_name(folder: Path) -> str:
+    """Return what code loads a folder by: its path where that is relative, and else its last part."""
+    return folder.name if folder.is_absolute() else folder.as_posix()
+
+
+def _result(metric: str, value: float, dataset: str, task: str, seed: int) -> EvalResult:
+    return EvalResult(
+        task_type=task,
+        dataset_type=dataset,
+        dataset_name=dataset,
+        dataset_split="test",
+        metric_type="perplexity" if "perplexity" in metric else metric.replace(" ", "_"),
+        metric_name=metric,
+        metric_value=value,
+        metric_args={"seed": seed},
     )
 
 
-def _describe(config: PreTrainedConfig) -> str:
-    own_words = getattr(config, "describe", None)  # of a target's configuration
-    return f"A plain {config.model_type} model" if own_words is None else own_words()
+def describe(config: PreTrainedConfig) -> str:
+    """Return what a model is, in a line: a target's configuration says it itself in `describe`."""
+    own_words = getattr(config, "describe", None)
+    return f"A {config.model_type} model" if own_words is None else own_words()
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a name is one of the Hub, and not a folder or file here."""
+    return not Path(name).expanduser().exists() and name.count("/") <= 1 and not name.startswith((".", "~", "/"))
+
+
+def license_of(base_model: str) -> str | None:
+    """Return the licence that the card of a model states; None if it has no card, states none, or is out of reach."""
+    file = Path(base_model).expanduser() / "README.md"
+    try:
+        if Path(base_model).expanduser().exists():
+            return ModelCard.load(file).data.get("license") if file.is_file() else None
+        return ModelCard.load(base_model).data.get("license")
+    except (OSError, ValueError, HfHubHTTPError):
+        return None
+
+
+def command_line() -> str:
+    """Return the command of this process, with tokens of the Hub left out."""
+    words: list[str] = []
+    for before, word in zip(["", *sys.argv], sys.argv, strict=False):
+        name, equals, _ = word.partition("=")
+        hidden = f"{name}=..." if name in _SECRETS and equals else word
+        words.append("..." if before in _SECRETS else hidden)
+    return shlex.join(["python", *words])
 
 
 def generate_sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, seed: int) -> str:
@@ -179,23 +236,5 @@ def generate_sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     return str(tokenizer.decode(model.generate(**inputs, max_new_tokens=min(48, room), do_sample=True, top_p=0.9)[0]))  # pyright: ignore
 
 
-def create_repository(name: str, args: TrainingArguments) -> None:
-    """Make sure that there is a repository to upload to, before hours of training.
-
-    Args:
-        name: Of the repository.
-        args: Their `hub_token` and `hub_private_repo` are used.
-    """
-    HfApi(token=args.hub_token).create_repo(name, private=args.hub_private_repo, exist_ok=True)
-
-
-def upload_folder(folder: Path, name: str, args: TrainingArguments, *, leave_out: Sequence[str]) -> str:
-    """Upload a model's folder to its repository on the Hub; return its address there.
-
-    Args:
-        leave_out: Subfolders that stay here.
-    """
-    api = HfApi(token=args.hub_token)
-    repository = api.create_repo(name, exist_ok=True).repo_id
-    ignored = [f"{subfolder}/*" for subfolder in leave_out]
-    return str(api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=ignored))
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

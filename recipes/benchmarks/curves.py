@@ -1,6 +1,6 @@
 """What sentence curves cost: training steps and sampling against plain MDLM, and what the cached sampler saves.
 
-    python recipes/benchmarks/curves.py
+    python recipes/benchmarks/curves.py recipes/settings/benchmarks/curves/measured.yaml
 
 A model of the size published for LM1B (139M parameters) with random weights: time does not depend on their values.
 All variants share their weights and take turns, so that ratios hold on a busy machine too. A step is forward and
@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, parse_settings
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -38,14 +37,18 @@ class Setup:
     num_steps: int = field(default=2, metadata={"help": "Evaluations of the network in a timed sampling."})
     rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
 
+    def __post_init__(self) -> None:
+        if unknown := set(self.parts) - {"train", "sample", "folded", "evaluations"}:
+            raise ValueError(f"parts must be of train, sample, folded and evaluations, got {', '.join(unknown)}")
+
 
 def make_models(setup: Setup, length: int) -> dict[str, MdlmForMaskedDiffusion]:
     """Return plain MDLM and its curve variants, with the same weights."""
     curves: dict[str, CurveConfig | None] = {"plain": None}
-    for place in ("input", "hidden"):
+    for layers in ("input", "hidden"):
         for ratio in setup.ratios:
             fields: dict[str, Any] = {"num_control_points_ratio": ratio, "degree_ratio": setup.degree_ratio}
-            curves[f"{place} {ratio:g}"] = CurveConfig(place=place, rank_deficient="pseudo_inverse", **fields)
+            curves[f"{layers} {ratio:g}"] = CurveConfig(place=layers, rank_deficient="pseudo_inverse", **fields)
     models, device = {}, torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for name, curve in curves.items():
         config = MdlmConfig(
@@ -105,7 +108,7 @@ def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, ids: torch.Tensor)
         seconds = take_turns({name: partial(one, ids, skip_logits=True) for name, one in models.items()}, setup.rounds)
     sizes = {name: one.num_parameters() for name, one in models.items()}
     print(f"\nA pass without the output matrix, L = {ids.shape[1]}\n")
-    print("| modulation | parameters | ms | x |\n| --- | ---: | ---: | ---: |")
+    print("| modulation | parameters | ms | x adaLN |\n| --- | ---: | ---: | ---: |")
     for name, value in seconds.items():
         print(f"| {name} | {sizes[name]:,} | {1000 * value:.0f} | {value / seconds['adaLN']:.3f} |")
 
@@ -135,7 +138,7 @@ def print_evaluations(batch_size: int = 16) -> None:
 
 def main() -> None:
     """Measure the parts asked for."""
-    (setup,) = parse(Setup)
+    (setup,) = parse_settings(Setup)
     torch.manual_seed(0)
     for length in setup.lengths:
         models = make_models(setup, length)

@@ -1,6 +1,7 @@
 """How fast phrases are found in texts and become a vocabulary, single-threaded.
 
-    HF_TARGETS_DATA=data python recipes/benchmarks/phrase_mining.py
+    HF_TARGETS_DATA=data python recipes/benchmarks/phrase_mining.py \
+        recipes/settings/benchmarks/phrase_mining/measured.yaml
 
 Forward maximum matching over a table mined from the text itself, n-grams of words and tokens, a vocabulary of 65,536
 phrases from strings. Measured: recipes/README.md.
@@ -17,20 +18,21 @@ from transformers import AutoTokenizer
 from hf_targets import (
     ForwardMaximumMatching,
     PhraseVocabulary,
+    TextSettings,
     TokenNgrams,
     WordNgrams,
-    load_corpus,
+    field_of,
+    parse_settings,
     train_bpe_tokenizer,
 )
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
-from hf_targets.training.settings import parse
 
 
 @dataclass
-class Setup:
+class Setup(TextSettings):
     """What is read."""
 
-    dataset: str = field(default="wikitext-2", metadata={"help": "Corpus, file, folder, or name on the Hub."})
+    dataset: str = field_of(TextSettings, "dataset", "wikitext-2")
     tokenizer: str | None = field(default=None, metadata={"help": "Name or folder; None: a BPE of 4,096, trained."})
     min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the text to be mined."})
     block_size: int = field(default=512, metadata={"help": "Tokens of a block that miners look through."})
@@ -46,15 +48,15 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float]:
 
 def main() -> None:
     """Print the rates."""
-    (setup,) = parse(Setup)
-    rows = list(load_corpus(setup.dataset)["train"]["text"])
+    (setup,) = parse_settings(Setup)
+    rows = list(setup.load()["train"]["text"])
     tokenizer: Any = train_bpe_tokenizer(rows, 4096) if setup.tokenizer is None else None
     if setup.tokenizer is not None:
         tokenizer = AutoTokenizer.from_pretrained(setup.tokenizer)
     ids = [id_ for row in tokenizer(rows, add_special_tokens=False, verbose=False)["input_ids"] for id_ in row]
     table, seconds = timed(lambda: ForwardMaximumMatching.mine([ids], min_count=setup.min_count))
     print(f"\n{len(ids):,} tokens; {len(table):,} phrases of a count of {setup.min_count} or more\n")
-    print("| what | tokens a second |\n| --- | ---: |")
+    print("| what | tokens / s |\n| --- | ---: |")
     print(f"| mining the table of forward maximum matching | {len(ids) / seconds:,.0f} |")
     starts = range(0, min(len(ids), setup.num_blocks * setup.block_size), setup.block_size)
     blocks, seconds = timed(

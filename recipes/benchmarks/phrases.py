@@ -1,6 +1,6 @@
 """Phrases side by side: encoding by windows and one by one, a step of decoding, memory, and search among many.
 
-    python recipes/benchmarks/phrases.py
+    python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/measured.yaml
 
 A GPT-2 of the published size with random weights: time does not depend on their values. Measured: recipes/README.md.
 `--parts encode step costs search` chooses among the four; `--search_sizes 65536` leaves the long one out.
@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, parse_settings, train_bpe_tokenizer
 from hf_targets.phrases.costs import format_phrase_costs, model_size, phrase_costs
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.windows import plan_windows
 from hf_targets.retrieval.index_benchmark import clustered_embeddings, compare_indexes, format_index_speeds
-from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -39,6 +38,10 @@ class Setup:
     cluster_size: int = field(default=64, metadata={"help": "Of the made-up phrases to search among; 64 is worst."})
     num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
     rounds: int = field(default=5, metadata={"help": "Turns of each."})
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.parts) - {"encode", "step", "costs", "search"}:
+            raise ValueError(f"parts must be of encode, step, costs and search, got {', '.join(unknown)}")
 
 
 def make_model(setup: Setup) -> DynamicVocabForCausalLM:
@@ -76,7 +79,7 @@ def print_encoding(model: DynamicVocabForCausalLM, setup: Setup) -> None:
             if turn:
                 seconds[name].append(time.perf_counter() - start)
     rates = {name: len(phrases) / median(times) for name, times in seconds.items()}
-    print("\n| encoding | phrases a second | x |\n| --- | ---: | ---: |")
+    print("\n| encoding | phrases a second | x padded |\n| --- | ---: | ---: |")
     for name, rate in rates.items():
         print(f"| {name} | {rate:.0f} | {rate / rates['padded phrases']:.2f} |")
 
@@ -104,7 +107,7 @@ def print_steps(model: DynamicVocabForCausalLM, setup: Setup) -> None:
             if turn:
                 seconds[size].append((times[1] - times[0]) / setup.num_steps)
     first = median(seconds[setup.table_sizes[0]])
-    print("\n| phrases | ms a step | x | table, MB |\n| ---: | ---: | ---: | ---: |")
+    print("\n| phrases | ms a step | x the first | table, MB |\n| ---: | ---: | ---: | ---: |")
     for size, times in seconds.items():
         table = tables[size]
         num_bytes = 0 if table is None else table.inputs.nbytes
@@ -124,7 +127,7 @@ def print_costs(model: DynamicVocabForCausalLM) -> None:
 @torch.no_grad()
 def main() -> None:
     """Measure the parts asked for."""
-    (setup,) = parse(Setup)
+    (setup,) = parse_settings(Setup)
     model = make_model(setup)
     if "encode" in setup.parts:
         print_encoding(model, setup)

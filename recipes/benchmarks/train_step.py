@@ -1,6 +1,6 @@
 """Time and peak memory of a training step: plain Transformers loss, simple N-gram and word differences, in one run.
 
-    python recipes/benchmarks/train_step.py            # GPT-2 width and vocabulary, 2 layers, 4,096 tokens
+    python recipes/benchmarks/train_step.py recipes/settings/benchmarks/train_step/measured.yaml
 
 Every measurement is a process of its own, and the variants take turns, so that ratios hold on a busy machine too.
 Memory is what a step adds to the process (on CUDA: to the allocated memory) above the model with gradients at rest.
@@ -14,13 +14,14 @@ import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from hf_targets import MultiTokenForCausalLM
+from hf_targets import MultiTokenForCausalLM, parse_settings
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.training.settings import parse
+from hf_targets.markdown import markdown_table
 
 VARIANTS = {"plain": None, "simple": "embedding", "wdr": "difference"}
 
@@ -37,7 +38,9 @@ class Setup:
     ngram_size: int = field(default=4, metadata={"help": "N."})
     rounds: int = field(default=3, metadata={"help": "Turns that every variant takes."})
     steps: int = field(default=2, metadata={"help": "Steps timed in a turn, after one that is not."})
-    variant: str | None = field(default=None, metadata={"help": "Measure this one here; None: all, in turns."})
+    variant: Literal["plain", "simple", "wdr"] | None = field(
+        default=None, metadata={"help": "Measure this one here. None: all, in turns."}
+    )
 
 
 def operations(setup: Setup, variant: str) -> float:
@@ -89,7 +92,7 @@ def peak_memory(device: torch.device) -> int:
 
 def main() -> None:
     """Measure one variant, or let all take turns and print the table."""
-    (setup,) = parse(Setup)
+    (setup,) = parse_settings(Setup)
     if setup.variant is not None:
         print(json.dumps(measure(setup)))
         return
@@ -103,8 +106,8 @@ def main() -> None:
         variant: {key: min(turn[key] for turn in turns) for key in ("seconds", "megabytes")}
         for variant, turns in results.items()
     }
-    print("| step | seconds | x plain | operations x plain | time / operations | added memory | x plain |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    heading = ["variant", "s a step", "x plain", "operations, x plain", "time / operations", "added, MB", "x plain"]
+    rows = []
     for variant, figures in best.items():
         time_ratio = figures["seconds"] / best["plain"]["seconds"]
         flop_ratio = operations(setup, variant) / operations(setup, "plain")
@@ -114,10 +117,11 @@ def main() -> None:
             f"{time_ratio:.2f}",
             f"{flop_ratio:.2f}",
             f"{time_ratio / flop_ratio:.2f}",
-            f"{figures['megabytes']:.0f} MB",
+            f"{figures['megabytes']:.0f}",
             f"{memory_ratio:.2f}",
         ]
-        print("| " + " | ".join([variant, *cells]) + " |")
+        rows.append([variant, *cells])
+    print(markdown_table(heading, rows))
     print(f"\nwdr / simple: {best['wdr']['seconds'] / best['simple']['seconds']:.3f} x the time")
 
 

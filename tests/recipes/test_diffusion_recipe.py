@@ -172,7 +172,10 @@ def test_a_published_model_is_tuned_with_the_mask_of_its_tokenizer(text, tmp_pat
         (["--rows", '{"a": {"degree_ratio": 0.7}}', "--max_length", "64"], "64 words cannot be told apart on a curve"),
         (["--dataset", "no/such/data"], "neither a local file or folder"),
         (["--ema_decay", "1"], "ema_decay must be in [0, 1), got 1"),
-        (["--no_such_setting", "3"], "unknown settings: --no_such_setting 3"),
+        (["--sampler", "magic"], "sampler must be one of ancestral, cached"),
+        (["--sampler", "entropy_bound"], "needs entropy_bound, in nats"),
+        (["--sampler_options", '{"steps": 3}'], "sampler_options of cached are num_steps, got steps"),
+        (["--no_such_setting", "3"], "unknown setting no_such_setting"),
     ],
 )
 def test_wrong_settings_are_told_and_nothing_is_written(arguments, told, tmp_path):

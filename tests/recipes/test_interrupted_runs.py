@@ -54,17 +54,17 @@ def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "settings", "told"),
     [
-        ("train_mdlm_curve", "rows: {}", "rows must name at least one row, got none"),
+        ("train_mdlm_curve", "rows: {}", "rows must name at least one model, got none"),
         ("train_mdlm_curve", "rows: []", "rows must be a JSON object, got '[]'"),
         ("train_mdlm_curve", "rows: {a: null, A: {}}", "rows must have names that differ"),
         ("train_mdlm_curve", "rows: {results.json: null}", "must not have the name of another output"),
         ("train_mdlm_curve", "rows: {a: 3}", "a must have the fields of a curve"),
-        ("finetune_gptneo_wdr", "rows: []", "rows must name at least one row, got none"),
+        ("finetune_gptneo_wdr", "rows: []", "rows must name at least one model, got none"),
         ("finetune_gptneo_wdr", "rows: [wdr, wdr]", "rows must have names that differ"),
-        ("train_draft_heads", "model_name_or_path: none\nkinds: []", "kinds must name at least one row, got none"),
+        ("train_draft_heads", "model_name_or_path: none\nkinds: []", "kinds must name at least one model, got none"),
         ("train_draft_heads", "model_name_or_path: none\nkinds: [wdr, wdr]", "kinds must have names that differ"),
         ("finetune_gptneo_wdr", "seeds: []", "seeds must name at least one seed, got none"),
-        ("train_mdlm_curve", "seeds: [1, 1]", "seeds must differ, as the same seed gives the same row again"),
+        ("train_mdlm_curve", "seeds: [1, 1]", "seeds must differ, as the same seed gives the same run again"),
         ("train_small_lm", "seed: 1", "seed is for a single training; give seeds in its place"),
         ("train_small_lm", "targets: [magic]", "targets must be of embedding and difference, got magic"),
     ],
@@ -81,19 +81,19 @@ def test_a_run_overwritten_killed_and_resumed_has_rows_of_its_own_settings_alone
     out = tmp_path / "out"
     run("finetune_gptneo_wdr", *FINETUNE, "--output_dir", out)
     (out / "notes.txt").touch()
-    train_row = comparison.train_row
+    train_run = comparison.train_run
 
     def killed(name, *args, **kwargs):
         if name == "wdr":
             raise KeyboardInterrupt
-        return train_row(name, *args, **kwargs)
+        return train_run(name, *args, **kwargs)
 
     changed = [*FINETUNE, "--output_dir", out, "--learning_rate", 3e-3]
-    monkeypatch.setattr(comparison, "train_row", killed)
+    monkeypatch.setattr(comparison, "train_run", killed)
     with pytest.raises(KeyboardInterrupt):
         run("finetune_gptneo_wdr", *changed, "--overwrite_output_dir", "true")
     assert {path.name for path in out.iterdir()} == {"run.json", "plain-seed3", "results.json", "notes.txt"}
-    monkeypatch.setattr(comparison, "train_row", train_row)
+    monkeypatch.setattr(comparison, "train_run", train_run)
     with pytest.raises(ValueError, match=r"learning_rate was 0\.003 and is now 0\.001; give those that were"):
         run("finetune_gptneo_wdr", *FINETUNE, "--output_dir", out, "--resume_from_checkpoint", "true")
     run("finetune_gptneo_wdr", *changed, "--resume_from_checkpoint", "true")

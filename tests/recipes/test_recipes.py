@@ -130,7 +130,7 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
         *("--model_name_or_path", str(base), "--output_dir", str(tmp_path / "out"), "--kinds", "simple", "wdr"),
         *("--num_generated", "8", "--num_prompts", "2", *words, *TWO_SEEDS),
     )
-    assert "8 blocks of 16 tokens to train simple, wdr heads on" in printed
+    assert "run 1/4: simple-seed0, 8 blocks of 16 tokens" in printed
     figures = r" \| ".join([r"\d+ ± \d+", *[r"\d+\.\d\d ± \d+\.\d\d"] * 3])
     assert re.search(rf"\| wdr, 2 branches \| {figures} \| 100% \|", printed)
     other = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr-seed1")
@@ -195,12 +195,12 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
         (["--dataset", "no/such/data"], "neither a local file or folder"),
         (["--block_size", "100000"], "a text must fill one block"),
         (["--resume_from_checkpoint", "some/path"], "resume_from_checkpoint must be true or false"),
-        (["--seeds", "1", "0", "1"], "seeds must differ, as the same seed gives the same row again, got 1 twice"),
+        (["--seeds", "1", "0", "1"], "seeds must differ, as the same seed gives the same run again, got 1 twice"),
         (["--seeds", "-1"], "seeds must be in [0, 2^32 - 1], which all generators take, got -1"),
         (["--seed", "3"], "seed is for a single training; give seeds in its place"),
         (["--head_warmup_steps", "0"], "head_warmup_steps must be at least 1, got 0"),
-        (["--num_train_epochs", "0"], "a row is trained for at least one update"),
-        (["--no_such_setting", "3"], "unknown settings: --no_such_setting 3"),
+        (["--num_train_epochs", "0"], "a model is trained for at least one update"),
+        (["--no_such_setting", "3"], "unknown setting no_such_setting"),
     ],
 )
 def test_wrong_settings_are_told_and_nothing_is_written(arguments, told, tmp_path):

@@ -23,7 +23,7 @@ def test_a_log_is_a_short_line_with_the_parts_of_the_loss_and_an_evaluation_one_
     trainer.train()
     trainer.evaluate()  # after the training: the caller reports it
     lines = capsys.readouterr().out.splitlines()
-    parts = "  ".join(["loss x", "next_word x", "head_1 x", "head_2 x", "head_3 x"])
+    parts = "  ".join(["loss x", "next_token x", "head_1 x", "head_2 x", "head_3 x"])
     assert [re.sub(r" [\d.e-]+(?= |$)", " x", line) for line in lines] == [
         f"  step 2/4  {parts}  lr x",
         f"  step 4/4  {parts}  lr x",
