@@ -217,7 +217,7 @@ def _check_length(model: PreTrainedModel, corpus: Mapping[str, Dataset]) -> None
 
 def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:
     kept = ("perplexity", "weight", "nelbo")
-    return {name.removeprefix(prefix): value for name, value in metrics.items() if any(word in name for word in kept)}
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if any(part in name for part in kept)}
 
 
 def _at_weight(test: dict[str, float], weight: float | None) -> dict[str, float]:

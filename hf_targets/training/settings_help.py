@@ -12,7 +12,8 @@ from typing import Any
 from transformers import TrainingArguments
 
 PLUGINS_HELP = "Modules or Python files of your own, imported first: they register heads, samplers or miners."
-_COLUMN = 32
+_COLUMN = 34
+_OWN = "This program"
 _THEIRS = "transformers.TrainingArguments"
 
 
@@ -29,7 +30,7 @@ def start_text(program: Path) -> str:
     lines = [*_description(), _usage(program), ""]
     if files:
         smallest = next((file for file in files if file.stem == "smoke"), files[0])
-        lines += ["settings files:", *(f"  {file}  {_first_comment(file)}".rstrip() for file in files), ""]
+        lines += ["settings files:", *(_shortened(f"  {file}  {_first_comment(file)}") for file in files), ""]
         lines += [f"start with: python {program} {smallest}"]
     else:
         lines += [f"start with a setting, for example: python {program} --help"]
@@ -37,12 +38,12 @@ def start_text(program: Path) -> str:
 
 
 def help_text(program: Path, dataclass_types: Sequence[type], *, everything: bool) -> str:
-    """Return the settings in groups, one a line with its default and the first sentence of its help.
+    """Return the settings in groups, the program's own first, one a line with its default and its help.
 
     Args:
-        everything: Whether to list the settings of Transformers too, and the help texts whole.
+        everything: Whether to list the settings of Transformers too, and the help texts whole, on several lines.
     """
-    groups: dict[str, list[Field]] = {}
+    groups: dict[str, list[Field]] = {_OWN: []}
     for kind in dataclass_types:
         for entry in fields(kind):
             if entry.init:
@@ -50,8 +51,10 @@ def help_text(program: Path, dataclass_types: Sequence[type], *, everything: boo
     lines = [*_description(), _usage(program)]
     trains = groups.pop(_THEIRS, None)
     for title, entries in groups.items():
+        if not entries:
+            continue
         lines += ["", f"{title}:", *(_line(entry, everything) for entry in entries)]
-    lines += ["", "Every program:", _row("--plugins", PLUGINS_HELP)]
+    lines += ["", "Every program:", _row("--plugins", PLUGINS_HELP, everything)]
     if trains is not None and everything:
         lines += ["", f"{_THEIRS}:", *(_line(entry, everything) for entry in trains)]
     elif trains is not None:
@@ -89,21 +92,31 @@ def _title(kind: type, name: str) -> str:
     home = next(cls for cls in reversed(kind.__mro__) if name in get_annotations(cls))
     if home is TrainingArguments:
         return _THEIRS
-    own = home.__dict__.get("settings_title")
-    return own or ("Training" if issubclass(home, TrainingArguments) else "This program")
+    if issubclass(home, TrainingArguments):
+        return "Training"
+    return _OWN if home is kind else getattr(home, "settings_title", _OWN)
 
 
 def _line(entry: Field, everything: bool) -> str:
     default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
-    told = str(entry.metadata.get("help", ""))
-    words = [f"--{entry.name}", _shown(default)]
-    return _row(" ".join(filter(None, words)), told if everything else _first_sentence(told))
+    shown = _shown(default)
+    room = max(_COLUMN - len(f"  --{entry.name} ..."), 8)
+    if not everything and len(shown) > room + 3:
+        shown = f"{shown[:room].rstrip()}..."
+    words = [f"--{entry.name}", shown]
+    return _row(" ".join(filter(None, words)), str(entry.metadata.get("help", "")), everything)
 
 
-def _row(setting: str, told: str) -> str:
+def _row(setting: str, told: str, everything: bool) -> str:
     begin = f"  {setting}".ljust(_COLUMN) + "  "
     told = " ".join(told.split())
+    if not everything:
+        return _shortened(begin + told)
     return fill(begin + told, _width(), subsequent_indent=" " * (_COLUMN + 2), break_long_words=False)
+
+
+def _shortened(line: str) -> str:
+    return line.rstrip() if len(line) <= _width() else f"{line[: _width() - 4].rstrip(' ,;.')} ..."
 
 
 def _shown(default: Any) -> str:
@@ -111,9 +124,9 @@ def _shown(default: Any) -> str:
         return "(required)"
     if default is None:
         return ""
-    if isinstance(default, list | tuple):
-        return " ".join(map(str, default))
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    return " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default).strip()
 
 
 def _width() -> int:

@@ -52,7 +52,7 @@ def describe_comparison(runs: Sequence[Run], *, head_warmup_steps: int | None = 
 
 
 def format_perplexities(runs: Sequence[Run]) -> str:
-    """Return the rows' test perplexities as a Markdown table: token-level, word-level where known, with and without.
+    """Return the runs' test perplexities as a Markdown table: token-level, word-level where known, with and without.
 
     Each is a mean over seeds with its standard error, with the ensemble at the weight (lambda) that each seed's
     validation text chose.
@@ -73,7 +73,7 @@ def format_perplexities(runs: Sequence[Run]) -> str:
 
 
 def format_differences(runs: Sequence[Run]) -> str:
-    """Return how far the rows' test perplexities are from the first model's, as a Markdown table; "" for one model.
+    """Return how far the runs' test perplexities are from the first model's, as a Markdown table; "" for one model.
 
     A difference below two standard errors is called none (`format_difference`).
     """
@@ -96,7 +96,7 @@ def format_differences(runs: Sequence[Run]) -> str:
 
 
 def format_bounds(runs: Sequence[Run], what: str | None = None) -> str:
-    """Return the rows' perplexity bounds on the test text as a Markdown table.
+    """Return the runs' perplexity bounds on the test text as a Markdown table.
 
     With several seeds a bound is a mean with its standard error over seeds. With one it has its 95% interval over the
     draws of times and masks, by Student's t, which says nothing of other seeds.
@@ -134,7 +134,7 @@ def format_bounds(runs: Sequence[Run], what: str | None = None) -> str:
 
 
 def format_weights(runs: Sequence[Run], level: str = "perplexity") -> str:
-    """Return the rows' test perplexities at every ensemble weight as a Markdown table, means over seeds."""
+    """Return the runs' test perplexities at every ensemble weight as a Markdown table, means over seeds."""
     prefix = f"{level}_"
     weights = sorted({float(key.removeprefix(prefix)) for run in runs for key in run.test if _is_weight(key, prefix)})
     lines = []

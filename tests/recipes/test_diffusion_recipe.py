@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, load_corpus, train_bpe_tokenizer
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.masked_diffusion.rows import sentence_rows, wrapped_blocks
+from tests.training.test_model_card import run_code
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "recipes" / "settings" / "train_mdlm_curve" / "smoke.yaml"
@@ -85,6 +87,15 @@ def test_the_saved_models_are_the_measured_ones(trained, name):
     rows = sentence_rows(load_corpus("documentation:topics")["test"], tokenizer, 16)
     row = next(row for row in results(folder) if row["name"] == name)
     assert row["test"]["perplexity"] == pytest.approx(bound(model, rows), rel=1e-5)
+
+
+def test_the_card_of_a_model_calls_its_perplexity_a_bound_and_its_code_runs(trained):
+    folder, _ = trained
+    card = ModelCard.load(folder / "curve-seed0" / "README.md")
+    [result] = card.data.eval_results
+    assert result.metric_name == "upper bound of the perplexity"
+    assert result.metric_value == next(row for row in results(folder) if row["name"] == "curve")["test"]["perplexity"]
+    assert "AutoModelForMaskedLM" in run_code(folder / "curve-seed0", folder)
 
 
 def test_a_run_broken_off_before_its_last_row_is_resumed_and_has_the_same_figures(trained):

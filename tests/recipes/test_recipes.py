@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from tests.hub_server import HubServer, run_against
 from tests.tiny_models import make_backbone
+from tests.training.test_model_card import run_code
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true"]
@@ -28,6 +30,10 @@ def run(recipe: str, *arguments: str) -> str:
         patch.setattr(sys, "argv", [f"recipes/{recipe}.py", str(settings), *SMALL, *arguments])
         runpy.run_path(str(ROOT / "recipes" / f"{recipe}.py"), run_name="__main__")
     return printed.getvalue()
+
+
+def card_of(folder: Path, row: dict):
+    return ModelCard.load(folder / f"{row['name']}-seed{row['seed']}" / "README.md").data
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +71,19 @@ def test_the_saved_model_is_the_measured_one(finetuned):
     assert measured == pytest.approx(best["test"]["perplexity_ensemble"], rel=1e-4)
     text = tokenizer("The import statement", return_tensors="pt")
     assert model.generate(**text, max_new_tokens=4).shape[1] == text["input_ids"].shape[1] + 4
+
+
+def test_the_card_of_the_saved_model_can_be_loaded_and_its_code_runs(finetuned):
+    folder, printed = finetuned
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.library_name, card.data.language) == ("hf-targets", "en")
+    assert [one.metric_name for one in card.data.eval_results] == ["perplexity", "perplexity with ensemble"]
+    assert card.data.get("seeds") == [0, 1]
+    for line in printed.splitlines():
+        assert not line.startswith("|") or line in str(card)
+    assert "loss" not in printed.split("| model |")[1]  # lines of the training come before the table, which is one
+    assert printed.count("| model |") == 1
+    run_code(folder, folder.parent)
 
 
 def test_an_older_output_is_kept_until_it_may_go(finetuned):
@@ -120,6 +139,11 @@ def test_the_small_decoder_writes_the_rows_of_table_1(tmp_path):
     assert [row["name"] for row in rows] == ["plain", "simple-3", "wdr-3"]
     for row in rows:
         assert f"| {row['name']} | {row['test']['perplexity_0']:.1f} |" in printed
+        [result] = [one for one in card_of(tmp_path / "out", row).eval_results if one.metric_name == "perplexity"]
+        assert result.metric_value == row["test"]["perplexity"]
+    assert printed.count("| model | perplexity |") == 1
+    run_code(tmp_path / "out" / "wdr-3-seed0", tmp_path / "out")
+    assert "import hf_targets" not in run_code(tmp_path / "out" / "plain-seed0", tmp_path / "out")
 
 
 def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(finetuned, tmp_path):
@@ -135,6 +159,10 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
     assert re.search(rf"\| wdr, 2 branches \| {figures} \| 100% \|", printed)
     other = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr-seed1")
     model = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr-seed0")
+    code = run_code(tmp_path / "out" / "wdr-seed0", tmp_path / "out")
+    assert "draft_tokens" in code
+    [result] = ModelCard.load(tmp_path / "out" / "wdr-seed0" / "README.md").data.eval_results
+    assert result.metric_name == "tokens per forward pass, one row" and result.metric_value >= 1
     assert not torch.equal(next(model.heads.parameters()), next(other.heads.parameters()))
     assert (model.config.head, model.config.target, model.config.ngram_size) == ("conditional", "difference", 4)
     original = AutoModelForCausalLM.from_pretrained(base).backbone.state_dict()
