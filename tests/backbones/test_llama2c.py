@@ -1,7 +1,7 @@
 import math
 import os
+import runpy
 import struct
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -230,13 +230,14 @@ def test_a_character_without_a_piece_becomes_its_bytes(tokenizer):
     assert tokenizer.tokenize("日😀") == ["▁", "日", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]
 
 
-def test_the_command_writes_a_folder_that_the_auto_classes_load(checkpoint, export, tmp_path):
+def test_the_command_writes_a_folder_that_the_auto_classes_load(checkpoint, export, tmp_path, monkeypatch, capsys):
     output = tmp_path / "new" / "and" / "folder"
-    command = [sys.executable, "-m", "hf_targets.backbones.llama2c", str(checkpoint), str(export), str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 1
-    assert f"{VOCAB} ids" in done.stdout
+    monkeypatch.setattr(sys, "argv", ["llama2c", str(checkpoint), str(export), str(output)])
+    monkeypatch.delitem(sys.modules, "hf_targets.backbones.llama2c")
+    runpy.run_module("hf_targets.backbones.llama2c", run_name="__main__")
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) == 1
+    assert f"{VOCAB} ids" in printed
     assert [path.name for path in output.parent.iterdir()] == ["folder"]
     model, tokenizer = AutoModelForCausalLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
     original, ids = load_llama2c(checkpoint), torch.randint(VOCAB, (2, SEQ_LEN))

@@ -164,18 +164,38 @@ def run_with_chance(folder, resume=None, **options):
             module.p = 0.2
     collator = tiny_models.make_collator(negatives=[InBatch(), PreBatch(2)], phrase_rate=0.5)
     collator.generator = None
-    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": -1, "num_train_epochs": 2, **options}
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": -1, "num_train_epochs": 2, **options}
     trainer = make_trainer(folder, model, collator, train=blocks(28), **options)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, (weights(trainer.model), [[entry[name] for name in PARTS] for entry in losses(trainer)])
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_num_workers": 2}])
-def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, tmp_path):
-    _, (whole, log) = run_with_chance(tmp_path / "run", **options)
-    stops = (1, 6) if "gradient_accumulation_steps" in options else (3, 9)
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Return a function that trains with options, once, and gives the folder of the run and what it ended with."""
+    runs: dict[str, tuple] = {}
+
+    def run(**options):
+        if str(options) not in runs:
+            folder = tmp_path_factory.mktemp("unbroken")
+            runs[str(options)] = folder, run_with_chance(folder, **options)[1]
+        return runs[str(options)]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "stops"),
+    [
+        ({}, (3, 9)),
+        ({"dataloader_num_workers": 2}, (3, 9)),
+        ({"gradient_accumulation_steps": 2, "save_steps": 2}, (2, 6)),
+    ],
+)
+def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, stops, unbroken, tmp_path):
+    folder, (whole, log) = unbroken(**options)
     for stop in stops:
-        resume = str(tmp_path / "run" / f"checkpoint-{stop}")
+        resume = str(folder / f"checkpoint-{stop}")
         _, (resumed, resumed_log) = run_with_chance(tmp_path / f"from{stop}", resume, **options)
         assert_same(whole, resumed, rtol=0, atol=0)
         assert log == resumed_log
@@ -200,15 +220,16 @@ def test_two_processes_resumed_within_an_epoch_end_with_the_numbers_of_an_unbrok
     assert log == resumed_log
 
 
-def test_workers_change_nothing_in_training(tmp_path):
-    _, (without, log) = run_with_chance(tmp_path / "without")
-    _, (with_workers, log_with) = run_with_chance(tmp_path / "with", dataloader_num_workers=2)
+def test_workers_change_nothing_in_training(unbroken):
+    (without, log), (with_workers, log_with) = (
+        unbroken(**options)[1] for options in ({}, {"dataloader_num_workers": 2})
+    )
     assert_same(without, with_workers, rtol=0, atol=0)
     assert log == log_with
 
 
 def test_an_epoch_chooses_other_phrases_than_the_one_before(tmp_path):
-    _, (_, log) = run_with_chance(tmp_path, learning_rate=0.0, train_sampling_strategy="sequential")
+    _, (_, log) = run_with_chance(tmp_path, save_strategy="no", learning_rate=0.0, train_sampling_strategy="sequential")
     assert all(one != other for one, other in zip(log[:7], log[7:], strict=True))
 
 
