@@ -205,15 +205,16 @@ def test_a_copy_is_a_model_of_its_own(case):
 
 @every_model
 def test_threads_get_what_each_would_alone(case):
-    model, lengths = case.make(), range(2, 12)
+    model, batches = case.make(), [*map(case.text, (3, 8, 5)), case.batch(), *map(case.text, (7, 4))]
 
-    def work(length):
+    def work(batch):
         with torch.no_grad():
-            return model(**case.text(length), **case.options).logits, model(**case.batch()).loss
+            output = model(**batch, **case.options)
+            return output.logits, output.loss
 
-    expected = [work(length) for length in lengths]
+    expected = [work(batch) for batch in batches]
     with ThreadPoolExecutor(3) as pool:
-        torch.testing.assert_close(list(pool.map(work, lengths)), expected)
+        torch.testing.assert_close(list(pool.map(work, batches)), expected)
 
 
 @every_model

@@ -32,11 +32,9 @@ def test_programs_read_the_sizes_of_the_model_from_its_configuration(case):
 
 
 @every_model
-@pytest.mark.parametrize("loader", ["own", "auto"])
-def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, loader, tmp_path):
-    model, ids = case.make(), token_ids(2, 8)
+def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, tmp_path):
+    model, ids, cls = case.make(), token_ids(2, 8), case.auto
     model.save_pretrained(tmp_path)
-    cls = type(model) if loader == "own" else case.auto
     loaded = cls.from_pretrained(tmp_path, use_cache=False, pad_token_id=3, output_hidden_states=True, **case.settings)
     output = loaded(ids)
     assert output.get("past_key_values") is None and output.hidden_states is not None
@@ -60,7 +58,17 @@ def test_hidden_states_come_from_auto_model_too(case, tmp_path):
     assert type(AutoModel.from_config(model.config)) is type(loaded)
 
 
-@every_wrapper
+@every_class
+def test_a_models_own_class_takes_these_fields_too_and_generates_with_them(case, tmp_path):
+    model = case.make()
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, pad_token_id=3, use_cache=False, output_hidden_states=True)
+    assert loaded.config.pad_token_id == 3 and loaded(token_ids(2, 8)).hidden_states is not None
+    if hasattr(model, "generation_config"):
+        assert loaded.generation_config.pad_token_id == 3
+
+
+@every_wrapper_class
 def test_auto_model_loads_the_backbone_without_its_output_matrix(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)
     model.save_pretrained(tmp_path)
