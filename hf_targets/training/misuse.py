@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
@@ -9,6 +10,9 @@ from types import TracebackType
 
 MISUSE_CODE = 2
 """Exit code of a program that was called wrongly, as of argparse."""
+
+_HEAD_START = 3.0
+"""Seconds that the process that speaks has before another one ends."""
 
 _PACKAGE = Path(__file__).parents[1]
 _LOADERS = ("from_pretrained", "load_dataset", "load_from_disk")
@@ -38,8 +42,9 @@ def end_on_misuse(settings_file: str, named: Collection[str]) -> None:
 def end_with(text: str, code: int = MISUSE_CODE) -> None:
     """End the process with a text on the standard error, printed by one of several processes."""
     if is_first_process():
-        print(text, file=sys.stderr)
-    sys.stderr.flush()
+        print(text, file=sys.stderr, flush=True)
+    else:
+        time.sleep(_HEAD_START)  # the first process to end makes torchrun end the others
     sys.exit(code)
 
 
