@@ -1,7 +1,7 @@
 """`generate` of a masked diffusion model."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
-# (a mixin: configuration, schedule and log_probabilities are its model's)
+# (a mixin: the model defines configuration, schedule and log_probabilities)
 
 from contextlib import nullcontext
 
@@ -21,7 +21,7 @@ from hf_targets.masked_diffusion.sampling.window import Streamer
 
 
 class MaskedDiffusionGeneration:
-    """`generate` for a model with `config`, `schedule` and `log_probabilities`; a `Denoiser`."""
+    """`generate` for a model that has `config`, `schedule` and `log_probabilities`, and so is a `Denoiser`."""
 
     @torch.no_grad()
     def generate(
@@ -44,49 +44,48 @@ class MaskedDiffusionGeneration:
         streamer: Streamer | None = None,
         return_dict_in_generate: bool = False,
     ) -> Tensor | MaskedDiffusionGenerationOutput:
-        """Generate texts, go on from prompts, or fill in what is masked; given tokens never change.
+        """Generate texts, continue prompts, or fill in masked tokens. Given tokens never change.
 
-        | sampler         | unmasks                                                    | evaluations of a row  |
-        |-----------------|------------------------------------------------------------|-----------------------|
-        | `cached`        | at `num_steps` times, each token with the same chance      | its steps with tokens |
-        | `ancestral`     | the same tokens, as the published program evaluates        | `num_steps`           |
-        | `first_hitting` | one token after another, in continuous time                | its masked tokens     |
-        | `confidence`    | those that the network is surest of                        | `num_steps`           |
-        | `entropy_bound` | as many as hardly depend on each other                     | by the bound          |
+        | sampler         | tokens unmasked in a step                                | evaluations of a row       |
+        |-----------------|----------------------------------------------------------|----------------------------|
+        | `cached`        | random ones, in `num_steps` steps of time                | steps that change the row  |
+        | `ancestral`     | as `cached`; evaluates each row until it is full         | at most `num_steps`        |
+        | `first_hitting` | one random token, in continuous time                     | its number of masked tokens|
+        | `confidence`    | those with the highest probability                       | at most `num_steps`        |
+        | `entropy_bound` | those with the lowest entropy, as many as the bound lets | depends on the bound       |
 
-        The first three draw from the model's distribution, `first_hitting` without an error of steps. The last two do
-        not: their text is more repetitive, which perplexity under another model takes for better. Report the entropy of
-        the tokens generated beside it.
+        The first three samplers draw from the model's distribution; `first_hitting` has no discretisation error. The
+        last two do not: their text repeats itself more, which lowers its perplexity under another model. Report such a
+        perplexity together with the entropy of the generated tokens.
 
-        To generate from several threads at once, put the model into evaluation mode: in training mode, dropout is
-        switched off and on again by every call.
+        To generate in several threads at once, put the model into evaluation mode. In training mode, each call switches
+        dropout off and on again.
 
         Args:
-            input_ids: (batch, length), given tokens, with the mask id where tokens are to be filled in; None: nothing
-                is given.
-            attention_mask: (batch, length), 0 at padding, which stays as it is. Prompts are padded on the left.
-            token_type_ids: (batch, length), as BERT's tokenizer gives them, all 0: the model knows no second segment.
-            batch_size: Texts to generate without `input_ids`; None: 1.
-            max_length: Tokens of the canvas, given ones counted: masks are appended up to it. A model of `predicted`
-                rows (`masked_diffusion.rows`) takes the length that they were padded to, and leaves padding at the end
-                of its text. None: as long as `input_ids`, or without them as the model's max_position_embeddings.
-            sampler: One of these names, that of a registered one, or a `Sampler` with its options.
-            num_steps: Of `ancestral`, `cached`, `confidence`; None: as many as the row with the most masked tokens has.
-            temperature: 0 takes the most probable token.
-            top_p: Draws among the most probable tokens of the network, as few as reach this probability together.
-            tokens_per_step: Tokens that one evaluation of a row unmasks, of `first_hitting` (where more than 1 is an
+            input_ids: (batch, length), given tokens, with the mask id at positions to fill; None: no given tokens.
+            attention_mask: (batch, length), 0 at padding, which does not change. Pad prompts on the left.
+            token_type_ids: (batch, length), as BERT's tokenizer returns them; all must be 0, as there are no segments.
+            batch_size: Number of texts to generate without `input_ids`; None: 1.
+            max_length: Length of the canvas in tokens, given tokens included; masks are appended up to it. For a model
+                trained on `predicted` rows (`masked_diffusion.rows`), give the length that these were padded to: its
+                texts end with padding. None: the length of `input_ids`, or without them max_position_embeddings.
+            sampler: A name in the table, the name of a registered sampler, or a `Sampler` with its options.
+            num_steps: Steps of `ancestral`, `cached`, `confidence`; None: the largest number of masked tokens in a row.
+            temperature: Of sampling, 0 or more; 0 takes the most probable token.
+            top_p: Samples only from the smallest set of most probable tokens whose probabilities sum to at least this.
+            tokens_per_step: Tokens that one evaluation of a row unmasks, for `first_hitting` (where more than 1 is an
                 approximation) and `confidence`.
-            entropy_bound: In nats, of `entropy_bound`, which needs it.
-            float64_sampling: Whether tokens are drawn in float64; float32 lowers the temperature.
-            stride: Lets a canvas be longer than max_position_embeddings: windows of that length, each `stride` tokens
-                further, are filled from left to right, in `num_steps` steps each.
-            generator: Of all random numbers, on the CPU or the model's device; None: the global one of that device.
-            streamer: `put` gets the canvas (batch, length) on the CPU after each change, `end` is called at the end.
-            return_dict_in_generate: Whether to return counts with the sequences.
-        Returns: The filled canvas (batch, length), or with `return_dict_in_generate` all of
+            entropy_bound: In nats; required by the sampler `entropy_bound`.
+            float64_sampling: Whether to sample in float64; float32 lowers the effective temperature.
+            stride: Allows a canvas longer than max_position_embeddings. Windows of that length, which start `stride`
+                tokens apart, are filled from left to right, each in `num_steps` steps.
+            generator: Draws all random numbers, on the CPU or the model's device; None: that device's global generator.
+            streamer: `put` receives the canvas (batch, length) on the CPU after each change; `end` is called last.
+            return_dict_in_generate: Whether to return the sequences together with counts.
+        Returns: The filled canvas (batch, length), or with `return_dict_in_generate` a
             `MaskedDiffusionGenerationOutput`.
         Raises:
-            ValueError: If a value is out of range, an option is not one of this sampler, or there is nothing to fill.
+            ValueError: If a value is out of range, the sampler does not have an option, or there is nothing to fill.
         Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models"; each sampler names its own.
         """
         check_segments(token_type_ids)
@@ -102,7 +101,7 @@ class MaskedDiffusionGeneration:
         )
         if input_ids is None:
             if attention_mask is not None:
-                raise ValueError("attention_mask says where input_ids are padding; give input_ids, or leave it out")
+                raise ValueError("attention_mask needs input_ids, got none; give input_ids or leave out attention_mask")
             canvas = blank_canvas(
                 1 if batch_size is None else batch_size,
                 config.max_position_embeddings if max_length is None else max_length,

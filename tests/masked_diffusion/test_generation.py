@@ -180,10 +180,13 @@ IDS = torch.tensor([[1, MASK, 2]])
     ("options", "message"),
     [
         ({"batch_size": 2, "input_ids": IDS}, "batch_size is for texts without given tokens, got 2 with input_ids"),
-        ({"attention_mask": torch.ones(1, 3)}, "give input_ids, or leave it out"),
+        ({"attention_mask": torch.ones(1, 3)}, "give input_ids or leave out attention_mask"),
         ({"input_ids": torch.tensor([[1, 2]])}, rf"nothing to generate: input_ids have no mask token \(id {MASK}\)"),
         ({"input_ids": torch.tensor([[1, VOCAB]])}, rf"input_ids must be in \[0, {MASK}\], got ids from 1 to {VOCAB}"),
-        ({"input_ids": IDS, "max_length": 2}, "max_length counts the given tokens too and must be at least their 3"),
+        (
+            {"input_ids": IDS, "max_length": 2},
+            "max_length includes the given tokens and must be at least their number, 3",
+        ),
         ({"input_ids": IDS.float()}, "input_ids must be token ids, integers"),
         ({"input_ids": IDS[:0]}, "at least one row"),
         ({"batch_size": 0}, "batch_size must be an integer, 1 or more, got 0"),

@@ -1,1 +1,1 @@
-"""Sampling from masked diffusion models: which masked tokens are unmasked when, and how they are drawn."""
+"""Sampling from masked diffusion models: the order in which tokens are unmasked, and how they are drawn."""

@@ -1,4 +1,4 @@
-"""Ancestral sampling: steps in time, at each of which every masked token has the same chance to be unmasked."""
+"""Ancestral sampling: in each step of time, all masked tokens have the same probability of being unmasked."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,21 +14,23 @@ from hf_targets.maths.unmasking_times import unmasking_steps
 
 @dataclass(frozen=True)
 class Ancestral(Sampler):
-    """Fills a window in steps from t to s, evenly from time 1 to 0.
+    """Fills a window in steps of equal size, each from time t to s, from time 1 to 0.
 
-    A masked token is unmasked with chance (alpha(s) - alpha(t)) / (1 - alpha(t)), and is then a draw from the network's
-    distribution at t. Tokens unmasked in one step do not see each other: more steps, fewer of those.
+    A step unmasks each masked token with probability (alpha(s) - alpha(t)) / (1 - alpha(t)), and draws it from the
+    network's distribution at t. Tokens unmasked in the same step do not see each other; with more steps there are fewer
+    such tokens.
 
-    That chance does not depend on the network, so that all of it is drawn first. The network's answer for a row is used
-    only in steps that unmask some of it, of which there are at most as many as masked tokens. `Cached` does not
-    evaluate the rows of other steps; here every row is evaluated until it is full. Tokens are the same either way, with
-    the same random numbers and up to how rounding depends on the size of a batch.
+    That probability does not depend on the network, so the step of each token is drawn at the start. The network's
+    output for a row is needed only in steps that unmask a token of the row: at most one step for each masked token.
+    `Cached` evaluates a row only in these steps; `Ancestral` evaluates it in every step until the row is full. With the
+    same random numbers both give the same tokens, except where rounding depends on the batch size.
 
     Args:
-        num_steps: Steps in time; None takes as many as the row with the most masked tokens has.
+        num_steps: Number of steps; None: the largest number of masked tokens in a row.
     Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models", section 4.
-    Departs: the published cache reuses an answer only while no token of the whole batch changes, and not with time
-        conditioning; what is not evaluated here is never needed, so neither matters. See `unmasking_steps` for the end.
+    Departs: the published cache reuses an output only while no token of the whole batch changes, and never with time
+        conditioning. `Cached` needs neither rule: it skips only outputs that are not used. `unmasking_steps` says how
+        the last step differs.
     """
 
     num_steps: int | None = None
@@ -38,7 +40,7 @@ class Ancestral(Sampler):
         check_count("num_steps", self.num_steps)
 
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-        """Fill all that is masked in a window."""
+        """Fill all masked positions of a window."""
         masked = window.masked
         num_steps = self.num_steps or int(masked.sum(dim=1).max())
         uniform = draw.uniforms(int(masked.sum()))
@@ -53,6 +55,6 @@ class Ancestral(Sampler):
 
 @dataclass(frozen=True)
 class Cached(Ancestral):
-    """The tokens of `Ancestral`, without the evaluations that it does not use."""
+    """`Ancestral` without the evaluations whose outputs are not used; the tokens are the same."""
 
     evaluates_all: ClassVar[bool] = False

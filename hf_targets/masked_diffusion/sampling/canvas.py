@@ -1,4 +1,4 @@
-"""The canvas that generation starts from: given tokens, padding, and masked tokens to fill."""
+"""The canvas that generation starts from: given tokens, padding, and masked positions to fill."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from hf_targets.backbones.inputs import check_ids, check_padding
 
 @dataclass(frozen=True)
 class Canvas:
-    """Texts of which some tokens are still to be found.
+    """A batch of texts with masked positions to fill.
 
     Attributes:
-        ids: Mask ids where `masked` is true, and given tokens or padding elsewhere.
-        masked: Tokens to fill: a mask id in padding is none.
-        attention_mask: 0 at padding, 1 elsewhere; None without padding.
+        ids: The mask id where `masked` is true; given tokens or padding at other positions.
+        masked: True at the positions to fill. A mask id in padding is not one of them.
+        attention_mask: 0 at padding, 1 at other positions; None without padding.
     """
 
     ids: Int[Tensor, "batch length"]
@@ -26,10 +26,10 @@ class Canvas:
 
 
 def blank_canvas(batch_size: int, length: int, mask_token_id: int, device: torch.device) -> Canvas:
-    """Return a canvas on which all is masked.
+    """Return a canvas with all positions masked.
 
     Raises:
-        ValueError: If it would be empty.
+        ValueError: If `batch_size` or `length` is not an integer of 1 or more.
     """
     _check_count("batch_size", batch_size)
     _check_count("max_length", length)
@@ -46,13 +46,13 @@ def given_canvas(
     vocab_size: int,
     device: torch.device,
 ) -> Canvas:
-    """Return a canvas of given tokens (batch, length), with masks on the right up to `max_length`.
+    """Return a canvas of given tokens (batch, length), with masks appended on the right up to `max_length`.
 
     Args:
-        attention_mask: (batch, length), 0 at padding, which may stand at either end of a row.
+        attention_mask: (batch, length), 0 at padding, which may be at both ends of a row.
     Raises:
-        ValueError: If ids or mask cannot be those of texts, a canvas longer than `max_length` is given, there is
-            padding where masks would be appended, or nothing to fill.
+        ValueError: If an id is out of range, the attention mask has a wrong shape, value or a hole, `input_ids` are
+            longer than `max_length`, masks would be appended after padding, or there is nothing to fill.
     """
     _check_ids(input_ids, vocab_size)
     keep = _checked_keep(attention_mask, input_ids).to(device)
@@ -62,15 +62,15 @@ def given_canvas(
         _check_count("max_length", max_length)
         if max_length < length:
             raise ValueError(
-                f"max_length counts the given tokens too and must be at least their {length}, got {max_length}; raise "
-                "it, or cut input_ids"
+                f"max_length includes the given tokens and must be at least their number, {length}, got {max_length}; "
+                "raise it, or cut input_ids"
             )
         if max_length > length:
             pads_right = keep.any(dim=1) & ~keep[:, -1:].all(dim=1)
             if pads_right.any():
                 raise ValueError(
-                    f"max_length={max_length} appends masks to the {length} tokens given, and row "
-                    f"{int(pads_right.nonzero()[0])} ends in padding; pad on the left (padding_side='left')"
+                    f"max_length={max_length} appends masks after the {length} given tokens, so no row may end in "
+                    f"padding, and row {int(pads_right.nonzero()[0])} does; pad on the left (padding_side='left')"
                 )
             ids = F.pad(ids, (0, max_length - length), value=mask_token_id)
             keep = F.pad(keep, (0, max_length - length), value=True)
@@ -78,7 +78,7 @@ def given_canvas(
     if not masked.any():
         raise ValueError(
             f"there is nothing to generate: input_ids have no mask token (id {mask_token_id}) outside padding; put it "
-            "where tokens are to be filled in, or give a max_length above their length to go on from them"
+            "at the positions to fill, or give a max_length above their length to continue them"
         )
     return Canvas(ids, masked, None if keep.all() else keep.long())
 

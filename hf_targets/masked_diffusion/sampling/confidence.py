@@ -1,4 +1,4 @@
-"""Unmasking by confidence: the tokens that the network is surest of come first."""
+"""Unmasking by confidence: the most probable tokens come first."""
 
 from dataclasses import dataclass
 
@@ -16,18 +16,18 @@ from hf_targets.maths.unmasking_times import time_of_share
 
 @dataclass(frozen=True)
 class Confidence(Sampler):
-    """Fills a window by drawing a token at every masked position, and keeping those of the highest probability.
+    """Fills a window by drawing a token at every masked position and keeping the tokens with the highest probability.
 
-    The confidence of a position is the network's probability, without temperature or nucleus, of the token drawn there.
-    Of equal ones the left is kept. The tokens not kept are drawn anew after the next evaluation.
+    The confidence of a position is the probability of its drawn token under the network, without temperature or
+    nucleus. Of equal confidences the left one comes first. After the next evaluation, all other tokens are drawn again.
 
-    This is not the distribution that the network was trained for: text gets more repetitive, and perplexity under
-    another model better for it. Report the entropy of what is generated beside perplexity.
+    The resulting texts do not follow the distribution of the network. They repeat themselves more, which lowers their
+    perplexity under another model. Report such a perplexity together with the entropy of the generated tokens.
 
     Args:
-        num_steps: Shares the masked tokens of each row evenly among so many steps, one more in the first
-            ones where it does not divide them; a row with fewer tokens than steps takes one a step.
-        tokens_per_step: Tokens to keep at each step, in place of `num_steps`. None of both: one.
+        num_steps: Number of steps. The masked tokens of each row are divided evenly among them, with one more in the
+            first steps if they do not divide. A row with fewer tokens than steps unmasks one per step.
+        tokens_per_step: Tokens that each step keeps, instead of `num_steps`. If both are None: one.
     Source: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), low-confidence remasking; Chang et al. 2022,
         "MaskGIT", which keeps more in later steps and adds noise to the confidence.
     """
@@ -45,7 +45,7 @@ class Confidence(Sampler):
             )
 
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-        """Fill all that is masked in a window."""
+        """Fill all masked positions of a window."""
         at_start = window.masked.sum(dim=1)
         step = 0
         while (masked := window.masked).any():
@@ -68,9 +68,9 @@ def most_confident(
     """Return each row's `quota` masked positions of the highest confidence, or all if there are fewer.
 
     Args:
-        confidence: At the masked positions, row by row.
+        confidence: The confidence at each masked position, row by row.
     """
-    # finite, as what is not masked comes last, at inf
+    # the clamp keeps doubt finite, so that unmasked positions, at inf, come last
     doubt = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
     doubt[masked] = -confidence.double().clamp(min=-1e300)
     return masked & (rank(doubt) < quota[:, None])

@@ -1,4 +1,4 @@
-"""Entropy-bounded unmasking: as many tokens at once as hardly depend on each other."""
+"""Entropy-bounded unmasking: in each step, as many tokens as hardly depend on each other."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ from hf_targets.maths.unmasking_times import time_of_share
 
 @dataclass(frozen=True)
 class EntropyBound(Sampler):
-    """Fills a window from the positions of the lowest entropy on, as many at once as the bound allows.
+    """Fills a window in order of rising entropy, in each step as many positions as the bound allows.
 
-    Drawing tokens at once ignores how they depend on each other, by at most sum H - max H nats of their entropies H.
-    Each evaluation unmasks the most positions, by rising entropy, for which that is within the bound: always one.
+    Tokens of the same step are drawn independently of each other. With entropies H, the error of this is at most
+    sum H - max H nats. Each step unmasks the most positions for which this is at most `entropy_bound`: one or more.
 
-    Entropies are those of the network's distributions, without temperature or nucleus. As unmasking by confidence,
-    this makes text more repetitive: report the entropy of what is generated beside perplexity.
+    The entropies are those of the network's distributions, without temperature or nucleus. Like unmasking by
+    confidence, this makes texts repeat themselves more. Report a perplexity together with the entropy of the tokens.
 
     Args:
-        entropy_bound: In nats: 0 unmasks one token at a time beside those that are certain, inf all.
+        entropy_bound: In nats. 0 unmasks one token per step, besides those with entropy 0; inf unmasks all at once.
     Source: Ben-Hamu et al. 2025, "Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking".
     """
 
@@ -34,16 +34,16 @@ class EntropyBound(Sampler):
     def __post_init__(self) -> None:
         if self.entropy_bound is None:
             raise ValueError(
-                "sampler='entropy_bound' needs entropy_bound, in nats: 0 unmasks a token at a time, more unmasks "
-                "several; try 0.1"
+                "sampler='entropy_bound' needs entropy_bound, in nats, got None; try 0.1 (0 unmasks one token per "
+                "step, a larger bound unmasks several)"
             )
         if not self.entropy_bound >= 0:
             raise ValueError(
-                f"entropy_bound is in nats and must be 0 or more, got {self.entropy_bound}; 0 unmasks a token at a time"
+                f"entropy_bound is in nats and must be 0 or more, got {self.entropy_bound}; 0 unmasks a token per step"
             )
 
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-        """Fill all that is masked in a window."""
+        """Fill all masked positions of a window."""
         assert self.entropy_bound is not None
         at_start = window.masked.sum(dim=1)
         while (masked := window.masked).any():
@@ -62,12 +62,13 @@ def entropies(log_probabilities: Float[Tensor, "positions vocab"]) -> Float[Tens
 def within_bound(
     masked: Bool[Tensor, "batch length"], entropy: Float[Tensor, "positions"], bound: float
 ) -> Bool[Tensor, "batch length"]:
-    """Return the longest prefix of each row's masked positions, by rising entropy, with sum H - max H <= bound.
+    """Return, for each row, the most masked positions in order of rising entropy with sum H - max H <= bound.
 
-    As the last of a prefix has its largest entropy, a position is in it if the sum of those before is within the bound.
+    The last position taken has the largest entropy. So a position is taken if the entropies before it sum to at most
+    the bound.
 
     Args:
-        entropy: At the masked positions, row by row.
+        entropy: The entropy at each masked position, row by row.
     """
     keys = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
     keys[masked] = entropy.double()

@@ -1,4 +1,4 @@
-"""First-hitting sampling: continuous time, one evaluation a token, exact."""
+"""First-hitting sampling: exact sampling in continuous time, with one evaluation per token."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from hf_targets.maths.unmasking_times import hitting_times
 
 @dataclass(frozen=True)
 class FirstHitting(Sampler):
-    """Fills a window token by token, in a random order, each at the very time at which one is unmasked.
+    """Fills a window token by token in a random order, and evaluates the network at the exact time of each unmasking.
 
-    It is ancestral sampling with infinitely many steps: a row with m masked tokens takes m evaluations, whatever the
+    This is ancestral sampling with infinitely many steps. A row with m masked tokens needs m evaluations for every
     schedule.
 
     Args:
-        tokens_per_step: More than 1 draws so many tokens of a row from one evaluation, at the time of the first of
-            them. They do not see each other: an approximation. None: 1.
+        tokens_per_step: Tokens of a row drawn from one evaluation, at the time of the first of them; None: 1. More than
+            1 is an approximation, as these tokens do not see each other.
     Source: Zheng et al. 2024, "Masked Diffusion Models are Secretly Time-Agnostic Masked Models and Exploit Inaccurate
         Categorical Sampling".
     """
@@ -32,12 +32,12 @@ class FirstHitting(Sampler):
         check_count("tokens_per_step", self.tokens_per_step)
 
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-        """Fill all that is masked in a window."""
+        """Fill all masked positions of a window."""
         masked = window.masked
         num_masked = masked.sum(dim=1)
         batch, longest, at_once = len(masked), int(num_masked.max()), self.tokens_per_step or 1
         keys = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
-        keys[masked] = draw.uniforms(int(masked.sum()))  # none for padding, which so changes nothing
+        keys[masked] = draw.uniforms(int(masked.sum()))  # padding uses none, so it changes nothing
         order = rank(keys)
         times = hitting_times(draw.uniforms(batch, longest), num_masked, schedule)
         for first in range(0, longest, at_once):

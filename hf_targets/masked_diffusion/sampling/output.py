@@ -1,4 +1,4 @@
-"""What generation from a masked diffusion model returns: the sequences, and what they cost."""
+"""The output of generation from a masked diffusion model: the sequences, and the number of evaluations."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ class MaskedDiffusionGenerationOutput(ModelOutput):
     """The output of `generate(return_dict_in_generate=True)`.
 
     Attributes:
-        sequences: The canvas with nothing masked, (batch, length).
-        num_evaluations: Calls of the network.
-        num_row_evaluations: Rows of all those calls: what the network had to read.
-        num_generated_tokens: Masked tokens that were filled.
+        sequences: The filled canvas, (batch, length).
+        num_evaluations: Number of calls of the network.
+        num_row_evaluations: Number of rows in all these calls together.
+        num_generated_tokens: Number of masked positions that were filled.
     """
 
     sequences: Tensor
@@ -24,5 +24,5 @@ class MaskedDiffusionGenerationOutput(ModelOutput):
 
     @property
     def tokens_per_forward(self) -> float:
-        """Mean tokens that a row gets from one evaluation of it; 1 is a token at a time."""
+        """The mean number of tokens that one evaluation of a row unmasks."""
         return (self.num_generated_tokens or 0) / max(self.num_row_evaluations or 0, 1)

@@ -1,4 +1,4 @@
-"""What a sampler is: a frozen dataclass of its options, whose `fill` decides which masked tokens are unmasked when."""
+"""The base class of samplers: a frozen dataclass of options, whose `fill` chooses the order of unmasking."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from hf_targets.maths.noise import NoiseSchedule
 
 @dataclass(frozen=True)
 class Sampler(ABC):
-    """A way to fill a window; its fields are its options, checked when it is made."""
+    """A way to fill a window. Its fields are its options, which are checked when it is created."""
 
     @abstractmethod
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:
-        """Fill all that is masked in a window.
+        """Fill all masked positions of a window.
 
         Args:
-            window: Asked for the network's distributions, and told what is filled.
-            draw: Draws tokens from distributions, and numbers from [0, 1).
-            schedule: How fast tokens are masked.
+            window: Evaluates the network with `log_probabilities`, and stores tokens with `fill`.
+            draw: Draws tokens from distributions, and uniform numbers in [0, 1) with `uniforms`.
+            schedule: The noise schedule: how fast tokens are masked.
         """
 
 
 def check_count(name: str, value: int | None) -> None:
-    """Raise a ValueError if an option that counts something is given and no integer of 1 or more."""
+    """Raise a ValueError if an option is neither None nor an integer of 1 or more."""
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"{name} must be an integer, 1 or more, got {value}; leave it out for the default")

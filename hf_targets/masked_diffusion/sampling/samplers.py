@@ -21,10 +21,10 @@ SAMPLERS.register("entropy_bound", EntropyBound)
 
 
 def make_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
-    """Return a sampler of a name with its options, of which those that are None are left at their defaults.
+    """Return the sampler with this name and these options; an option that is None has its default.
 
     Raises:
-        ValueError: If the name or a value is out of range, or an option is not one of this sampler.
+        ValueError: If the name is unknown, a value is out of range, or the sampler does not have an option.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(sampler, Sampler):
@@ -32,12 +32,14 @@ def make_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
             raise ValueError(f"{sampler} has its options already, got {', '.join(given)} beside it; leave them out")
         return sampler
     cls = SAMPLERS[sampler]
-    taken = {option.name for option in fields(cls)}
+    known = {option.name for option in fields(cls)}
     for name, value in given.items():
-        if name not in taken:
-            takers = " and ".join(key for key, other in SAMPLERS.items() if name in {one.name for one in fields(other)})
+        if name not in known:
+            owners = " and ".join(
+                key for key, other in SAMPLERS.items() if name in {option.name for option in fields(other)}
+            )
             raise ValueError(
-                f"{name} is an option of {takers}, got {value} with sampler={sampler!r}; leave it out, or take another "
-                "sampler"
+                f"{name} is an option of {owners}, got {value} with sampler={sampler!r}; leave it out, or choose "
+                "another sampler"
             )
     return cls(**given)

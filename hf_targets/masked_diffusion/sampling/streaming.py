@@ -1,4 +1,4 @@
-"""Looking on while a canvas fills: in a terminal, or keeping every state of it."""
+"""Streamers that show how a canvas fills: one keeps every state, one prints to a terminal."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class CanvasTrace:
-    """Keeps the canvas after every change, (batch, length) each.
+    """Keeps the canvas (batch, length) after every change.
 
     >>> trace = CanvasTrace()
     >>> trace.put(torch.tensor([[1, 9]]))
@@ -28,28 +28,28 @@ class CanvasTrace:
         self.canvases.append(canvas)
 
     def end(self) -> None:
-        """Take note that the canvas is filled."""
+        """Record that the canvas is full."""
         self.ended = True
 
     def stacked(self) -> Int[Tensor, "changes batch length"]:
-        """Return all of them, the first change first."""
+        """Return all canvases in the order of the changes."""
         return torch.stack(self.canvases)
 
 
 class CanvasStreamer:
-    """Prints one row of a canvas as it fills: over the same line in a terminal, a line for each change elsewhere.
+    """Prints one row of a canvas while it fills.
 
-    A terminal's line shows as much of the row as it is wide, and the whole row once it is filled. White space is
-    collapsed, special tokens are left out.
+    In a terminal it overwrites one line, cut to the width of the terminal, and at the end prints the whole row. In any
+    other file it prints a line for each change. White space is collapsed and special tokens are left out.
 
     Args:
-        tokenizer: Whose `decode` makes text of the tokens.
-        row: Of the batch.
-        mask_text: Stands for each masked token.
-        mask_token_id: Of the canvas; None takes the tokenizer's.
+        tokenizer: Its `decode` turns tokens into text.
+        row: Index of the row in the batch.
+        mask_text: Printed for each masked token.
+        mask_token_id: Mask id of the canvas; None: that of the tokenizer.
         file: Where to print; None: standard output.
     Raises:
-        ValueError: If the tokenizer has no mask token and no id is given.
+        ValueError: If the tokenizer has no mask token and `mask_token_id` is None.
     """
 
     def __init__(
@@ -74,37 +74,37 @@ class CanvasStreamer:
         self._last = ""
 
     def put(self, canvas: Int[Tensor, "batch length"]) -> None:
-        """Print the row as it is now.
+        """Print the row if its text has changed.
 
         Raises:
-            ValueError: If there is no such row.
+            ValueError: If the batch does not have that row.
         """
         if not 0 <= self._row < len(canvas):
             raise ValueError(f"row must be in [0, {len(canvas) - 1}] for {len(canvas)} rows, got {self._row}")
         text = self._text_of(canvas[self._row].tolist())
         if text != self._last:
-            self._file.write(self._over(text) if self._file.isatty() else f"{text}\n")
+            self._file.write(self._line(text) if self._file.isatty() else f"{text}\n")
             self._file.flush()
         self._last = text
 
     def end(self) -> None:
-        """Print the filled row whole."""
+        """Print the whole filled row, if this is a terminal."""
         if self._file.isatty():
-            self._file.write(f"{self._over('')}\r{self._last}\n")
+            self._file.write(f"{self._line('')}\r{self._last}\n")
             self._file.flush()
         self._last = ""
 
-    def _over(self, text: str) -> str:
+    def _line(self, text: str) -> str:
         width = shutil.get_terminal_size().columns - 1
         return f"\r{text[:width]:<{width}}"
 
     def _text_of(self, ids: list[int]) -> str:
-        pieces, run = [], []
-        for token in [*ids, self._mask_token_id]:  # one mask more ends the last run
+        pieces, tokens = [], []
+        for token in [*ids, self._mask_token_id]:  # the extra mask ends the last piece
             if token != self._mask_token_id:
-                run.append(token)
+                tokens.append(token)
                 continue
-            pieces += [self._tokenizer.decode(run, skip_special_tokens=True)] if run else []
+            pieces += [self._tokenizer.decode(tokens, skip_special_tokens=True)] if tokens else []
             pieces.append(self._mask_text)
-            run = []
+            tokens = []
         return " ".join(" ".join(pieces[:-1]).split())

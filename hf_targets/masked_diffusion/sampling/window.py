@@ -1,4 +1,4 @@
-"""A canvas as it fills: what is masked still, what the network was asked, and who looks on."""
+"""A canvas while it fills: its masked positions, its calls of the network, and its streamer."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGeneratio
 
 
 class Denoiser(Protocol):
-    """A network that predicts the clean tokens of a canvas, a text of which some tokens are masked."""
+    """A network that predicts the clean tokens of a canvas, a text with some tokens masked."""
 
     def log_probabilities(
         self,
@@ -20,24 +20,24 @@ class Denoiser(Protocol):
         attention_mask: Int[Tensor, "rows length"] | None,
         timesteps: Float[Tensor, "rows"],
     ) -> Float[Tensor, "positions vocab"]:
-        """Return log p(clean token) at the positions where `where` is true, row by row; there may be none."""
+        """Return log p(clean token) at the positions where `where` is true, row by row; `where` may be all false."""
         ...
 
 
 class Streamer(Protocol):
-    """Looks on while a canvas fills."""
+    """Receives a canvas while it fills."""
 
     def put(self, canvas: Int[Tensor, "batch length"]) -> None:
-        """Take the whole canvas, on the CPU, after a change."""
+        """Receive the whole canvas, on the CPU, after a change."""
         ...
 
     def end(self) -> None:
-        """Take note that nothing will change any more."""
+        """Receive the end: the canvas will not change again."""
         ...
 
 
 class Filling:
-    """The canvas of one call of `generate`, and the counts of its output."""
+    """The canvas of one call of `generate`, and the counts for its output."""
 
     def __init__(self, denoiser: Denoiser, canvas: Canvas, streamer: Streamer | None = None) -> None:
         self.denoiser = denoiser
@@ -49,19 +49,19 @@ class Filling:
         self.num_generated = int(canvas.masked.sum())
 
     def window(self, start: int, stop: int) -> "Window":
-        """Return the part of the canvas from `start` to before `stop`, to be filled."""
+        """Return the columns of the canvas from `start` to `stop` - 1, to be filled."""
         return Window(self, slice(start, stop))
 
     def output(self) -> MaskedDiffusionGenerationOutput:
-        """Return the canvas, filled, and what it took."""
-        assert not self.masked.any(), "a sampler fills all"
+        """Return the filled canvas and the counts."""
+        assert not self.masked.any(), "a sampler must fill all masked positions"
         return MaskedDiffusionGenerationOutput(
             self.ids, self.num_evaluations, self.num_row_evaluations, self.num_generated
         )
 
 
 class Window:
-    """Some columns of a canvas, all that the network sees, and all that a sampler has to fill."""
+    """Some columns of a canvas: the input of the network, and the part that a sampler must fill."""
 
     def __init__(self, filling: Filling, columns: slice) -> None:
         self._filling = filling
@@ -69,7 +69,7 @@ class Window:
 
     @property
     def masked(self) -> Bool[Tensor, "batch length"]:
-        """What is masked now."""
+        """True at the positions that are masked now."""
         return self._filling.masked[:, self._columns].clone()
 
     def log_probabilities(
@@ -78,12 +78,12 @@ class Window:
         times: Float[Tensor, "batch"],
         rows: Bool[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "positions vocab"]:
-        """Ask the network for the clean tokens at positions of the window as it is now.
+        """Evaluate the network on the current window; return log p(clean token) at given positions.
 
         Args:
-            where: The positions, which come out row by row.
-            times: Of each row; not used for rows that are not evaluated.
-            rows: The rows to evaluate, one at least, those of `where` among them; None: those of `where`.
+            where: True at these positions, which are returned row by row.
+            times: The time of each row; not used for rows that are not evaluated.
+            rows: True at the rows to evaluate: at least one, and all rows of `where`; None: the rows of `where`.
         """
         filling = self._filling
         rows = where.any(dim=1) if rows is None else rows

@@ -48,10 +48,15 @@ IDS = [[1, MASK, 2]]
 @pytest.mark.parametrize(
     ("ids", "mask", "max_length", "message"),
     [
-        ([[1, 2], [3, 4]], None, None, r"nothing to generate.*\(id 6\).*put it where.*or give a max_length"),
+        (
+            [[1, 2], [3, 4]],
+            None,
+            None,
+            r"nothing to generate.*\(id 6\).*put it at the positions to fill, or give a max_length",
+        ),
         ([[1, MASK]], [[1, 0]], None, "nothing to generate"),
         ([[1, 2]], None, 2, "nothing to generate"),
-        (IDS, None, 2, "max_length counts the given tokens too and must be at least their 3, got 2"),
+        (IDS, None, 2, "max_length includes the given tokens and must be at least their number, 3, got 2"),
         (IDS, None, 0, "max_length must be an integer, 1 or more, got 0"),
         (IDS, None, 4.0, "max_length must be an integer"),
         ([[1, 2], [1, 0]], [[1, 1], [1, 0]], 4, "row 1 ends in padding; pad on the left"),
