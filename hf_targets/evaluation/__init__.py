@@ -1,1 +1,1 @@
-"""Measures of trained models, usable alone."""
+"""Measures of trained models, each usable without the rest of the library."""

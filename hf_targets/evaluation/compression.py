@@ -1,4 +1,4 @@
-"""How much text a step brings: steps a text, against another tokenizer, and UTF-8 bytes a step."""
+"""Text compression: steps per text, UTF-8 bytes per step, and sequence length relative to another tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from statistics import fmean
 
 @dataclass(frozen=True)
 class Compression:
-    """What a segmentation of texts into steps makes of them.
+    """How well a segmentation into steps compresses texts.
 
     Attributes:
-        num_texts: Measured.
-        steps_per_text: Mean number of steps of a text: what the paper calls normalized sequence length.
+        num_texts: Number of texts.
+        steps_per_text: Mean number of steps per text; the paper calls it normalized sequence length.
         bytes_per_step: UTF-8 bytes of all texts over steps of all texts.
-        mean_bytes_per_step: Mean over the texts of their own bytes a step, which weighs short texts as much as long.
-        relative_length: Steps over the reference segmentation's; None without a reference.
+        mean_bytes_per_step: Mean over texts of each text's bytes per step; short texts count as much as long ones.
+        relative_length: Number of steps over that of the reference segmentation; None without a reference.
     """
 
     num_texts: int
@@ -27,17 +27,17 @@ class Compression:
 def measure_compression(
     texts: Sequence[str], num_steps: Sequence[int], reference_steps: Sequence[int] | None = None
 ) -> Compression:
-    """Return how well steps compress texts, a phrase or a token being one step.
+    """Return how well steps compress texts; a step is a token or a phrase.
 
     Args:
-        texts: What was generated, without the prefix unless its steps count too.
-        num_steps: Of each text, such as the length of its generated row of tokens and phrases.
-        reference_steps: Of the same texts under the tokenizer to compare with.
+        texts: The generated texts; include the prefix only if `num_steps` counts its steps.
+        num_steps: Number of steps of each text, such as the length of its generated row of tokens and phrases.
+        reference_steps: Number of steps of each text under the tokenizer to compare with.
     Raises:
-        ValueError: If counts do not go with texts, there is no text, or one has text but no step.
-    Source: Liu et al. (dynamic vocabulary), tables 3 and 15. The products of its columns, bytes a text, differ by 3%
-        between rows said to be of the same texts, which bytes summed before they are divided cannot.
-    Related: `normalized_sequence_length` is Dagan et al.'s ratio.
+        ValueError: If the counts do not match the texts, there is no text, or a text has bytes but no step.
+    Source: Liu et al. (dynamic vocabulary), tables 3 and 15. The product of its two columns is bytes per text. It
+        differs by 3% between rows for the same texts, which cannot happen if bytes are summed before the division.
+    Related: `normalized_sequence_length` is the ratio of Dagan et al.
 
     >>> measure_compression(["to be or not"], [3], [4])
     Compression(num_texts=1, steps_per_text=3.0, bytes_per_step=4.0, mean_bytes_per_step=4.0, relative_length=0.75)
@@ -49,9 +49,11 @@ def measure_compression(
     pairs = [(size, steps) for size, steps in zip(sizes, num_steps, strict=True) if size or steps]
     for index, (size, steps) in enumerate(zip(sizes, num_steps, strict=True)):
         if size and not steps:
-            raise ValueError(f"text {index} has {size} bytes, which no step brought; count its steps")
+            raise ValueError(
+                f"a text that is not empty must have a step, text {index} has {size} bytes and 0 steps; count its steps"
+            )
     if not pairs:
-        raise ValueError(f"at least one text must have a step, got {len(texts)} texts without")
+        raise ValueError(f"at least one text must have a step, got {len(texts)} texts without steps; generate more")
     return Compression(
         num_texts=len(texts),
         steps_per_text=fmean(num_steps),
@@ -62,15 +64,15 @@ def measure_compression(
 
 
 def normalized_sequence_length(num_steps: Sequence[int], reference_steps: Sequence[int]) -> float:
-    """Return the summed length of texts in one segmentation over that in another: below 1 is shorter.
+    """Return the total length of texts in one segmentation over that in another; below 1, the first is shorter.
 
     Args:
-        num_steps: Of each text.
-        reference_steps: Of the same texts under the reference tokenizer.
+        num_steps: Number of steps of each text.
+        reference_steps: Number of steps of each text under the reference tokenizer.
     Raises:
-        ValueError: If the texts are not the same in number, or have no step in either.
-    Source: Dagan et al. 2024, normalized sequence length of a tokenizer against a reference: both lengths summed over
-        all examples before they are divided. The dynamic vocabulary paper gives this name to the plain mean length.
+        ValueError: If the two lists differ in length, or one of them has no step.
+    Source: Dagan et al. 2024, normalized sequence length of a tokenizer against a reference, which sums both lengths
+        over all examples before the division. The dynamic vocabulary paper uses this name for the mean length.
 
     >>> normalized_sequence_length([3, 1], [4, 4])
     0.5
@@ -78,12 +80,15 @@ def normalized_sequence_length(num_steps: Sequence[int], reference_steps: Sequen
     _check_counts(num_steps, len(reference_steps))
     _check_counts(reference_steps, len(num_steps))
     if sum(reference_steps) == 0 or sum(num_steps) == 0:
-        raise ValueError("a ratio of lengths takes texts with at least one step in both segmentations, got none")
+        raise ValueError(
+            "texts must have at least one step in both segmentations, got "
+            f"{sum(num_steps)} and {sum(reference_steps)}; give texts that are not empty"
+        )
     return sum(num_steps) / sum(reference_steps)
 
 
 def _check_counts(num_steps: Sequence[int], num_texts: int) -> None:
     if len(num_steps) != num_texts:
-        raise ValueError(f"each text has one number of steps, got {len(num_steps)} numbers for {num_texts} texts")
+        raise ValueError(f"each text needs one number of steps, got {len(num_steps)} numbers for {num_texts} texts")
     if any(steps < 0 for steps in num_steps):
-        raise ValueError(f"a number of steps cannot be below 0, got {min(num_steps)}")
+        raise ValueError(f"a number of steps must be 0 or more, got {min(num_steps)}")

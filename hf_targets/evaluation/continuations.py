@@ -1,4 +1,4 @@
-"""Prefixes continued by a model, with phrases or without, and what the continuations are worth: the paper's table 1."""
+"""Prefixes continued by a model, with phrases or without, and measures of the continuations: the paper's table 1."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ Expand = Callable[[int], list[int]]
 
 @dataclass(frozen=True)
 class Prefix:
-    """The beginning of a text, and how it goes on: static tokens."""
+    """The beginning of a text and its true continuation, as static tokens."""
 
     tokens: list[int]
     reference: list[int]
@@ -47,19 +47,19 @@ def take_prefixes(
     new_tokens: int = 128,
     begin: PrefixBegin = "rows",
 ) -> list[Prefix]:
-    """Return prefixes and their references from a text, spread evenly over it, none overlapping another.
+    """Return prefixes and their references from a text, spread evenly over it and without overlap.
 
     Args:
-        rows: Token ids whose rows follow each other, a paragraph or a sentence each.
-        num_prefixes: How many, 1 or more.
-        prefix_tokens: Tokens of a prefix.
-        new_tokens: Tokens that follow it, of the rows behind it too.
-        begin: `"rows"`: a prefix is the first tokens of a row that has so many, hence no heading, and begins
-            with a sentence where rows do. `"anywhere"`: most prefixes begin inside a sentence.
+        rows: Token ids of a text, in order; each row is a paragraph or a sentence.
+        num_prefixes: Number of prefixes, 1 or more.
+        prefix_tokens: Length of a prefix in tokens.
+        new_tokens: Length of a reference in tokens; it may continue into the next rows.
+        begin: `"rows"`: a prefix is the beginning of a row with at least `prefix_tokens` tokens, so headings are
+            left out, and it begins a sentence if rows do. `"anywhere"`: most prefixes begin inside a sentence.
     Raises:
-        ValueError: If `begin` is unknown, or the text is too short for so many.
-    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the first 32 tokens of each test sample in,
-        128 out. It does not say what a sample is.
+        ValueError: If `begin` is unknown, or the text is too short for that many prefixes.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the model reads the first 32 tokens of each
+        test sample and writes 128. The paper does not define a sample.
 
     >>> take_prefixes([[1], [2, 3, 4], [5, 6]], 2, prefix_tokens=2, new_tokens=0)
     [Prefix(tokens=[2, 3], reference=[]), Prefix(tokens=[5, 6], reference=[])]
@@ -84,8 +84,8 @@ def take_prefixes(
     if not 1 <= num_prefixes <= len(starts):
         way_out = "" if begin == "anywhere" else ', or take them from anywhere in the text with begin="anywhere"'
         raise ValueError(
-            f"{num_prefixes} prefixes of {prefix_tokens} tokens with {new_tokens} behind them are more than the "
-            f"{len(starts)} of a text of {len(ids)} tokens; ask for 1 to {len(starts)}{way_out}"
+            f"a text of {len(ids)} tokens has at most {len(starts)} prefixes of {prefix_tokens} tokens with "
+            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for 1 to {len(starts)}{way_out}"
         )
     if begin == "anywhere":
         starts = [len(ids) // num_prefixes * number for number in range(num_prefixes)]
@@ -99,14 +99,14 @@ Prepare = Callable[[Sequence[Prefix], int], tuple[dict[str, Any], Sequence[Expan
 
 @dataclass(frozen=True)
 class Continuations:
-    """What a model wrote after the prefixes.
+    """The continuations that a model generated, one for each prefix.
 
     Attributes:
-        tokens: Static tokens of each, phrases expanded, cut to the number asked for.
-        num_steps: Steps of each; the step that goes beyond the number counts.
-        num_phrases: How many of the steps of each were phrases.
-        seconds: Of `generate` for each text, reading the prefix included; rows of a batch share its time.
-        phrase_seconds: Of making and embedding the vocabulary of each text, which may be done before.
+        tokens: Static tokens of each continuation, phrases expanded, cut to `new_tokens`.
+        num_steps: Steps of each continuation, the step that exceeds `new_tokens` included.
+        num_phrases: Number of steps of each continuation that were phrases.
+        seconds: Time of `generate` for each text, prefix included; the rows of a batch share its time equally.
+        phrase_seconds: Time to make and embed the phrase vocabulary of each text, which can be done in advance.
     """
 
     tokens: list[list[int]]
@@ -126,13 +126,14 @@ def continue_prefixes(
     batch_size: int = 8,
     **arguments: Any,
 ) -> Continuations:
-    """Continue prefixes of one length with `new_tokens` static tokens each.
+    """Continue prefixes of equal length with `new_tokens` static tokens each.
 
     Args:
-        prepare: Called with the prefixes of each batch; returns what `generate` is given for them, and for each row a
-            function that gives the static tokens of the id of a step. None: each step is a static token.
-        batch_size: Prefixes in a call of `generate`.
-        arguments: Passed to `generate`. The end token does not end a text: all have one length.
+        prepare: Called with the prefixes of each batch and `new_tokens`. It returns arguments of `generate` for the
+            batch, and for each row a function from the id of a step to its static tokens. None: each step is a static
+            token.
+        batch_size: Number of prefixes in a call of `generate`.
+        arguments: Passed to `generate`. By default the end token does not end a text, so all have one length.
     """
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
@@ -147,7 +148,7 @@ def continue_prefixes(
             output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
             end = settled_time(ids.device)
             for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
-                expand = _as_it_is if expansions is None else expansions[number]
+                expand = _static_token if expansions is None else expansions[number]
                 tokens, steps = _cut(row, expand, new_tokens)
                 results.tokens.append(tokens)
                 results.num_steps.append(steps)
@@ -158,12 +159,12 @@ def continue_prefixes(
     return results
 
 
-def _as_it_is(id_: int) -> list[int]:
+def _static_token(id_: int) -> list[int]:
     return [id_]
 
 
 def _cut(row: list[int], expand: Expand, new_tokens: int) -> tuple[list[int], int]:
-    """Return the first `new_tokens` static tokens of a row, and how many steps they took."""
+    """Return the first `new_tokens` static tokens of a row, and the number of steps for them."""
     tokens: list[int] = []
     for number, id_ in enumerate(row):
         if len(tokens) >= new_tokens:
@@ -184,15 +185,15 @@ def measure_continuations(
 ) -> dict[str, float]:
     """Return the columns of tables 1 and 3, by name.
 
-    Repetition and Diversity (in percent) are of the static tokens of the continuations. MAUVE (in percent, scaling 2)
-    compares prefixes with continuations to prefixes with references. `generated_ppl` is of the generated text, low for
-    text that repeats itself. NSL is the steps a text.
+    Repetition and diversity (in percent) count the static tokens of the continuations. MAUVE (in percent, scaling 2)
+    compares prefixes with continuations to prefixes with references. `generated_ppl` is the perplexity of the
+    continuations under the judge; repetitive text has a low one. NSL is the number of steps per text.
 
     Args:
-        judge: Whose perplexity it is; None leaves the column out.
-        judge_tokenizer: The judge's, if it has other tokens than the texts.
-        feature_model: Whose features MAUVE clusters, a model or a name; None leaves the column out.
-        feature_tokenizer: Of a feature model that is given.
+        judge: The model that gives `generated_ppl`; None: without this column.
+        judge_tokenizer: The judge's tokenizer, if it differs from that of the texts.
+        feature_model: The model, or its name, whose features MAUVE clusters; None: without this column.
+        feature_tokenizer: The tokenizer of a feature model that is not given by name.
     """
     texts = [tokenizer.decode(tokens) for tokens in continuations.tokens]
     repetition = measure_repetition(continuations.tokens)
@@ -200,10 +201,10 @@ def measure_continuations(
     columns: dict[str, float] = {}
     if feature_model is not None:
         pairs = zip(prefixes, continuations.tokens, strict=True)
-        ours = [tokenizer.decode(prefix.tokens + tokens) for prefix, tokens in pairs]
-        theirs = [tokenizer.decode(prefix.tokens + prefix.reference) for prefix in prefixes]
+        generated = [tokenizer.decode(prefix.tokens + tokens) for prefix, tokens in pairs]
+        references = [tokenizer.decode(prefix.tokens + prefix.reference) for prefix in prefixes]
         given: Any = {"feature_model": feature_model, "tokenizer": feature_tokenizer}
-        columns["mauve"] = 100 * mauve_score(ours, theirs, **given).score  # pyright: ignore[reportArgumentType]
+        columns["mauve"] = 100 * mauve_score(generated, references, **given).score  # pyright: ignore[reportArgumentType]
     columns |= {
         "rep_2": repetition.rep_2,
         "rep_3": repetition.rep_3,
@@ -230,10 +231,10 @@ def measure_continuations(
 
 
 def format_columns(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Return measured columns as a Markdown table, a row a model: means over seeds, with their standard errors.
+    """Return measured columns as a Markdown table with a row per model: means over seeds, with their standard errors.
 
     Args:
-        rows: By model, the columns of each seed, by name.
+        rows: For each model, by name, the columns of each seed.
 
     >>> print(format_columns({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0, "mauve": 1.0}]}))
     | model | nsl, steps | mauve, % |
@@ -245,9 +246,9 @@ def format_columns(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 
 
 def format_column_differences(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Return how far each model's columns are from the first's, as a Markdown table.
+    """Return the difference of each model's columns from the first model's, as a Markdown table.
 
-    A difference below two standard errors is called none (`maths.statistics.format_difference`).
+    A difference below two standard errors is printed as none (`maths.statistics.format_difference`).
 
     >>> print(format_column_differences({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0}, {"nsl": 3.0}]}))
     | model | nsl, steps |
@@ -263,8 +264,8 @@ def _mean(seeds: Sequence[Mapping[str, float]], name: str) -> str:
 
 
 def _difference(seeds: Sequence[Mapping[str, float]], reference: Sequence[Mapping[str, float]], name: str) -> str:
-    ours, theirs = ([columns[name] for columns in rows if name in columns] for rows in (seeds, reference))
-    return format_difference(ours, theirs) if ours and theirs else ""
+    values, reference_values = ([columns[name] for columns in rows if name in columns] for rows in (seeds, reference))
+    return format_difference(values, reference_values) if values and reference_values else ""
 
 
 def _table(rows: Mapping[str, Sequence[Mapping[str, float]]], cell_of: Mapping[str, Callable[[str], str]]) -> str:

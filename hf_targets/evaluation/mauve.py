@@ -1,7 +1,7 @@
-"""MAUVE: how close generated texts are to human ones, as distributions over clusters of a language model's features.
+"""MAUVE: how close generated texts are to human texts, as distributions over clusters of a language model's features.
 
-The measure itself is mauve-text, a program under the GNU General Public License: an optional extra that is imported
-when a score is asked for, and no part of this library.
+The package mauve-text computes the measure. It is under the GNU General Public License, so it is an optional extra and
+no part of this library; it is imported only to compute a score.
 """
 
 import logging
@@ -22,7 +22,7 @@ from hf_targets.positions import max_positions
 from hf_targets.progress import progress
 
 GIVEN = "given features"
-"""What stands for the name of the feature model where features were given."""
+"""The name of the feature model if the caller gave features."""
 
 TEXTS_PER_BUCKET = 10
 FEW_TEXTS = 1000
@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Mauve:
-    """A MAUVE score with all that it depends on: scores are comparable only where everything below `scores` is equal.
+    """MAUVE scores and their settings. Compare scores only if all settings, from `seeds` on, are equal.
 
     Attributes:
-        scores: For each seed of the clustering, in [0, 1]; the papers print them times 100.
-        smoothed_scores: The same with smoothed histograms (mauve*), less optimistic about rare clusters.
-        frontier_integrals: For each seed, in [0, 1], lower is closer; it knows no scaling.
-        seeds: Of the clustering.
-        scaling: The constant c of the divergence curve: a larger one gives lower scores.
-        num_buckets: Clusters.
-        num_texts: On each side.
-        feature_model: Name of the model that gave the features, or `GIVEN`.
-        max_length: Tokens of a text that the features have seen at most; None for given features.
+        scores: One for each seed of the clustering, in [0, 1]; the papers print them times 100.
+        smoothed_scores: The same with smoothed histograms (mauve*), which are less optimistic about rare clusters.
+        frontier_integrals: One for each seed, in [0, 1]; lower is closer. They do not depend on `scaling`.
+        seeds: Seeds of the clustering.
+        scaling: The constant c of the divergence curve; a larger c gives lower scores.
+        num_buckets: Number of clusters.
+        num_texts: Number of generated texts, and of references.
+        feature_model: Name of the model that computed the features, or `GIVEN`.
+        max_length: The features depend on at most this number of tokens of a text; None for given features.
     """
 
     scores: tuple[float, ...]
@@ -63,7 +63,7 @@ class Mauve:
 
     @property
     def deviation(self) -> float:
-        """Return the standard deviation between seeds: of the clustering alone, not of the texts."""
+        """Return the standard deviation over seeds. It shows the effect of the clustering, not that of the texts."""
         return pstdev(self.scores)
 
 
@@ -84,20 +84,21 @@ def mauve_score(
     """Return the MAUVE score of generated texts against references.
 
     Args:
-        texts: Generated, with their prefixes; None where features are given.
-        references: As many human texts with the same prefixes, best cut to the lengths of the generated ones.
-        features: Arrays (texts, width) of the texts and the references, in place of a feature model's.
-        feature_model: A model or its name; whatever has hidden states, GPT-2 large in the papers.
-        tokenizer: Of a given model; by default the one that goes with the model's name.
+        texts: Generated texts with their prefixes; None if features are given.
+        references: As many human texts with the same prefixes, best cut to the lengths of the generated texts.
+        features: Two arrays (texts, width), for the texts and the references; they replace a feature model.
+        feature_model: A model with hidden states, or its name; GPT-2 large in the papers.
+        tokenizer: The tokenizer of the feature model; None: loaded by the model's name.
         scaling: The constant c: 2 in Liu et al. (dynamic vocabulary) and Lan et al. 2023, 5 in mauve-text.
-        seeds: Of the clustering; more than one tells how much the score owes to it.
-        num_buckets: Clusters, by default a tenth of the number of texts.
+        seeds: Seeds of the clustering; several show how much the score depends on it.
+        num_buckets: Number of clusters; "auto": a tenth of the number of texts.
         max_length: As in `text_features`; 512 in Lan et al. 2023.
-        batch_size, device: As in `text_features`; the device is for a model given by name.
+        batch_size: As in `text_features`.
+        device: Device of a feature model that is given by name.
     Raises:
-        ImportError: If mauve-text is not installed: the extra `eval`.
-        ValueError: If texts and references differ in number or are too few for two buckets (20, or as many as
-            `num_buckets`), features are no two finite matrices of one width, or there is no seed.
+        ImportError: If mauve-text is not installed (extra `eval`).
+        ValueError: If texts and references differ in number, there are too few of them (below `num_buckets`, or below
+            20 for "auto"), features are not two finite matrices of one width, or there is no seed.
     Source: Pillutla et al. 2021 and 2023; Liu et al., appendix C.
     """
     if features is None and (texts is None or references is None):
@@ -105,12 +106,12 @@ def mauve_score(
     counts = {len(side) for side in (texts, references, *(features or ())) if side is not None}
     if len(counts) > 1:
         raise ValueError(
-            f"MAUVE compares as many texts as references, got counts of {sorted(counts)}; drop the texts without a "
-            f"partner, since both the score and its buckets depend on the counts"
+            f"MAUVE needs as many texts as references, as its score depends on both counts, got counts of "
+            f"{sorted(counts)}; drop the texts without a reference"
         )
     num_texts = counts.pop()
     _check_settings(num_texts, num_buckets, scaling, seeds)
-    compute = require("mauve", extra="eval").compute_mauve  # before features are made, which takes long
+    compute = require("mauve", extra="eval").compute_mauve  # fails before the slow computation of features
     name = GIVEN
     if features is None:
         model, tokenizer = _load(feature_model, tokenizer, device)
@@ -121,11 +122,11 @@ def mauve_score(
         ]
     else:
         sides, max_length = list(features), None
-    ours, theirs = _matrices(sides)
+    generated, human = _matrices(sides)
     results = [
-        compute(  # the order of the papers' own program; the clustering, and so the score, depends on it a little
-            p_features=theirs,
-            q_features=ours,
+        compute(  # in the order of the papers' program, on which the clustering and so the score depend a little
+            p_features=human,
+            q_features=generated,
             mauve_scaling_factor=scaling,
             num_buckets=num_buckets,
             seed=seed,
@@ -158,12 +159,13 @@ def text_features(
     """Return the last hidden state of the last token of each text, (texts, width) in float32.
 
     Args:
-        model: Any backbone, or model with a head; its device is used, and its dropout is off meanwhile.
-        tokenizer: Called with its special tokens; padding is ours, so it needs no padding token.
-        max_length: Tokens of a text at most, those behind are cut off; by default 1024, or the model's positions.
-        batch_size: Texts in a forward pass, of similar lengths.
+        model: Any backbone, or a model with a head. It runs on its own device; its dropout is off meanwhile.
+        tokenizer: Adds its special tokens. It needs no padding token.
+        max_length: Texts are cut after this number of tokens; None: 1024, or the model's positions if they are fewer.
+        batch_size: Texts in one forward pass; texts of similar lengths share a pass.
     Raises:
-        ValueError: If a text has no token, or `max_length` is above the model's positions or below 1.
+        ValueError: If `texts` is a string or empty, a text has no token, `max_length` is above the model's positions or
+            below 1, or `batch_size` is below 1.
     """
     max_length = _longest(model, max_length)
     if isinstance(texts, str) or not texts or batch_size < 1:
@@ -202,13 +204,13 @@ def _load(
         return AutoModel.from_pretrained(model).to(device), tokenizer or AutoTokenizer.from_pretrained(model)
     if tokenizer is None:
         if not model.name_or_path:
-            raise ValueError("a feature model without a name needs its tokenizer; give tokenizer=")
+            raise ValueError("a feature model without name_or_path needs its tokenizer; give tokenizer=")
         tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
     return model, cast(PreTrainedTokenizerBase, tokenizer)
 
 
 def _longest(model: PreTrainedModel, max_length: int | None) -> int:
-    positions = max_positions(model.config)  # not every model has a last position
+    positions = max_positions(model.config)  # None for models without a last position
     if max_length is None:
         return 1024 if positions is None else min(1024, positions)
     if max_length < 1 or (positions is not None and max_length > positions):
@@ -222,21 +224,21 @@ def _check_settings(num_texts: int, num_buckets: int | str, scaling: float, seed
     needed = 2 * TEXTS_PER_BUCKET if isinstance(num_buckets, str) else num_buckets
     if num_texts < needed:
         raise ValueError(
-            f"MAUVE needs at least {needed} texts for num_buckets={num_buckets!r}, and some {FEW_TEXTS} to mean "
-            f"anything, got {num_texts}; generate more"
+            f"MAUVE needs at least {needed} texts for num_buckets={num_buckets!r}, and about {FEW_TEXTS} for a "
+            f"meaningful score, got {num_texts}; generate more"
         )
     if scaling <= 0 or not seeds:
-        raise ValueError(f"scaling must be above 0 and seeds at least one, got {scaling} and {list(seeds)}")
+        raise ValueError(f"scaling must be above 0, with at least one seed, got {scaling} and seeds {list(seeds)}")
     if num_texts < FEW_TEXTS:
-        logger.warning("MAUVE of %d texts is noisy and too high; %d or more are advised", num_texts, FEW_TEXTS)
+        logger.warning("MAUVE of %d texts is noisy and too high; use %d texts or more", num_texts, FEW_TEXTS)
 
 
 def _matrices(features: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    ours, theirs = (np.asarray(side, dtype=np.float32) for side in features)
-    if ours.ndim != 2 or theirs.ndim != 2 or ours.shape[1] != theirs.shape[1]:
+    generated, human = (np.asarray(side, dtype=np.float32) for side in features)
+    if generated.ndim != 2 or human.ndim != 2 or generated.shape[1] != human.shape[1]:
         raise ValueError(
-            f"features must be two matrices (texts, width) of one width, got shapes {ours.shape} and {theirs.shape}"
+            f"features must be two matrices (texts, width) of one width, got shapes {generated.shape} and {human.shape}"
         )
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+    if not (np.isfinite(generated).all() and np.isfinite(human).all()):
         raise ValueError("features must be finite, got nan or inf; try the feature model in float32")
-    return ours, theirs
+    return generated, human

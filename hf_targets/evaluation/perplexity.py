@@ -1,8 +1,8 @@
 """Two perplexities that must not be confused: of held-out text, and of text that a model has generated.
 
-`perplexity_of_blocks` is the honest one: a model's perplexity on a test text. `perplexity_of_generated_texts` is the
-column "PPL" of papers on generation: how probable what one model wrote is under another. It is lowest for a text that
-repeats itself, so it never comes without a measure of variety.
+`perplexity_of_blocks` measures a model on a test text. `perplexity_of_generated_texts` is the column "PPL" of papers on
+generation: the perplexity of text from one model under another model, the judge. It is lowest for text that repeats
+itself, so the result also contains measures of variety.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,17 +26,17 @@ from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.positions import max_positions
 from hf_targets.progress import progress
 
-_DISTINCT_ORDERS = (4, 3, 2, 1)  # the first for which a text is long enough
+_DISTINCT_ORDERS = (4, 3, 2, 1)  # the first order that some text has enough tokens for
 
 
 @dataclass(frozen=True)
 class BlockPerplexity:
-    """What a causal language model makes of a test text.
+    """The perplexity of a test text under a causal language model.
 
     Attributes:
         nll: Summed negative log-likelihood of all targets, in nats.
-        num_tokens: Targets.
-        num_words: Words they make, as `data.blocks.pack_blocks` counts them; None where the blocks do not say.
+        num_tokens: Number of targets.
+        num_words: Number of words, as `data.blocks.pack_blocks` counts them; None if a block has no `num_words`.
     """
 
     nll: float
@@ -45,29 +45,29 @@ class BlockPerplexity:
 
     @property
     def per_token(self) -> float:
-        """Return exp(nll / tokens): to compare models with the same tokenizer."""
+        """Return exp(nll / tokens). Use it to compare models with the same tokenizer."""
         return perplexity(self.nll / self.num_tokens)
 
     @property
     def per_word(self) -> float | None:
-        """Return exp(nll / words), whatever the tokenizer; None where words are not counted."""
+        """Return exp(nll / words), comparable between tokenizers; None if words are not counted."""
         return perplexity(self.nll / self.num_words) if self.num_words else None
 
 
 @dataclass(frozen=True)
 class GeneratedTextPerplexity:
-    """How probable generated texts are under a model, with how varied they are: low values go with repetition.
+    """The perplexity of generated texts under a judge, with their variety: repetitive texts have a low perplexity.
 
     Attributes:
-        nll: Summed negative log-likelihood of the generated tokens, in nats.
-        num_tokens: Of them.
-        per_text: Each text's own perplexity.
-        entropy: Of the frequencies of the generated tokens in all texts together, in nats: low where they are few.
-        mean_entropy_of_texts: Mean of the entropies of each text's own generated tokens, in nats: what papers on
-            diffusion models report beside such a perplexity. It is at most the logarithm of a text's length, so that
-            only texts of one length compare.
-        distinct_order: n of the n-grams that `distinct` counts, 4 unless no text has as many tokens.
-        distinct: Distinct n-grams over n-grams of all generated tokens.
+        nll: Summed negative log-likelihood of the scored tokens, in nats.
+        num_tokens: Number of scored tokens: generated tokens, but not the first token of a text.
+        per_text: The perplexity of each text.
+        entropy: Entropy of the frequencies of generated tokens in all texts together, in nats; low for few tokens.
+        mean_entropy_of_texts: Mean over texts of the entropy of the text's generated tokens, in nats. Papers on
+            diffusion models report it together with such a perplexity. It is at most the logarithm of the text's
+            length, so compare only texts of one length.
+        distinct_order: n of the n-grams that `distinct` counts: 4, or fewer if no text has 4 tokens.
+        distinct: Number of distinct n-grams over number of n-grams, in all texts together.
     """
 
     nll: float
@@ -85,26 +85,26 @@ class GeneratedTextPerplexity:
 
     @property
     def mean_over_texts(self) -> float:
-        """Return the mean of the texts' own perplexities, which a few improbable texts dominate."""
+        """Return the mean of the perplexities of the texts, which a few improbable texts dominate."""
         return fmean(self.per_text)
 
 
 def perplexity_of_blocks(
     model: PreTrainedModel, blocks: Iterable[Mapping[str, Any]], *, batch_size: int = 8
 ) -> BlockPerplexity:
-    """Return the perplexity of a causal language model on a test text: honest, as training does not see the text.
+    """Return the perplexity of a causal language model on a test text, which must not be in its training data.
 
-    Each label but those of -100 and the first of a block is a target once, predicted from the block's tokens before it.
-    Padding, at either end, changes nothing.
+    Each label is a target once, except -100 and the first label of a block. The model predicts it from the tokens
+    before it in the block. Padding at both ends changes nothing.
 
     Args:
-        model: Any causal language model, whose dropout is off meanwhile.
-        blocks: Rows with `input_ids`, and maybe `attention_mask`, `labels` and `num_words`, as from
-            `data.blocks.pack_blocks`, whose blocks make every token of a text but the first a target exactly once.
+        model: Any causal language model; its dropout is off meanwhile.
+        blocks: Rows with `input_ids`, and optionally `attention_mask`, `labels` and `num_words`. The blocks of
+            `data.blocks.pack_blocks` make every token of a text, except the first, a target exactly once.
         batch_size: Blocks in one forward pass.
     Raises:
         ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more tokens
-            than the model has positions, or some blocks have `num_words` and others lack it.
+            than the model has positions, if some blocks have `num_words` and others lack it, or `batch_size` is below 1.
     """
     rows, words = [], []
     for index, block in enumerate(blocks):
@@ -113,7 +113,10 @@ def perplexity_of_blocks(
     num_words = sum_of_words(words)
     nlls = torch.cat([torch.zeros(0), *_negative_log_likelihoods(model, rows, batch_size)])
     if not len(nlls):
-        raise ValueError(f"a perplexity needs a target, and {len(rows)} blocks have none but -100 or a first token")
+        raise ValueError(
+            f"a perplexity needs a target, and {len(rows)} blocks have none: all labels are -100 or the first of their "
+            "block; give longer blocks"
+        )
     return BlockPerplexity(nlls.sum().item(), len(nlls), num_words)
 
 
@@ -125,33 +128,39 @@ def perplexity_of_generated_texts(
     prefix_lengths: int | Sequence[int] = 0,
     batch_size: int = 8,
 ) -> GeneratedTextPerplexity:
-    """Return how probable generated texts are under a model: no measure of a model's quality, low for repetition.
+    """Return the perplexity of generated texts under a judge. A low value may mean repetition, not a good generator.
 
-    The tokens after the prefix are the targets, once each, given all before them; a text's very first token never is.
+    Each token after the prefix is a target once, predicted from all tokens before it. The first token of a text is
+    never a target.
 
     Args:
-        model: The judge: any causal language model, the same for all texts that are compared.
+        model: The judge: any causal language model. Use the same for all texts that you compare.
         texts: Prefix and continuation together, as the judge's token ids without padding, or as strings.
-        tokenizer: The judge's, for strings. It may add its special tokens, which then count as tokens.
-        prefix_lengths: Tokens of the judge in the prefix, of all texts or of each; `num_prefix_tokens` counts them.
+        tokenizer: The judge's tokenizer, required for strings. Special tokens that it adds count as tokens.
+        prefix_lengths: Length of the prefix in tokens of the judge, one for all texts or a list; `num_prefix_tokens`
+            counts them.
         batch_size: Texts in one forward pass.
     Raises:
-        ValueError: If a text has nothing after its prefix, more tokens than the model has positions, or there is none;
-            if strings come without a tokenizer, or lengths do not go with texts.
-    Source: Lan et al. 2023, whose judge is GPT-2 large.  Departs: their program scores prefixes as well, and all texts
-        joined by two line ends and cut into blocks of 1024 tokens, so that a text is read after its neighbours; here
-        each is read alone, and only what was generated counts.
+        ValueError: If there is no text, a text has no token after its prefix or more tokens than the model has
+            positions, strings have no tokenizer, the number of prefix lengths differs from that of texts, or
+            `batch_size` is below 1.
+    Source: Lan et al. 2023, whose judge is GPT-2 large.  Departs: their program also scores prefixes. It joins all
+        texts with two line ends and cuts this into blocks of 1024 tokens, so that a text is read after its neighbours.
+        Here each text is read alone, and only generated tokens count.
     """
     rows_of_ids = _token_ids(texts, tokenizer)
     lengths = [prefix_lengths] * len(rows_of_ids) if isinstance(prefix_lengths, int) else list(prefix_lengths)
     if len(lengths) != len(rows_of_ids) or not rows_of_ids:
-        raise ValueError(f"each text has one prefix, got {len(rows_of_ids)} texts and {len(lengths)} prefix lengths")
+        raise ValueError(
+            f"there must be a text, and one prefix length for each, got {len(rows_of_ids)} texts and {len(lengths)} "
+            "prefix lengths"
+        )
     rows = []
     for index, (ids, length) in enumerate(zip(rows_of_ids, lengths, strict=True)):
         if not 0 <= length < len(ids) or len(ids) < 2:
             raise ValueError(
-                f"a text must have a token after its prefix and one before that, text {index} has {len(ids)} tokens "
-                f"and a prefix of {length}; leave texts that end at once out"
+                f"a text must have a token after its prefix, and two tokens in all, text {index} has {len(ids)} tokens "
+                f"and a prefix of {length}; leave out texts without a continuation"
             )
         rows.append((torch.tensor(ids), torch.tensor([IGNORED] * length + ids[length:])))
     nlls = _negative_log_likelihoods(model, rows, batch_size)
@@ -170,11 +179,12 @@ def perplexity_of_generated_texts(
 
 
 def num_prefix_tokens(texts: Sequence[str], prefixes: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return how many tokens of each text end within its prefix; one that crosses its end counts as generated.
+    """Return how many tokens of each text end within its prefix; a token across the prefix's end counts as generated.
 
     Args:
         texts: Prefix and continuation together.
-        tokenizer: A fast one, called with its special tokens as `perplexity_of_generated_texts` does.
+        prefixes: The prefix of each text.
+        tokenizer: A fast tokenizer; it adds its special tokens, as in `perplexity_of_generated_texts`.
     Raises:
         ValueError: If a text does not begin with its prefix, counts differ, or the tokenizer is a slow one.
     """
@@ -199,29 +209,33 @@ def _token_ids(
     if not strings:
         return [list(map(int, text)) for text in texts]
     if tokenizer is None or len(strings) != len(texts):
-        raise ValueError("texts must all be lists of token ids, or all strings with the model's tokenizer beside them")
+        raise ValueError(
+            "texts must all be lists of token ids, or all strings together with the model's tokenizer; give tokenizer="
+        )
     return list(tokenizer(strings, verbose=False)["input_ids"])
 
 
 def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
-    """Return the tokens and labels of a block without its padding, so that no model needs to know of any.
+    """Return the tokens and labels of a block without its padding.
 
     Args:
-        block: With `input_ids`, and maybe `attention_mask` and `labels` (the ids, if left out).
-        index: Of the block among all, for the errors.
+        block: A row with `input_ids`, and optionally `attention_mask` and `labels` (default: the ids).
+        index: Index of the block, for errors.
     Raises:
-        ValueError: If the columns have different lengths, or the mask a hole.
+        ValueError: If the columns have different lengths, or the mask has a hole.
     """
     ids = torch.as_tensor(block["input_ids"])
     keep = torch.as_tensor(block.get("attention_mask", torch.ones_like(ids))).bool()
     labels = torch.as_tensor(block.get("labels", ids))
     if not ids.shape == keep.shape == labels.shape or ids.dim() != 1:
         raise ValueError(
-            f"input_ids, attention_mask and labels must be lists of one length, block {index} has "
+            f"input_ids, attention_mask and labels must be lists of equal length, block {index} has shapes "
             f"{[list(column.shape) for column in (ids, keep, labels)]}"
         )
     if have_holes(keep[None]).any():
-        raise ValueError(f"attention_mask must be 0 at the ends alone, block {index} has a hole in it")
+        raise ValueError(
+            f"attention_mask may be 0 only at the ends, and block {index} has a hole in it; remove these positions"
+        )
     return ids[keep], labels[keep]
 
 
@@ -229,12 +243,12 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
 def _negative_log_likelihoods(
     model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
 ) -> list[Tensor]:
-    """Return for each row the negative log-likelihoods of its targets, in float64, reading long rows first."""
-    positions = max_positions(model.config)  # not every model has a last position
+    """Return the negative log-likelihoods of the targets of each row, in float64; the longest rows run first."""
+    positions = max_positions(model.config)  # None for models without a last position
     for index, (ids, _) in enumerate(rows):
         if positions is not None and len(ids) > positions:
             raise ValueError(
-                f"row {index} has {len(ids)} tokens, and the model {positions} positions; cut it into blocks"
+                f"row {index} has {len(ids)} tokens, and the model has only {positions} positions; cut it into blocks"
             )
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")

@@ -1,4 +1,4 @@
-"""How much texts repeat themselves: rep-2, rep-3, rep-4 and diversity."""
+"""Repetition inside texts: rep-2, rep-3, rep-4 and diversity."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal
 
 ORDERS = (2, 3, 4)
-"""The n of the n-grams that diversity is made of."""
+"""The orders n of the n-grams from which diversity is computed."""
 
 Text = Sequence[Hashable]
 Average = Literal["texts", "corpus"]
@@ -18,7 +18,7 @@ class Repetition:
     """How much texts repeat themselves.
 
     Attributes:
-        rep_2, rep_3, rep_4: Share of the n-grams that repeat an earlier one of the same text, in percent.
+        rep_2, rep_3, rep_4: Share of n-grams that repeat an earlier n-gram of the same text, in percent.
     """
 
     rep_2: float
@@ -27,19 +27,19 @@ class Repetition:
 
     @property
     def diversity(self) -> float:
-        """Return the product of 1 - rep_n / 100 over n = 2, 3, 4, in [0, 1]; the papers print it times 100."""
+        """Return the product of 1 - rep_n / 100 for n = 2, 3, 4, in [0, 1]; the papers print it times 100."""
         return prod(1 - rep / 100 for rep in (self.rep_2, self.rep_3, self.rep_4))
 
 
 def measure_repetition(texts: Sequence[Text], *, average: Average = "texts") -> Repetition:
-    """Return rep-2, rep-3 and rep-4 of texts, and with them their diversity.
+    """Return rep-2, rep-3 and rep-4 of texts, from which diversity follows.
 
-    Rep-n grows with the length of a text, and depends on what a token is: compare models over the same prefixes, at the
-    same number of static tokens, with the same words or tokens (the published numbers count spaCy's words of prefix
-    and continuation, `shorten_to_equal` having cut the continuation).
+    Rep-n grows with the length of a text, and depends on the tokenizer. Compare models on the same prefixes, with the
+    same number of static tokens, counted in the same words or tokens. The published numbers count the words that spaCy
+    finds in prefix and continuation, after the cut of `shorten_to_equal`.
 
     Args:
-        texts: Each a list of words or token ids; a phrase as the words or tokens in it.
+        texts: Each text is a list of words or token ids; give a phrase as the words or tokens in it.
         average: As in `repeated_ngrams`.
     Raises:
         ValueError: As in `repeated_ngrams`.
@@ -51,17 +51,17 @@ def measure_repetition(texts: Sequence[Text], *, average: Average = "texts") -> 
 def repeated_ngrams(texts: Sequence[Text], order: int, *, average: Average = "texts") -> float:
     """Return rep-n, 100 (1 - distinct n-grams / n-grams), of texts, in percent.
 
-    Distinct is meant within a text: an n-gram of another text is no repetition.
+    An n-gram is distinct within its text; the same n-gram in another text is no repetition.
 
     Args:
-        texts: Each a list of words or token ids. One too short for an n-gram counts for nothing.
+        texts: Each text is a list of words or token ids. Texts too short for an n-gram are left out.
         order: n, at least 1.
-        average: `"texts"`, the mean of the texts' rep-n, as in the paper and its predecessor (Lan et al. 2023);
-            `"corpus"`, the counts of all texts before they are divided, as in Su et al. 2022: a long text weighs more.
+        average: `"texts"`: the mean of each text's rep-n, as in the paper and its predecessor (Lan et al. 2023).
+            `"corpus"`: counts are summed over texts before the division, as in Su et al. 2022; long texts weigh more.
     Raises:
-        ValueError: If no text has an n-gram, a text is a string, or `order` is below 1.
-    Departs: Lan et al.'s program gives a text without an n-gram the repetition 100; we leave it out, as it says nothing
-        about repetition. Su et al.'s overlooks the last n-gram of each text; we count it.
+        ValueError: If no text has an n-gram, a text is a string, `order` is below 1, or `average` is unknown.
+    Departs: the program of Lan et al. gives a text without an n-gram the repetition 100; we leave it out, as it shows
+        nothing about repetition. The program of Su et al. ignores the last n-gram of each text; we count it.
     """
     if average not in ("texts", "corpus"):
         raise ValueError(f'average must be "texts" or "corpus", got {average!r}')
@@ -73,12 +73,12 @@ def repeated_ngrams(texts: Sequence[Text], order: int, *, average: Average = "te
 
 
 def distinct_ngrams(texts: Sequence[Text], order: int) -> float:
-    """Return distinct-n, distinct n-grams / n-grams over all texts together, in (0, 1].
+    """Return distinct-n, the number of distinct n-grams over that of all n-grams, in all texts together, in (0, 1].
 
-    Unlike 1 - rep-n / 100, it falls when texts are alike, and when there are more of them.
+    Unlike 1 - rep-n / 100, it is lower if texts resemble each other, and if there are more texts.
 
     Raises:
-        ValueError: As in `repeated_ngrams`.
+        ValueError: If no text has an n-gram, a text is a string, or `order` is below 1.
     Source: Li et al. 2016.
     """
     ngrams = [ngram for of_text in _ngrams_of_texts(texts, order) for ngram in of_text]
@@ -86,17 +86,17 @@ def distinct_ngrams(texts: Sequence[Text], order: int) -> float:
 
 
 def shorten_to_equal(texts: Sequence[Text], others: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return both lists with each pair cut to the shorter of the two, since repetition and MAUVE depend on length.
+    """Return both lists with each pair cut to the length of its shorter text, as repetition and MAUVE depend on length.
 
     Args:
-        texts: Of tokens, without the prefixes.
-        others: What they are compared with: as many, such as the true continuations.
+        texts: Each text is a list of tokens, without its prefix.
+        others: One text for each of `texts` to compare it with, such as the true continuation.
     Raises:
-        ValueError: If there is not one for each.
-    Source: Lan et al. 2023, who cut so before both measures.
+        ValueError: If the lists differ in length.
+    Source: Lan et al. 2023, who cut texts like this before both measures.
     """
     if len(texts) != len(others):
-        raise ValueError(f"each text is cut with its partner, got {len(texts)} texts and {len(others)} partners")
+        raise ValueError(f"each text needs one other text, got {len(texts)} texts and {len(others)} other texts")
     lengths = [min(len(text), len(other)) for text, other in zip(texts, others, strict=True)]
     return (
         [text[:length] for text, length in zip(texts, lengths, strict=True)],
@@ -106,7 +106,7 @@ def shorten_to_equal(texts: Sequence[Text], others: Sequence[Text]) -> tuple[lis
 
 def _ngrams_of_texts(texts: Sequence[Text], order: int) -> list[list[tuple[Hashable, ...]]]:
     if order < 1:
-        raise ValueError(f"an n-gram has at least 1 token, got order={order}")
+        raise ValueError(f"order must be at least 1, for n-grams of 1 token or more, got {order}")
     if isinstance(texts, str) or any(isinstance(text, str) for text in texts):
         raise ValueError("texts must be lists of words or token ids, got a string; split or tokenize it first")
     found = [list(_ngrams(text, order)) for text in texts]

@@ -1,4 +1,4 @@
-"""Clock readings that count the work of an accelerator, which goes on after Python has asked for it."""
+"""Clock readings that wait for the accelerator, which still works after a call from Python has returned."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 def settled_time(device: torch.device) -> float:
-    """Return the seconds of a clock once all that was asked of the device is done; only differences mean something."""
+    """Return the seconds of a clock once the device has finished all its work; only differences have a meaning."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.perf_counter()

@@ -59,10 +59,10 @@ def test_a_text_of_nothing_shortens_the_mean_length_and_no_more():
         (["a"], [1], [1, 2], "1 numbers for 2 texts"),
         (["a"], [-1], None, "got -1"),
         (["a"], [1], [-1], "got -1"),
-        (["a", "bc"], [1, 0], None, "text 1 has 2 bytes, which no step brought"),
+        (["a", "bc"], [1, 0], None, "text 1 has 2 bytes and 0 steps"),
         ([], [], None, "got 0 texts without"),
         ([""], [0], None, "got 1 texts without"),
-        (["a"], [1], [0], "got none"),
+        (["a"], [1], [0], "got 1 and 0"),
         ("a", [1], None, "got one string"),
     ],
 )

@@ -137,7 +137,7 @@ def test_without_mauve_text_its_extra_is_named_before_any_feature_is_made(monkey
         (["a"] * 4, ["a"] * 4, {"num_buckets": 5}, "at least 5 texts for num_buckets=5"),
         (["a"] * 20, ["a"] * 20, {"num_buckets": 1}, "at least 2, got 1"),
         (["a"] * 20, ["a"] * 20, {"scaling": 0.0}, "scaling must be above 0"),
-        (["a"] * 20, ["a"] * 20, {"seeds": ()}, "seeds at least one"),
+        (["a"] * 20, ["a"] * 20, {"seeds": ()}, r"at least one seed, got 2.0 and seeds \[\]"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_loaded(texts, references, arguments, says):

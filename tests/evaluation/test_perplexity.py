@@ -171,8 +171,8 @@ def test_strings_are_judged_by_their_tokens_and_prefixes_by_their_characters():
         ({"input_ids": [1, 2], "labels": [1, -100]}, "1 blocks have none"),
         ({"input_ids": [1, 2], "attention_mask": [0, 0]}, "1 blocks have none"),
         ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "block 0 has a hole"),
-        ({"input_ids": [1, 2], "labels": [1]}, r"block 0 has \[\[2\], \[2\], \[1\]\]"),
-        ({"input_ids": [1] * 65}, "row 0 has 65 tokens, and the model 64 positions"),
+        ({"input_ids": [1, 2], "labels": [1]}, r"block 0 has shapes \[\[2\], \[2\], \[1\]\]"),
+        ({"input_ids": [1] * 65}, "row 0 has 65 tokens, and the model has only 64 positions"),
     ],
 )
 def test_blocks_that_cannot_be_judged_are_refused(block, says):
@@ -188,7 +188,7 @@ def test_blocks_that_cannot_be_judged_are_refused(block, says):
         ([[1, 2]], -1, "prefix of -1"),
         ([[1, 2]], [1, 1], "1 texts and 2 prefix lengths"),
         ([], 0, "0 texts"),
-        (["the cat"], 0, "strings with the model's tokenizer"),
+        (["the cat"], 0, "strings together with the model's tokenizer"),
         ("the cat", 0, "got one string"),
     ],
 )

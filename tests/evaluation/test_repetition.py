@@ -86,7 +86,7 @@ def test_distinct_ngrams_fall_with_likeness_between_texts_and_repetition_does_no
 
 def test_pairs_are_cut_to_the_shorter_one():
     assert shorten_to_equal([[1, 2, 3], [4]], [[5, 6], [7, 8]]) == ([[1, 2], [4]], [[5, 6], [7]])
-    with pytest.raises(ValueError, match="1 texts and 2 partners"):
+    with pytest.raises(ValueError, match="1 texts and 2 other texts"):
         shorten_to_equal([[1]], [[1], [2]])
 
 
@@ -97,7 +97,7 @@ def test_pairs_are_cut_to_the_shorter_one():
         ([], 2, "got 0 texts, the longest of 0"),
         (["a text"], 2, "got a string; split or tokenize"),
         ("a text", 2, "got a string"),
-        ([[1, 2]], 0, "order=0"),
+        ([[1, 2]], 0, "got 0"),
     ],
 )
 def test_texts_that_say_nothing_are_refused(texts, order, says):
