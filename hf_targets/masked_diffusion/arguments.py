@@ -10,17 +10,17 @@ class DiffusionTrainingArguments(AveragedTrainingArguments):
     """Arguments of `DiffusionTrainer`."""
 
     evaluation_draws: int = field(
-        default=1, metadata={"help": "How many times an evaluation masks each row; 2 or more tell its error as well."}
+        default=1, metadata={"help": "How often an evaluation masks each row; 2 or more also give the standard error."}
     )
     test_draws: int = field(
         default=8,
         metadata={
-            "help": "The same for the evaluation of the test split, whose figure is reported: the 95% interval is 2.4 "
-            "standard errors to either side with 8 draws, 12.7 with 2."
+            "help": "How often the evaluation of the test split masks each row. Its result is the one to report: the "
+            "95% interval is 2.4 standard errors to either side with 8 draws, 12.7 with 2."
         },
     )
     evaluation_seed: int = field(
-        default=0, metadata={"help": "Of the times and masks of evaluations, the same in each of them."}
+        default=0, metadata={"help": "Seed of the times and masks in evaluations; all evaluations use the same."}
     )
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class DiffusionTrainingArguments(AveragedTrainingArguments):
             raise ValueError(f"evaluation_seed must be 0 or more, got {self.evaluation_seed}")
         if self.label_smoothing_factor:
             raise ValueError(
-                f"label_smoothing_factor must be 0 for a diffusion model, got {self.label_smoothing_factor}: the loss "
-                "of smoothed labels is no bound on the likelihood of the text"
+                f"label_smoothing_factor must be 0 for a diffusion model, got {self.label_smoothing_factor}: with "
+                "smoothed labels the loss is no bound on the likelihood of the text; leave it out"
             )
         super().__post_init__()

@@ -16,14 +16,14 @@ from hf_targets.masked_diffusion.layers import DitBlock, OutputLayer, TimeEmbedd
 
 @dataclass(frozen=True)
 class BackboneOutput:
-    """What `MdlmBackbone` returns.
+    """The output of `MdlmBackbone`.
 
     Attributes:
-        hidden: (batch, length, d), what the output matrix is applied to.
-        control_points: (batch, N, d), the predicted curve, of each row from its first real token on; None without.
-        curve_probabilities: (batch, K), of the K predicted curves; None with one.
-        hidden_states: What each block has read, and `hidden` last; None if it was not asked for.
-        attentions: Attention weights of each block, (rows, heads, positions, positions); None likewise.
+        hidden: (batch, length, d), the input of the output matrix.
+        control_points: (batch, N, d), the predicted curve, which begins at the row's first token; None without a curve.
+        curve_probabilities: (batch, K), the probabilities of K > 1 predicted curves; None otherwise.
+        hidden_states: The input of each block, then `hidden`; None if not requested.
+        attentions: Attention weights of each block, (rows, heads, positions, positions); None if not requested.
     """
 
     hidden: Tensor
@@ -34,7 +34,7 @@ class BackboneOutput:
 
 
 class _Record:
-    """What the blocks of one pass have read and attended to, so far as it is asked for."""
+    """The inputs and attention weights of all blocks in one pass; only those that are requested."""
 
     def __init__(self, *, hidden_states: bool, attentions: bool) -> None:
         self.hidden_states: list[Tensor] | None = [] if hidden_states else None
@@ -43,7 +43,7 @@ class _Record:
     def output(
         self, hidden: Tensor, points: Tensor | None = None, probabilities: Tensor | None = None
     ) -> BackboneOutput:
-        """Return it with the pass's output."""
+        """Return the output of the pass together with this record."""
         states = None if self.hidden_states is None else (*self.hidden_states, hidden)
         weights = None if self.attentions is None else tuple(self.attentions)
         return BackboneOutput(hidden, points, probabilities, states, weights)
@@ -52,11 +52,11 @@ class _Record:
 class MdlmBackbone(nn.Module):
     """Embedding, blocks and output layer; with a curve, the last blocks run on its control points.
 
-    With `place="input"`, the paper's, embeddings become control points (P = E B^+), all blocks run on these, and the
-    normalised states of the last one become states of tokens again (E = P B), so that logits are W (H B), definition
-    4.1. With `place="hidden"` the first blocks run on tokens, and only the last `num_curve_layers` on control points.
+    With `place="input"`, as in the paper, the embeddings become control points (P = E B^+) and all blocks run on these.
+    The normalised states of the last block then become states of tokens (E = P B), so logits are W (H B), definition
+    4.1. With `place="hidden"` the first blocks run on tokens; only the last `num_curve_layers` run on control points.
 
-    Source: Heo and Choi, "Sentence Curve Language Models", section 4.2; place "hidden" is named there as future work.
+    Source: Heo and Choi, "Sentence Curve Language Models", section 4.2, which calls `place="hidden"` future work.
     """
 
     def __init__(self, config: MdlmConfig) -> None:
@@ -88,14 +88,14 @@ class MdlmBackbone(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> BackboneOutput:
-        """Return what the output matrix is applied to, and the curve.
+        """Return the input of the output matrix, and the curve.
 
         Args:
             input_ids: (batch, length).
-            attention_mask: (batch, length), 0 at padding at the ends; what comes out there has no meaning.
+            attention_mask: (batch, length), 0 at padding, only at the ends; the output there has no meaning.
             sigma: (batch,) or (1,), the total noise.
-            output_hidden_states: Whether to return them.
-            output_attentions: Whether to return them; the attention is then eager.
+            output_hidden_states: Whether to return the inputs of the blocks.
+            output_attentions: Whether to return the attention weights; attention must then be eager.
         """
         record = _Record(hidden_states=output_hidden_states, attentions=output_attentions)
         condition = None if self.sigma_map is None else self.sigma_map(sigma)
@@ -103,7 +103,7 @@ class MdlmBackbone(nn.Module):
             hidden = self._run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask, record)
             return record.output(self.output_layer(hidden, condition))
         length, lengths, back = input_ids.shape[1], None, None
-        if attention_mask is not None:  # a curve begins with the first token: padding goes to the right
+        if attention_mask is not None:  # a curve begins at the first real token, so all padding moves to the right
             positions = torch.arange(length, device=input_ids.device)
             start = (attention_mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
             lengths, back = attention_mask.sum(dim=1), (positions - start) % length

@@ -12,7 +12,7 @@ from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 
 
 class MdlmConfig(NamesItsPackage, PreTrainedConfig):
-    """Configuration of `MdlmForMaskedDiffusion`; the defaults are the published model's of 169,627,218 parameters.
+    """Configuration of `MdlmForMaskedDiffusion`; the defaults are the published model with 169,627,218 parameters.
 
     Raises:
         ValueError: If a field is outside the range that its help text gives.
@@ -32,43 +32,51 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         "attentions",
     ]
 
-    vocab_size: int = field(default=50258, metadata={"help": "Token ids, that of the mask among them."})
-    hidden_size: int = field(default=768, metadata={"help": "d."})
-    num_hidden_layers: int = field(default=12, metadata={"help": "Blocks."})
-    num_attention_heads: int = field(default=12, metadata={"help": "Attention heads of each; they divide hidden_size."})
+    vocab_size: int = field(default=50258, metadata={"help": "Number of token ids, the mask included."})
+    hidden_size: int = field(default=768, metadata={"help": "d, the width of the model."})
+    num_hidden_layers: int = field(default=12, metadata={"help": "Number of blocks."})
+    num_attention_heads: int = field(
+        default=12, metadata={"help": "Attention heads of each block; hidden_size must be a multiple of twice this."}
+    )
     max_position_embeddings: int = field(
-        default=1024, metadata={"help": "Tokens that the model sees at once; `generate` goes on beyond with a stride."}
+        default=1024, metadata={"help": "Longest input in tokens; `generate` writes longer texts with a stride."}
     )
     cond_dim: int = field(default=128, metadata={"help": "Width of the time embedding that modulates the blocks."})
-    mask_token_id: int | None = field(default=None, metadata={"help": "Id of the mask; None: the last one."})
-    dropout: float = field(default=0.1, metadata={"help": "After attention and after the MLP of each block; [0, 1)."})
+    mask_token_id: int | None = field(default=None, metadata={"help": "Id of the mask token; None: the last id."})
+    dropout: float = field(
+        default=0.1, metadata={"help": "Dropout after attention and after the MLP of each block; in [0, 1)."}
+    )
     time_conditioning: bool = field(
         default=False,
-        metadata={"help": "Whether blocks see the time; False: they see sigma = 0, a constant modulation."},
+        metadata={"help": "Whether the time modulates the blocks; False: sigma = 0, so modulation is constant."},
     )
     noise_schedule: ScheduleName = field(
         default="log_linear", metadata={"help": f"How fast tokens are masked: {', '.join(get_args(ScheduleName))}."}
     )
     sigma_min: float | None = field(
-        default=None, metadata={"help": "Total noise at time 0, of a linear or geometric schedule; None: its default."}
+        default=None, metadata={"help": "Total noise at time 0 of a linear or geometric schedule; None: its default."}
     )
     sigma_max: float | None = field(
-        default=None, metadata={"help": "Total noise at time 1, of a linear or geometric schedule; None: its default."}
+        default=None, metadata={"help": "Total noise at time 1 of a linear or geometric schedule; None: its default."}
     )
     num_diffusion_steps: int | None = field(
-        default=None, metadata={"help": "T of the discrete-time bound; None: continuous time."}
+        default=None, metadata={"help": "T, the number of steps of the discrete-time bound; None: continuous time."}
     )
     folded: bool = field(
-        default=False, metadata={"help": "Whether the constant modulation is inside its neighbours' weights."}
+        default=False, metadata={"help": "Whether the constant modulation is folded into the neighbouring weights."}
     )
     curve: dict | CurveConfig | None = field(
-        default=None, metadata={"help": "The sentence curve that is predicted; None: plain MDLM."}
+        default=None, metadata={"help": "The sentence curve that the model predicts; None: plain MDLM."}
     )
-    bos_token_id: int | None = field(default=None, metadata={"help": "First token of a text, if it has one."})
-    eos_token_id: int | None = field(default=None, metadata={"help": "Last token of a text, if it has one."})
-    pad_token_id: int | None = field(default=None, metadata={"help": "Padding, if there is any."})
-    tie_word_embeddings: bool = field(default=False, metadata={"help": "The published model does not."})
-    use_cache: bool = field(default=False, metadata={"help": "False, as programs may set it: there is no cache."})
+    bos_token_id: int | None = field(default=None, metadata={"help": "Id of a text's begin token, if any."})
+    eos_token_id: int | None = field(default=None, metadata={"help": "Id of a text's end token, if any."})
+    pad_token_id: int | None = field(default=None, metadata={"help": "Id of the padding token, if any."})
+    tie_word_embeddings: bool = field(
+        default=False, metadata={"help": "Must be False: the model does not tie them, nor does the published one."}
+    )
+    use_cache: bool = field(
+        default=False, metadata={"help": "Must be False: masked diffusion has no cache. Programs may set it."}
+    )
 
     def __post_init__(self, **kwargs: Any) -> None:
         if "hidden_dim" in kwargs and "n_blocks" in kwargs:
@@ -82,34 +90,42 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         if not 0 <= self.mask_token_id < self.vocab_size:
             raise ValueError(
                 f"mask_token_id must be in [0, {self.vocab_size - 1}] with vocab_size={self.vocab_size}, got "
-                f"{self.mask_token_id}; a tokenizer's mask token counts in vocab_size"
+                f"{self.mask_token_id}; vocab_size must count the tokenizer's mask token too"
             )
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "cond_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError(
-                f"hidden_size must be a multiple of 2 x num_attention_heads, as rotary positions turn pairs, got "
+                f"hidden_size must be a multiple of 2 x num_attention_heads, as rotary positions rotate pairs, got "
                 f"{self.hidden_size} and {self.num_attention_heads}"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        NoiseSchedule(self.noise_schedule, self.sigma_min, self.sigma_max)  # which checks the three
+        NoiseSchedule(self.noise_schedule, self.sigma_min, self.sigma_max)  # checks the three fields
         if self.num_diffusion_steps is not None and self.num_diffusion_steps < 1:
             raise ValueError(
-                f"num_diffusion_steps must be at least 1, got {self.num_diffusion_steps}; None is continuous time"
+                f"num_diffusion_steps must be at least 1, got {self.num_diffusion_steps}; for continuous time give None"
             )
-        self.curve = as_curve_config(self.curve)  # no sub-config of Transformers' kind, which is never None
+        self.curve = as_curve_config(self.curve)  # not a sub-config of Transformers: that can never be None
         if self.tie_word_embeddings:
-            raise ValueError("tie_word_embeddings must be False: the output matrix starts at zero, the embedding not")
+            raise ValueError(
+                "tie_word_embeddings must be False, got True: the output matrix starts at zero and the embedding does "
+                "not; leave it out"
+            )
         if self.use_cache:
-            raise ValueError("use_cache must be False: each step of masked diffusion reads all of the canvas anew")
+            raise ValueError(
+                "use_cache must be False, got True: each step of masked diffusion reads the whole canvas again; leave "
+                "it out"
+            )
         if self.folded and self.time_conditioning:
-            raise ValueError("only a constant modulation can be folded: folded needs time_conditioning=False")
+            raise ValueError(
+                "folded=True needs a constant modulation, got time_conditioning=True; set time_conditioning=False"
+            )
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, and of the curve its own alone: what else Transformers adds means nothing there."""
+        """Return the fields; of the curve only its own, as the fields that Transformers adds have no meaning there."""
         values = super().to_dict()
         if isinstance(values["curve"], dict):
             own = {"model_type", *CurveConfig.__annotations__}
@@ -118,10 +134,10 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
 
 
 def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig | None:
-    """Return the configuration of a curve, given as such or by its fields.
+    """Return the configuration of a curve, from a `CurveConfig` or a dictionary of its fields; None for None.
 
     Raises:
-        ValueError: If it is neither, nor None.
+        ValueError: If `curve` has another type.
     """
     if curve is None or isinstance(curve, CurveConfig):
         return curve

@@ -1,4 +1,4 @@
-"""Sentence curves over the steps of filling a canvas, as figures 1 and 9 of the paper."""
+"""Figures of sentence curves while a canvas fills, like figures 1 and 9 of the paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from hf_targets.extras import require
 from hf_targets.masked_diffusion.curve_steps import CurveStep, PrincipalPlane, principal_plane
 
 _PANEL = (5.2, 3.9)  # inches
-_MARGIN = 0.12  # of the wider side, around what is drawn
-_DISTANCES = (9, 15, 22, 30, 40)  # points from a token's cross to its label, nearest first
-_NUM_WITHOUT_LINE = 2  # of these; from further off a line leads there
+_MARGIN = 0.12  # around the points, as a share of their range
+_DISTANCES = (9, 15, 22, 30, 40)  # in points, from a token's cross to its label, nearest first
+_NUM_WITHOUT_LINE = 2  # labels at these first distances need no line to their cross
 _DIRECTIONS = 16
 
 
@@ -22,19 +22,19 @@ def plot_curve_steps(
     tokenizer: Any = None,
     num_panels: int = 4,
 ) -> None:
-    """Draw a PNG of predicted curves, a panel a step: control points, the curve, and the points read as tokens.
+    """Draw predicted curves as a PNG, one panel per step: control points, the curve, and its points for tokens.
 
-    All panels have the same axes, the first two principal components of all steps' control points, and the same scale
-    in both directions. The panels are the first step, the last, and others evenly between them.
+    All panels have the same axes: the first two principal components of the control points of all steps, at the same
+    scale. The panels show the first step, the last step, and steps spread evenly between them.
 
-    The points of masked tokens are those that a sampler reads tokens from. At a token that is not masked the model
-    gives that token whatever its point is, and is not trained to bring the point near it.
+    A sampler draws tokens from the points of masked tokens. At an unmasked position the model returns the given token,
+    wherever its point is, and training does not move that point towards the token.
 
     Args:
-        steps: From `curves_of_canvases`.
-        path: Of the PNG.
-        tokenizer: Writes the tokens that are not masked beside their points; None: none are written.
-        num_panels: How many steps are drawn, all if there are fewer.
+        steps: The output of `curves_of_canvases`.
+        path: The PNG file to write.
+        tokenizer: Decodes the unmasked tokens, which are written beside their points; None: no tokens are written.
+        num_panels: Number of steps to draw; all steps if there are fewer.
     Raises:
         ValueError: If there are no steps, or `num_panels` is below 1.
         ImportError: If matplotlib is missing.
@@ -68,15 +68,15 @@ def plot_curve_steps(
     figure.supxlabel(f"first principal component, {first:.1%} of the variance", fontsize=10)
     figure.supylabel(f"second principal component, {second:.1%} of the variance", fontsize=10)
     if tokenizer is not None:
-        figure.draw_without_rendering()  # lays out the axes, by which tokens are placed
-        figure.set_layout_engine("none")  # saving would move them again
+        figure.draw_without_rendering()  # fixes the axes, on which token labels depend
+        figure.set_layout_engine("none")  # otherwise saving moves the axes again
         for axes, index in zip(panels, chosen, strict=False):
             _write_tokens(axes, steps[index], plane, tokenizer)
     figure.savefig(path)
 
 
 def _frame(axes, points: np.ndarray) -> None:
-    """Give axes a range that holds all points, as wide to high as the panel."""
+    """Set the range of the axes so that it contains all points and has the panel's ratio of width to height."""
     low, high = points.min(axis=0), points.max(axis=0)
     center, size = (low + high) / 2, np.maximum(high - low, 1e-9)
     height = max(size[1], size[0] * _PANEL[1] / _PANEL[0]) * (1 + 2 * _MARGIN)
@@ -104,7 +104,7 @@ def _draw(axes, step: CurveStep, plane: PrincipalPlane) -> None:
 
 
 def _write_tokens(axes, step: CurveStep, plane: PrincipalPlane, tokenizer: Any) -> None:
-    """Write each token that is not masked near its point, where it hides the least of other tokens and lines."""
+    """Write each unmasked token near its point, where it covers the fewest other tokens, points and lines."""
     from matplotlib.patheffects import withStroke
 
     renderer, scale = axes.figure.canvas.get_renderer(), axes.figure.dpi / 72
@@ -123,14 +123,14 @@ def _write_tokens(axes, step: CurveStep, plane: PrincipalPlane, tokenizer: Any) 
             va="center",
             fontsize=9,
             zorder=5,
-            parse_math=False,  # a dollar sign is one
+            parse_math=False,  # a token may contain a dollar sign
             path_effects=[withStroke(linewidth=2.5, foreground="white")],
             arrowprops={"arrowstyle": "-", "color": "0.5", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4},
         )
         label.set_in_layout(False)
         extent = label.get_window_extent(renderer)
         size = np.array([extent.width, extent.height])
-        offsets = _ways_out(size, scale)
+        offsets = _label_offsets(size, scale)
         low = tokens[position] + offsets - size / 2
         high = low + size
         overlaps = [((low < box[1]) & (high > box[0])).all(axis=1) for box in taken]
@@ -148,12 +148,12 @@ def _write_tokens(axes, step: CurveStep, plane: PrincipalPlane, tokenizer: Any) 
         taken.append(np.stack([low[best], high[best]]))
 
 
-def _ways_out(size: np.ndarray, scale: float) -> np.ndarray:
-    """Return where a label's middle may be, (distances * directions, 2), from its point, in pixels."""
+def _label_offsets(size: np.ndarray, scale: float) -> np.ndarray:
+    """Return the offsets of a label's centre from its point to try, (distances * directions, 2), in pixels."""
     angles = np.linspace(0, 2 * np.pi, _DIRECTIONS, endpoint=False)
-    ways = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    lengths = np.array(_DISTANCES)[:, None] * scale + np.abs(ways) @ size / 2 - size.min() / 2
-    return (lengths[..., None] * ways).reshape(-1, 2)
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    lengths = np.array(_DISTANCES)[:, None] * scale + np.abs(directions) @ size / 2 - size.min() / 2
+    return (lengths[..., None] * directions).reshape(-1, 2)
 
 
 def _within(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What `AutoModel` loads of a masked diffusion model: its hidden states, without the output matrix."""
+"""The class that `AutoModel` loads for a masked diffusion model: it returns hidden states, not logits."""
 
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
@@ -9,7 +9,7 @@ from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 
 
 class MdlmModel(MdlmForMaskedDiffusion):
-    """A masked diffusion model with the same weights, which returns what its output matrix reads."""
+    """A masked diffusion model with the same weights, which returns the input of its output matrix."""
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -22,7 +22,7 @@ class MdlmModel(MdlmForMaskedDiffusion):
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
     ) -> BaseModelOutput:
-        """Return the last hidden states (batch, length, d); arguments are those of `MdlmForMaskedDiffusion.forward`."""
+        """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
         check_segments(token_type_ids)
         check_batch(input_ids, None, timesteps)
         check_ids(input_ids, self.config.vocab_size, "input_ids")

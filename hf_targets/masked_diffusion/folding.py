@@ -1,4 +1,4 @@
-"""A constant modulation, folded into the weights around it: the same function with fewer products."""
+"""Folding of a constant modulation into the neighbouring weights: the same function with fewer products."""
 
 import copy
 from typing import Any, TypeVar, cast
@@ -15,23 +15,25 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 
 @torch.no_grad()
 def fold_modulation(model: Model) -> Model:
-    """Return a folded copy of an `MdlmForMaskedDiffusion` without time conditioning; the model stays as it is.
+    """Return a folded copy of an `MdlmForMaskedDiffusion` without time conditioning; the model does not change.
 
-    With sigma = 0 everywhere, shift, scale and gate are constants of each block, and so are exactly
+    With sigma = 0 everywhere, shift, scale and gate are constants of each block, and these equations are exact:
 
         W (w norm(x) (1 + scale) + shift) = (W diag(w (1 + scale))) norm(x) + W shift,   gate W x = (diag(gate) W) x.
 
-    At the output a curve's matrix B stands between norm and W; it acts on positions and its columns sum to 1, so it
-    changes neither. The `control_points` of a folded model are those before scale and shift.
+    At the output, the matrix B of a curve comes between norm and W. It acts on positions and its columns sum to 1, so
+    it commutes with scale and shift. The `control_points` of a folded model are those before scale and shift.
 
     Raises:
-        ValueError: If the modulation is not constant, or the model is folded.
+        ValueError: If the modulation is not constant, or the model is already folded.
     """
     config, backbone = cast(MdlmConfig, copy.deepcopy(model.config)), cast(Any, model.backbone)
     if config.time_conditioning:
-        raise ValueError("a modulation that depends on the time cannot be folded: this model has time_conditioning")
+        raise ValueError(
+            "a modulation that depends on the time cannot be folded: this model has time_conditioning; use it unfolded"
+        )
     if config.folded:
-        raise ValueError("this model is folded already")
+        raise ValueError("fold_modulation needs an unfolded model, and this one is folded already; use it as it is")
     config.folded = True
     state = {name: tensor.to(torch.float64, copy=True) for name, tensor in model.state_dict().items()}
     wide = {name: tensor for name, tensor in state.items() if "sigma_map" not in name and "adaLN" not in name}
@@ -59,7 +61,7 @@ def fold_modulation(model: Model) -> Model:
         wide[f"{block}.mlp.2.weight"] *= mlp_gate[:, None]
         wide[f"{block}.mlp.2.bias"] *= mlp_gate
     shift, scale = modulation("backbone.output_layer", 2)
-    if backbone.curves is not None:  # the network that weighs curves reads what the output matrix reads
+    if backbone.curves is not None:  # the network that weighs curves has the same input as the output matrix
         fold_input("backbone.curves.scorer.0", "backbone.output_layer.norm_final", shift, scale, keep_norm=True)
     fold_input("backbone.output_layer.linear", "backbone.output_layer.norm_final", shift, scale)
     folded = type(model)(config).to(device=model.device, dtype=model.dtype)  # pyright: ignore[reportCallIssue]

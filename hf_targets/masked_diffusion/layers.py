@@ -1,4 +1,4 @@
-"""The blocks of a diffusion Transformer (DiT): rotary attention and an MLP, modulated by the time."""
+"""The blocks of a diffusion Transformer (DiT): rotary attention and an MLP, both modulated by the time."""
 
 import math
 from collections.abc import Callable
@@ -20,23 +20,23 @@ _LONGEST_PERIOD = 10_000.0
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation in float32, with a weight and no bias; folded into what follows, without the weight."""
+    """Layer normalisation in float32, with a weight and without a bias; in a folded model also without the weight."""
 
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
         self.weight = None if config.folded else nn.Parameter(torch.ones(config.hidden_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Normalise the last dimension, in the input's own type."""
+        """Normalise the last dimension; the output has the type of the input."""
         wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         weight = None if self.weight is None else self.weight.to(wide.dtype)
         return F.layer_norm(wide, hidden.shape[-1:], weight, None, _EPSILON).to(hidden.dtype)
 
 
 class TimeEmbedding(nn.Module):
-    """An embedding of sigma, the total noise: sines and cosines of 256 features, and a small network.
+    """An embedding of sigma, the total noise: 256 features, half cosines and half sines, then a small network.
 
-    Source: kuleshov-group/mdlm, whose features are cosines first.
+    Source: kuleshov-group/mdlm, which also puts the cosines first.
     """
 
     def __init__(self, config: MdlmConfig) -> None:
@@ -46,7 +46,7 @@ class TimeEmbedding(nn.Module):
         )
 
     def forward(self, sigma: Tensor) -> Tensor:
-        """Return (batch, cond_dim) of sigma (batch,)."""
+        """Return the embedding (batch, cond_dim) of sigma (batch,)."""
         half, dtype = _TIME_FEATURES // 2, cast(nn.Linear, self.mlp[0]).weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
         positions = torch.arange(half, dtype=wide, device=sigma.device)
@@ -58,15 +58,15 @@ class TimeEmbedding(nn.Module):
 def rotary_frequencies(
     head_dim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> Tensor:
-    """Return 10,000^(-2i / head_dim), (head_dim / 2,), the angles that a position turns by; bits as published."""
+    """Return 10,000^(-2i / head_dim), (head_dim / 2,), the rotation angles per position; bit-equal to the published."""
     return 1.0 / _LONGEST_PERIOD ** (torch.arange(0, head_dim, 2, dtype=dtype, device=device) / head_dim)
 
 
 def rotary_table(length: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines, each (length, head_dim), that turn queries and keys at positions 0 to length - 1.
+    """Return the cosines and sines, each (length, head_dim), that rotate queries and keys at positions 0 to length - 1.
 
-    They are computed anew in each pass, in float32 (float64 for `dtype` float64): no buffer that a checkpoint, a cast
-    or a move could harm.
+    Each pass computes them again, in float32 (float64 for `dtype` float64). They are no buffer, so no checkpoint, cast
+    or move to another device can change them.
     """
     wide = torch.promote_types(dtype, torch.float32)
     frequencies = rotary_frequencies(head_dim, dtype=wide, device=device)
@@ -75,7 +75,7 @@ def rotary_table(length: int, head_dim: int, dtype: torch.dtype, device: torch.d
 
 
 def _rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn the pairs (i, i + head_dim / 2) of states (batch, heads, length, head_dim)."""
+    """Rotate the pairs (i, i + head_dim / 2) of states (batch, heads, length, head_dim)."""
     first, second = states.chunk(2, dim=-1)
     return states * cosines.to(states.dtype) + torch.cat([-second, first], dim=-1) * sines.to(states.dtype)
 
@@ -94,16 +94,16 @@ class DitBlock(GradientCheckpointingLayer):
     """One block: x + gate * attention(modulate(norm(x))), then the same with the MLP.
 
     modulate(x) = x (1 + scale) + shift; gates, scales and shifts are a linear function of the time embedding. In a
-    folded model they are constants inside the neighbouring weights, and `attn_qkv` has a bias.
+    folded model the neighbouring weights contain them as constants, and `attn_qkv` has a bias.
 
-    Source: Peebles and Xie 2023, adaLN; kuleshov-group/mdlm, whose parameter names these are.
+    Source: Peebles and Xie 2023, adaLN; the parameter names are those of kuleshov-group/mdlm.
     """
 
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
         size = config.hidden_size
         self.config = config
-        self.is_causal = False  # attention functions of Transformers ask for it, and take a lack of it for True
+        self.is_causal = False  # the attention functions of Transformers read it, and assume True if it is missing
         self.norm1 = LayerNorm(config)
         self.attn_qkv = nn.Linear(size, 3 * size, bias=config.folded)
         self.attn_out = nn.Linear(size, size, bias=False)
@@ -113,7 +113,7 @@ class DitBlock(GradientCheckpointingLayer):
             self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
-        """Return shift, scale and gate of attention, then of the MLP, each (batch or 1, 1, d)."""
+        """Return shift, scale and gate of the attention, then of the MLP, each (batch or 1, 1, d)."""
         return self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
 
     def forward(
@@ -128,9 +128,9 @@ class DitBlock(GradientCheckpointingLayer):
 
         Args:
             condition: (batch or 1, cond_dim), the time embedding; None in a folded model.
-            rotary: From `rotary_table`.
-            attention_mask: As `create_bidirectional_mask` of Transformers makes it for the attention in use.
-            attentions: A list to which eager attention adds its weights, (batch, heads, length, length).
+            rotary: The cosines and sines of `rotary_table`.
+            attention_mask: The output of `create_bidirectional_mask` of Transformers for the attention in use.
+            attentions: A list to which eager attention appends its weights, (batch, heads, length, length).
         """
         attend = partial(self._attend, rotary=rotary, attention_mask=attention_mask, attentions=attentions)
         if condition is None:
@@ -173,7 +173,10 @@ class DitBlock(GradientCheckpointingLayer):
 
 
 class OutputLayer(nn.Module):
-    """The last normalisation, modulated, and the output matrix, which is apart: a curve comes between the two."""
+    """The last normalisation, with modulation, and the output matrix.
+
+    `forward` does not apply the matrix: with a curve, control points first become states of tokens.
+    """
 
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
@@ -187,7 +190,7 @@ class OutputLayer(nn.Module):
         return self.adaLN_modulation(condition)[:, None].chunk(2, dim=-1)
 
     def forward(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
-        """Return what `linear` is applied to."""
+        """Return the input of `linear`."""
         normed = self.norm_final(hidden)
         return normed if condition is None else modulate(normed, *self.modulation(condition))
 

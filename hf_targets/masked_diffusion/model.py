@@ -1,4 +1,4 @@
-"""A masked diffusion language model: text is masked token by token, and the model learns to take masks off."""
+"""A masked diffusion language model: tokens of a text are masked at random, and the model predicts them."""
 
 import copy
 import math
@@ -29,27 +29,28 @@ from hf_targets.maths.losses import IGNORED, target_count, token_cross_entropy
 from hf_targets.maths.noise import NoiseSchedule
 
 IMPOSSIBLE = -1e6
-"""The published model's logit of what cannot be: the mask as a clean token, another token where one is given."""
+"""The published model's logit of impossible tokens: of the mask, and where a token is given, of all other tokens."""
 
 
 @dataclass
 class MaskedDiffusionOutput(ModelOutput):
-    """What `MdlmForMaskedDiffusion` returns, always.
+    """The output of `MdlmForMaskedDiffusion`, whatever its arguments are.
 
     Attributes:
-        loss: With labels: the negative evidence lower bound in nats a target, masked or not.
-        loss_parts: `nelbo`, the same, detached.
-        logits: (batch, length, vocab), log-probabilities of the clean tokens (SUBS); None where they were skipped.
-        row_nelbos: (batch,), each row's bound, summed over its targets; detached.
-        num_targets: (batch,), labels other than -100 of each row.
-        canvas: (batch, length), what the model has read: the tokens of a text, some of them masked.
-        timesteps: (batch,), the times at which they were masked, if there are labels.
-        control_points: (batch, N, d), the predicted curve, from each row's first token on; None without a curve.
-        curve_probabilities: (batch, K), of K predicted curves; None with one.
-        hidden_states: If asked for, what each block reads, (batch, length, d), and what the output matrix reads, last.
-            Blocks that run on a curve read its control points: (batch, N, d), or of K curves (batch x K, 1 + N, d).
-        attentions: If asked for, the attention weights of each block, (batch, heads, length, length); of blocks on a
-            curve likewise.
+        loss: The negative evidence lower bound, in nats for each target, masked or not; None without labels.
+        loss_parts: `nelbo`, the same value, detached; None without labels.
+        logits: (batch, length, vocab), log-probabilities of the clean tokens (SUBS); None if they were skipped.
+        row_nelbos: (batch,), the bound of each row, summed over its targets; detached; None without labels.
+        num_targets: (batch,), the number of labels of each row that are not -100 and not padding; None without labels.
+        canvas: (batch, length), the input of the network: the tokens of a text, some of them masked.
+        timesteps: (batch,), the times at which the rows were masked; None if there are neither labels nor times.
+        control_points: (batch, N, d), the predicted curve, which begins at the row's first token; None without a curve.
+        curve_probabilities: (batch, K), the probabilities of K > 1 predicted curves; None otherwise.
+        hidden_states: The input of each block, (batch, length, d), then the input of the output matrix; None if not
+            requested. The input of blocks on a curve is its control points: (batch, N, d), or with K > 1 curves
+            (batch x K, 1 + N, d).
+        attentions: The attention weights of each block, (batch, heads, length, length); None if not requested. For
+            blocks on a curve, batch and length are those of their input.
     """
 
     loss: Tensor | None = None
@@ -66,9 +67,9 @@ class MaskedDiffusionOutput(ModelOutput):
 
 
 class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
-    """A masked diffusion model with the SUBS parameterisation, plain or predicting sentence curves.
+    """A masked diffusion model with the SUBS parameterisation, which may predict sentence curves.
 
-    SUBS: the mask has probability 0 as a clean token, and a token that is not masked stays what it is.
+    SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1.
 
     Source: Sahoo et al., "Simple and Effective Masked Diffusion Language Models"; curves: Heo and Choi, section 4.2.
     """
@@ -89,20 +90,20 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
 
     @property
     def new_part(self) -> str | None:
-        """The network that weighs several curves, which a model without has not; a single curve has no parameters."""
+        """The name of the network that weighs K > 1 curves; None without it, as a single curve has no parameters."""
         return None if self.backbone.curves is None else "backbone.curves"
 
     @property
     def schedule(self) -> NoiseSchedule:
-        """How fast tokens are masked."""
+        """The noise schedule: how fast tokens are masked."""
         config = cast(MdlmConfig, self.config)
         return NoiseSchedule(config.noise_schedule, config.sigma_min, config.sigma_max)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as the published program: modulation and output matrix 0, all else as torch does.
+        """Initialise as the published program does: modulation and output matrix with 0, all other weights as torch.
 
-        Only modules with parameters of their own come here.
+        Transformers calls this only for modules that have parameters of their own.
         """
         if isinstance(module, ZeroInitLinear):
             init.zeros_(module.weight)
@@ -117,7 +118,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         elif hasattr(module, "reset_parameters"):
             module.reset_parameters()  # pyright: ignore[reportCallIssue]
         elif isinstance(weight := getattr(module, "weight", None), nn.Parameter) and weight.dim() == 1:
-            init.ones_(weight)  # of a normalisation
+            init.ones_(weight)  # the weight of a normalisation
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the input embedding."""
@@ -136,10 +137,10 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         self.backbone.output_layer.linear = cast(ZeroInitLinear, new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary; the mask keeps its id.
+        """Resize the vocabulary. The mask token keeps its id.
 
         Raises:
-            ValueError: If that id would no longer be in it.
+            ValueError: If the new vocabulary is too small for that id.
         """
         mask_token_id = cast(int, cast(MdlmConfig, self.config).mask_token_id)
         if new_num_tokens is not None and new_num_tokens <= mask_token_id:
@@ -150,9 +151,9 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     def with_curve(self, curve: CurveConfig | dict[str, Any] | None) -> "MdlmForMaskedDiffusion":
-        """Return a copy that predicts another curve, or none, with the same weights: where fine-tuning begins.
+        """Return a copy with the same weights that predicts another curve, or none; use it to start fine-tuning.
 
-        The tokens and the network of K > 1 curves are new, unless this model has as many.
+        The curve tokens and the scoring network of K > 1 curves are new, unless this model also has K curves.
         """
         config = copy.deepcopy(cast(MdlmConfig, self.config))
         config.curve = as_curve_config(copy.deepcopy(curve))
@@ -166,10 +167,10 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         return model.train(self.training)
 
     def fold_modulation(self) -> "MdlmForMaskedDiffusion":
-        """Return a model of the same function whose constant modulation is inside its neighbours' weights.
+        """Return a model that computes the same function, with its constant modulation folded into other weights.
 
         Raises:
-            ValueError: If the modulation is not constant (`time_conditioning`), or folded already.
+            ValueError: If the modulation is not constant (`time_conditioning`), or is already folded.
         """
         return fold_modulation(self)
 
@@ -189,29 +190,30 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
     ) -> MaskedDiffusionOutput:
-        """Predict the clean tokens of a canvas; with labels, return the bound that trains the model.
+        """Predict the clean tokens of a canvas; with labels, also return the bound that trains the model.
 
         loss = sum over rows and masked targets of weight(t) * -log p(label) / number of targets, where weight(t) =
         -alpha'(t) / (1 - alpha(t)), which is 1/t for the log-linear schedule (Sahoo et al. 2024).
 
         Args:
-            input_ids: (batch, length). With labels and no `timesteps` a text, whose targets the model masks at times of
-                its own (antithetic over the batch); else a canvas.
-            attention_mask: (batch, length), 0 at padding, at either end.
-            labels: (batch, length), the clean token, not shifted; -100 is no target.
-            timesteps: (batch,), in (0, 1], when the canvas was masked. Needed without labels by a model with
-                `time_conditioning`.
-            may_mask: (batch, length), where the model may mask a text with labels: at all targets, and at tokens with
-                label -100 whose loss does not count. None: at targets alone.
-            token_type_ids: (batch, length), as BERT's tokenizer gives them, all 0: the model knows no second segment.
-            generator: Of times and masks; None: the global one.
-            num_items_in_batch: What the loss is divided by; None counts the targets, masked or not.
-            skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
-            output_hidden_states: Whether to return them; None: as the configuration says.
-            output_attentions: Whether to return them, which takes eager attention; None likewise.
+            input_ids: (batch, length). With labels and without `timesteps`: a clean text, which the model masks at
+                times that it draws (antithetic over the batch). Otherwise: a canvas, a text that is masked already.
+            attention_mask: (batch, length), 0 at padding, which may be at both ends of a row.
+            labels: (batch, length), the clean tokens, not shifted; -100 where a token is not a target.
+            timesteps: (batch,), in (0, 1], the times at which the canvas was masked. A model with `time_conditioning`
+                needs them if there are no labels.
+            may_mask: (batch, length), true where the model may mask a clean text. It must be true at all targets; a
+                masked token with label -100 adds no loss. None: the model masks only targets.
+            token_type_ids: (batch, length), as BERT's tokenizer returns them; all must be 0, as there are no segments.
+            generator: Draws times and masks; None: the global generator.
+            num_items_in_batch: Divides the loss; None: the number of targets, masked or not.
+            skip_logits: Whether to leave out the logits; None: only in training mode with labels.
+            output_hidden_states: Whether to return the hidden states; None: as configured.
+            output_attentions: Whether to return the attention weights, for which attention must be eager; None: as
+                configured.
         Raises:
             ValueError: If shapes do not agree, an id is out of range, a mask has holes, times are missing, or attention
-                weights are asked of an attention that does not have them.
+                weights are requested and attention is not eager.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MaskedDiffusionOutput")
@@ -260,11 +262,11 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         attention_mask: Tensor | None = None,
         timesteps: Tensor | None = None,
     ) -> Tensor:
-        """Return log p(clean token), (positions, vocab) in float32, at the masked positions of a canvas asked for.
+        """Return log p(clean token), (positions, vocab) in float32, at given masked positions of a canvas.
 
         Args:
             canvas: (batch, length).
-            where: (batch, length), true at the positions, which come out row by row.
+            where: (batch, length), true at these positions. They are returned row by row.
             attention_mask: (batch, length), 0 at padding.
             timesteps: (batch,), for a model with `time_conditioning`.
         """
@@ -272,7 +274,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         return self._log_softmax(hidden[where])
 
     def _wanted(self, hidden_states: bool | None, attentions: bool | None) -> dict[str, bool]:
-        """Return what is to be recorded, as asked for or else configured, once it is certain that it can be."""
+        """Return which states to record, by argument or else by configuration, after a check that attention can."""
         config = self.config
         attentions = bool(config.output_attentions if attentions is None else attentions)
         check_attention(config, attentions)
@@ -293,7 +295,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         return self.backbone(canvas, attention_mask, sigma, **wanted)
 
     def _bias_without_mask(self, bias: Tensor) -> Tensor:
-        """Return the output bias with the mask made impossible."""
+        """Return the output bias with -1e6 added for the mask token, which makes it impossible."""
         is_mask = torch.arange(len(bias), device=bias.device) == cast(MdlmConfig, self.config).mask_token_id
         return bias.to(torch.promote_types(bias.dtype, torch.float32)) + IMPOSSIBLE * is_mask
 
@@ -306,21 +308,21 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         return call_inside(output_embedding(self), compute, hidden)
 
     def _substitute(self, hidden: Tensor, canvas: Tensor) -> Tensor:
-        """Return log-probabilities in which a token that is not masked is itself."""
+        """Return log-probabilities in which each unmasked token has probability 1."""
         logits = self._log_softmax(hidden)
         given = (canvas != cast(MdlmConfig, self.config).mask_token_id)[..., None]
         own = torch.full_like(logits, IMPOSSIBLE).scatter(-1, canvas[..., None], 0.0)
         return torch.where(given, own, logits)
 
     def _masked_losses(self, hidden: Tensor, canvas: Tensor, labels: Tensor) -> Tensor:
-        """Return -log p(label), (batch, length), where a target is masked; elsewhere SUBS makes it 0."""
+        """Return -log p(label), (batch, length), at masked targets; SUBS makes it 0 at all other positions."""
         masked = (canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
         output = output_embedding(self)
 
         def compute(weight: Tensor, bias: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
             return token_cross_entropy(hidden, weight, targets, self._bias_without_mask(bias))
 
-        if torch.compiler.is_compiling():  # a compiled graph has no shapes that depend on values
+        if torch.compiler.is_compiling():  # shapes in a compiled graph cannot depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
             return call_inside(output, compute, hidden.flatten(0, 1), targets).view_as(labels)
         losses = call_inside(output, compute, hidden[masked], labels[masked])

@@ -1,4 +1,4 @@
-"""A batch as the bound sees it: a canvas, the times at which it was masked, its clean tokens, and each row's weight."""
+"""A batch for the bound: a canvas, the times at which it was masked, its clean tokens, and a weight for each row."""
 
 from dataclasses import dataclass
 from typing import Self, cast
@@ -14,13 +14,13 @@ from hf_targets.maths.noise import MIN_TIME, NoiseSchedule, antithetic_times, di
 
 @dataclass(frozen=True)
 class NoisyBatch:
-    """What a masked diffusion model reads, and what its loss compares with.
+    """The input of a masked diffusion model, and the targets and weights of its loss.
 
     Attributes:
         canvas: (batch, length), a text with some of its tokens masked.
-        timesteps: (batch,), in (0, 1], when they were masked; None where that is not known.
-        labels: (batch, length), the clean tokens, -100 where a token is no target; None where nothing is learnt.
-        weights: (batch,), what each row's losses are multiplied with; None without labels.
+        timesteps: (batch,), in (0, 1], the times at which the rows were masked; None if unknown.
+        labels: (batch, length), the clean tokens, -100 where a token is not a target; None if there is no loss.
+        weights: (batch,), the factor of each row's losses; None without labels.
     """
 
     canvas: Tensor
@@ -41,13 +41,14 @@ class NoisyBatch:
         may_mask: Tensor | None,
         generator: torch.Generator | None,
     ) -> Self:
-        """Return the batch of a call of `forward`: a text with labels and no times is masked at times drawn here.
+        """Return the batch for a call of `forward`. A text with labels and without times is masked at random times.
 
         Args:
             config: Its mask and its number of time steps are used.
-            input_ids: (batch, length); the others as `MdlmForMaskedDiffusion.forward` takes them.
+            input_ids: (batch, length). This and all other arguments are those of `MdlmForMaskedDiffusion.forward`.
         Raises:
-            ValueError: If a label is the mask, or another token than the text's, or `may_mask` leaves out a target.
+            ValueError: If a label is the mask or differs from the token of the text, or `may_mask` is false at a
+                target.
         """
         if labels is None:
             return cls(input_ids, timesteps)
@@ -58,7 +59,7 @@ class NoisyBatch:
         check_clean(labels, mask, None if timesteps is not None else input_ids)
         canvas = input_ids
         if timesteps is None:
-            smallest = MIN_TIME if steps is None else 0.0  # so that each of the steps is as likely
+            smallest = MIN_TIME if steps is None else 0.0  # with 0.0 all discrete steps are equally likely
             timesteps = antithetic_times(
                 len(input_ids), generator=generator, device=input_ids.device, smallest=smallest
             )
@@ -68,11 +69,11 @@ class NoisyBatch:
         return cls(canvas, timesteps, labels, weights)
 
     def row_sums(self, losses: Tensor) -> Tensor:
-        """Return weight(t) times the sum of each row's losses (batch, length), (batch,).
+        """Return (batch,): for each row, weight(t) times the sum of its losses (batch, length).
 
         Raises:
             ValueError: If the batch has no labels.
         """
         if self.weights is None:
-            raise ValueError("a batch without labels has no losses to weigh; give labels")
+            raise ValueError("row_sums needs a batch with labels, got none; give labels")
         return (losses * self.weights[:, None].to(losses.dtype)).sum(dim=1)

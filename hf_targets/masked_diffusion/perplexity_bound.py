@@ -1,4 +1,4 @@
-"""A bound on the perplexity of a text under a masked diffusion model, with the error of its estimate."""
+"""An estimated upper bound on the perplexity of a text under a masked diffusion model, with its standard error."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -32,14 +32,14 @@ _MAX_ALPHA_MIN = 0.01
 
 @dataclass(frozen=True)
 class PerplexityBound:
-    """What a masked diffusion model makes of a test text: an estimate of an upper bound on its perplexity.
+    """An estimate of an upper bound on the perplexity of a test text under a masked diffusion model.
 
     Attributes:
-        nelbo: Negative evidence lower bound, in nats a token, the mean of all draws.
-        num_tokens: Targets, each counted once, whether a draw has masked it or not; without padding that is predicted.
-        num_words: Words they make, where the rows say so; None else.
+        nelbo: Negative evidence lower bound in nats per token, the mean of all draws.
+        num_tokens: Number of targets, masked or not, each counted once. Predicted padding does not count.
+        num_words: Number of words in the rows; None if a row has no `num_words`.
         num_draws: How many times each row was masked.
-        standard_error: Of `nelbo`, over draws; None with one. It is the error of the draws alone, given these rows.
+        standard_error: Of `nelbo` over draws; None with one draw. It does not include the choice of the rows.
     """
 
     nelbo: float
@@ -50,17 +50,17 @@ class PerplexityBound:
 
     @property
     def perplexity(self) -> float:
-        """Return exp(nelbo), for each token: to compare models with the same tokenizer."""
+        """Return exp(nelbo), the perplexity per token. Use it to compare models with the same tokenizer."""
         return perplexity(self.nelbo)
 
     @property
     def per_word(self) -> float | None:
-        """Return exp(tokens * nelbo / words), whatever the tokenizer; None where words are not counted."""
+        """Return exp(tokens * nelbo / words), comparable between tokenizers; None if words are not counted."""
         return perplexity(self.nelbo * self.num_tokens / self.num_words) if self.num_words else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Return exp(nelbo - margin) and exp(nelbo + margin), 95% sure by Student's t; None with one draw.
+        """Return the 95% interval by Student's t, exp(nelbo - margin) and exp(nelbo + margin); None with one draw.
 
         The margin is 12.7 standard errors with two draws, 3.2 with four, 2.4 with eight.
         """
@@ -78,52 +78,52 @@ def perplexity_bound(
     seed: int = 0,
     batch_size: int = 8,
 ) -> PerplexityBound:
-    """Return the negative evidence lower bound of a text, whose exponential bounds the perplexity from above.
+    """Return the negative evidence lower bound of a text; its exponential is an upper bound on the perplexity.
 
-    Each row is masked `num_draws` times, at times spread evenly over all rows (`masked_diffusion.bound`), and its
-    masked targets' -log p(token) are summed with the weight -alpha'(t) / (1 - alpha(t)), or that of the model's
-    discrete time. Their sum over all rows for each token of text (each label but -100, without padding that is
-    predicted) is `nelbo`. Neither hidden padding nor the size of batches changes anything but the last digits, and the
-    same seed gives the same result.
+    Each row is masked `num_draws` times, at times spread evenly over all rows (`masked_diffusion.bound`). The
+    -log p(token) of its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), or with the weight of
+    the model's discrete time. `nelbo` is the sum over all rows divided by the number of text tokens (labels other than
+    -100, without predicted padding). Hidden padding and the batch size change only the last digits. The same seed gives
+    the same result.
 
-    What the number is, and is not:
+    How to read the result:
 
-    - It is an estimate of a bound, as good as `standard_error` says. A model's perplexity itself is lower, by an
-      unknown amount, so a lower bound of one of two diffusion models does not prove a lower perplexity.
-    - alpha(1) of the tokens are never masked (1e-3 with the log-linear schedule) and cost nothing, which strictly makes
-      it no bound. A model that knows nothing has, instead of log(V - 1), in expectation (alpha(s) - alpha(1)) / (1 - s)
-      times that, where times are in [s, 1] with s = 1e-3, as in the published program; it is .999 with the log-linear
-      schedule, whatever s. Discrete times begin with 1/T, and have alpha(0) - alpha(1). Published figures are the same.
-    - It depends on how the rows are padded, the `length_protocol` of `masked_diffusion.rows.sentence_rows`, and
-      compares only under the same one: it bounds the perplexity of a sentence and its length (`predicted`), of a
-      sentence given its length (`conditional`), or is no bound (`published`, for comparison with published figures on
-      LM1B).
-    - It is for each token of the model's tokenizer, begin and end tokens with it. It does not compare with that of
-      another tokenizer; `per_word` does, where rows have `num_words`.
-    - A model of a curve with several candidates is measured as it generates, with the most probable one.
+    - It is an estimate of a bound; `standard_error` is its error. The true perplexity of a model is lower by an unknown
+      amount. So if one diffusion model has a smaller bound than another, its perplexity may still be larger.
+    - A share alpha(1) of the tokens (1e-3 with the log-linear schedule) is never masked and costs nothing, so strictly
+      this is not a bound. A model with a uniform prediction should have log(V - 1). It has in expectation
+      (alpha(s) - alpha(1)) / (1 - s) times that, as times are in [s, 1] with s = 1e-3, as in the published program.
+      This factor is .999 with the log-linear schedule, for any s. Discrete times begin at 1/T; their factor is
+      alpha(0) - alpha(1). Published results have the same error.
+    - It depends on how rows are padded, the `length_protocol` of `masked_diffusion.rows.sentence_rows`. Compare only
+      results with the same protocol. `predicted` bounds the perplexity of a sentence and its length; `conditional`
+      bounds that of a sentence given its length; `published` is no bound, but compares with published results on LM1B.
+    - It is per token of the model's tokenizer, begin and end tokens included. Do not compare it between tokenizers;
+      compare `per_word`, which needs rows with `num_words`.
+    - A model that predicts K > 1 curves uses the most probable one, as in generation.
 
     Args:
-        model: Its dropout is off meanwhile.
-        rows: With `input_ids`, and maybe `attention_mask`, `labels` (-100 where a token is no target), `may_mask` (1
-            where it may be masked; left out: at targets), `num_tokens` (what the sum is divided by; left out: the
-            number of targets) and `num_words`, as from `masked_diffusion.rows`.
-        num_draws: More of them make the error smaller, as 1 / sqrt(num_draws).
-        seed: Of times and masks; the global random state is neither used nor changed.
-        batch_size: Rows in one forward pass.
+        model: The model to evaluate; its dropout is off meanwhile.
+        rows: Rows as from `masked_diffusion.rows`, with `input_ids`, and optionally `attention_mask`, `labels` (-100
+            where a token is not a target), `may_mask` (1 where a token may be masked; default: at targets),
+            `num_tokens` (text tokens, the divisor; default: the number of targets) and `num_words`.
+        num_draws: 1 or more; the error falls as 1 / sqrt(num_draws).
+        seed: Seed of times and masks, 0 or more; the global random state is neither used nor changed.
+        batch_size: Rows in one forward pass, 1 or more.
     Raises:
         ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
             than `num_tokens`, rows are of more than one `length_protocol`, some have `num_words` and others lack
             it, or `num_draws`, `seed` or `batch_size` is too small.
-    Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that has one time for each row,
-        drawn evenly over a batch, and tells no error.
+    Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that program draws one time for
+        each row, evenly over a batch, and does not estimate the error.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    left = model.schedule.alpha(torch.ones((), dtype=torch.float64)).item()
-    if left > _MAX_ALPHA_MIN:
+    never_masked = model.schedule.alpha(torch.ones((), dtype=torch.float64)).item()
+    if never_masked > _MAX_ALPHA_MIN:
         warnings.warn(
-            f"the {model.schedule.name} schedule never masks {left:.0%} of the tokens, which cost nothing, so that "
-            "this is no bound on the perplexity; train with another noise_schedule to have one",
+            f"the {model.schedule.name} schedule never masks {never_masked:.0%} of the tokens. They cost nothing, so "
+            "the result is no bound on the perplexity; train with another noise_schedule to get a bound",
             stacklevel=2,
         )
     blocks, words, num_tokens, protocols = [], [], 0, set()
@@ -154,7 +154,7 @@ def perplexity_bound(
 
 
 def _columns(row: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens and labels of a row without its hidden padding, and where it may be masked."""
+    """Return the tokens of a row without its hidden padding, their labels, and true where they may be masked."""
     ids, labels = row_of_block(row, index)
     if row.get(MAY_MASK) is None:
         return ids, labels, labels != IGNORED

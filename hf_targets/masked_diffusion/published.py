@@ -1,7 +1,7 @@
-"""Checkpoints in the layout of the published MDLM, read and written strictly: every tensor, and no other."""
+"""Checkpoints in the layout of the published MDLM: a missing or extra tensor is an error."""
 
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
-# (a mixin: the backbone and PreTrainedModel's methods are its model's)
+# (a mixin: the model defines the backbone and the methods of PreTrainedModel)
 
 import warnings
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from hf_targets.masked_diffusion.published_settings import (
     known_mask,
     settings_of_config,
     settings_of_training,
-    warn_of_untold,
+    warn_of_defaults,
 )
 from hf_targets.masked_diffusion.published_tensors import (
     EMBEDDING,
@@ -35,14 +35,14 @@ from hf_targets.masked_diffusion.published_tensors import (
 
 _OUR_EMBEDDING = "backbone.vocab_embed.weight"
 _FILES = ("model.safetensors", "pytorch_model.bin")
-_CURVE = "backbone.curves."  # what a curve adds, and the published model has not
+_CURVE = "backbone.curves."  # a curve adds them; the published model has none
 
 
 class PublishedLayout:
     """`from_published` and `to_published` of a masked diffusion model.
 
-    The published tensors have our names, but for `backbone.vocab_embed.embedding`, and `backbone.rotary_emb.inv_freq`,
-    which is computed here and must be that of rotary positions of base 10,000.
+    The published tensors have the same names as ours, except two. `backbone.vocab_embed.embedding` is renamed.
+    `backbone.rotary_emb.inv_freq` is computed here, and must be that of rotary positions of base 10,000.
     """
 
     made_by = "from_published"
@@ -57,23 +57,23 @@ class PublishedLayout:
     ) -> Self:
         """Return a model with the weights of a published checkpoint, such as "kuleshov-group/mdlm-owt".
 
-        Sizes follow from the tensors. Heads (unless there are rotary frequencies), positions, dropout, time
-        conditioning, noise and the mask's id are those of a training checkpoint's `hyper_parameters`, else those of
-        config.json. Time conditioning is off and noise log-linear where neither tells, with a warning for a training
-        checkpoint. `config` goes over all, with a warning where it differs in anything but dropout. No code of the
+        Sizes follow from the tensors. The number of heads (unless there are rotary frequencies), positions, dropout,
+        time conditioning, noise and the mask's id come from the `hyper_parameters` of a training checkpoint, else from
+        config.json. If neither has them, time conditioning is off and noise log-linear, with a warning for a training
+        checkpoint. `config` overrides all of these, with a warning if it changes anything but dropout. No code of the
         checkpoint is run.
 
         Args:
-            source: A name on the Hub, a folder, a file, or a state dict. One of the training program's checkpoints, a
-                `.ckpt` file or what `torch.load` gives of it, has `ema`, whose `shadow_params` (a list without names)
-                are taken in the order of the parameters; without them its raw weights are taken, with a warning.
-            hub: Where in the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `MdlmConfig` to set, such as `curve` or `dropout`. A curve of several (K > 1) has new
-                parameters, which are random. `mask_token_id` is needed where the checkpoint does not tell it, unless
-                it has the 50,258 rows of the published model of OpenWebText.
+            source: A name on the Hub, a folder, a file, or a state dict; or a checkpoint of the training program: a
+                `.ckpt` file or the output of `torch.load` for it. The `shadow_params` of its `ema` (a list without
+                names) are used, in the order of the parameters; without them its raw weights, with a warning.
+            hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+            config: Fields of `MdlmConfig` to set, such as `curve` or `dropout`. K > 1 curves have new parameters, which
+                are random. `mask_token_id` is needed if the checkpoint does not contain it, unless it has the 50,258
+                rows of the published OpenWebText model.
         Raises:
-            ValueError: If the file cannot be read, a tensor is missing, left over or of another shape, nothing tells
-                the mask or the number of heads, or the model was trained with what is not supported.
+            ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the mask
+                or the number of heads is unknown; or if the model was trained with an unsupported option.
         """
         name, published = "the state dict", {}
         content = source
@@ -83,18 +83,18 @@ class PublishedLayout:
             content = _read(file)
         assert isinstance(content, Mapping)
         trained = settings_of_training(content.get("hyper_parameters"), name)
-        told = _over(settings_of_config(published, name), trained)
+        saved = _merged(settings_of_config(published, name), trained)
         tensors = published_tensors(content, name)
-        if config.get("mask_token_id") is None:  # nothing is given: the checkpoint tells it
+        if config.get("mask_token_id") is None:  # None means not given, so the checkpoint's id is used
             config.pop("mask_token_id", None)
         if is_training_checkpoint(content):
-            warn_of_untold({**told, **config}, name)
-        model = cls(MdlmConfig(**_fields(sizes_of(tensors), told, config, name)))
-        ours = {_OUR_EMBEDDING if key == EMBEDDING else key: tensor for key, tensor in tensors.items()}
-        _check_frequencies(ours.pop(FREQUENCIES, None), model.config, name)
+            warn_of_defaults({**saved, **config}, name)
+        model = cls(MdlmConfig(**_fields(sizes_of(tensors), saved, config, name)))
+        renamed = {_OUR_EMBEDDING if key == EMBEDDING else key: tensor for key, tensor in tensors.items()}
+        _check_frequencies(renamed.pop(FREQUENCIES, None), model.config, name)
         shapes = {key: tensor.shape for key, tensor in model.state_dict().items() if not key.startswith(_CURVE)}
-        check_tensors(name, ours, shapes)
-        model.load_state_dict(ours, strict=False)
+        check_tensors(name, renamed, shapes)
+        model.load_state_dict(renamed, strict=False)
         return model.eval()
 
     @classmethod
@@ -109,19 +109,19 @@ class PublishedLayout:
         return self.to_published()
 
     def to_published(self) -> dict[str, Tensor]:
-        """Return a state dict in the published layout, with its names and shapes.
+        """Return a state dict with the names and shapes of the published layout.
 
         Raises:
-            ValueError: If the model is folded, or has curves of its own parameters (K > 1): that layout has no place
-                for them.
+            ValueError: If the model is folded, or has the parameters of K > 1 curves, which that layout cannot hold.
         """
         if self.config.folded:
-            raise ValueError("a folded model has no modulation to write; save the model that it was folded from")
+            raise ValueError(
+                "the published layout has a modulation, and a folded model has no modulation to write; save the model "
+                "that it was folded from"
+            )
         state = {EMBEDDING if key == _OUR_EMBEDDING else key: value for key, value in self.state_dict().items()}
         if own := [key for key in state if key.startswith(_CURVE)]:
-            raise ValueError(
-                f"the published layout has no place for {', '.join(own)}; save the model with save_pretrained"
-            )
+            raise ValueError(f"the published layout cannot hold {', '.join(own)}; save the model with save_pretrained")
         return {**state, FREQUENCIES: _frequencies(self.config)}
 
 
@@ -135,7 +135,7 @@ def _check_frequencies(found: Tensor | None, config: MdlmConfig, name: str) -> N
     expected = _frequencies(config)
     if found.shape != expected.shape or not torch.allclose(found.float(), expected, rtol=1e-2, atol=1e-6):
         raise ValueError(
-            f"{name} has other rotary frequencies ({tuple(found.shape)}) than base 10,000 gives with "
+            f"{name} has rotary frequencies {tuple(found.shape)} that differ from those of base 10,000 with "
             f"num_attention_heads={config.num_attention_heads}; give the number of heads that it was trained with"
         )
 
@@ -144,28 +144,28 @@ def _read(file: Path) -> dict[str, Any]:
     return read_tensors(file) if file.suffix in (".safetensors", ".bin") else read_training_checkpoint(file)
 
 
-def _over(told: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with others over them; another noise takes nothing of the first."""
+def _merged(saved: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the first settings, overridden by the others; a new noise schedule drops the sigmas of the first."""
     if "noise_schedule" in other:
-        told = {key: value for key, value in told.items() if not key.startswith("sigma_")}
-    return {**told, **other}
+        saved = {key: value for key, value in saved.items() if not key.startswith("sigma_")}
+    return {**saved, **other}
 
 
-def _fields(sizes: dict[str, Any], told: dict[str, Any], given: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields of the configuration: what is given, else told by the checkpoint, else by its tensors."""
-    check_kinds({key: value for key, value in told.items() if key not in given}, name)
-    other = [key for key in given if key in told and given[key] != told[key] and key != "dropout"]
+def _fields(sizes: dict[str, Any], saved: dict[str, Any], given: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the fields of the configuration: as given, else as the checkpoint says, else as its tensors show."""
+    check_kinds({key: value for key, value in saved.items() if key not in given}, name)
+    other = [key for key in given if key in saved and given[key] != saved[key] and key != "dropout"]
     if other:
         warnings.warn(
-            f"{name} was trained with {', '.join(f'{key}={told[key]!r}' for key in other)}, and "
-            f"{', '.join(f'{key}={given[key]!r}' for key in other)} is taken, as given; leave it out to have the model "
-            "as it was trained",
+            f"{name} was trained with {', '.join(f'{key}={saved[key]!r}' for key in other)}, and you gave "
+            f"{', '.join(f'{key}={given[key]!r}' for key in other)}, which is used; leave it out to load the model as "
+            "it was trained",
             stacklevel=3,
         )
-    fields = _over({**sizes, **told}, given)
+    fields = _merged({**sizes, **saved}, given)
     if "num_attention_heads" not in fields:
         raise ValueError(
-            f"{name} has neither rotary frequencies nor settings that tell its attention heads; give "
+            f"{name} has neither rotary frequencies nor settings with its number of attention heads; give "
             "num_attention_heads, 12 for the published models of width 768"
         )
     if "mask_token_id" not in fields:

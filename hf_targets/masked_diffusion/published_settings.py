@@ -1,4 +1,4 @@
-"""What a checkpoint in the layout of the published MDLM says of its settings, which no tensor tells."""
+"""The settings in a checkpoint of the published MDLM that do not follow from its tensors."""
 
 import warnings
 from collections.abc import Mapping
@@ -15,13 +15,11 @@ SCHEDULES = {
     "linear": "linear",
     "geometric": "geometric",
 }
-"""Our names of noise schedules by the published program's."""
+"""Our name of each noise schedule, by its name in the published program."""
 
-_BY_TOKENIZER = {"gpt2": 50257, "bert-base-uncased": 103}  # GPT-2's has no mask, and the program adds a row
+_BY_TOKENIZER = {"gpt2": 50257, "bert-base-uncased": 103}  # GPT-2 has no mask token, so the program adds a row
 _ROWS_OF_GPT2 = 50258
-
-
-_DEFAULTS = {"time_conditioning": False, "noise_schedule": "log_linear"}  # what no tensor shows, and changes figures
+_DEFAULTS = {"time_conditioning": False, "noise_schedule": "log_linear"}  # no tensor shows them
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     **dict.fromkeys(
         ("max_position_embeddings", "num_attention_heads", "mask_token_id", "num_diffusion_steps"),
@@ -33,13 +31,13 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 
 
 def settings_of_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields of `MdlmConfig` that a published config.json tells.
+    """Return the fields of `MdlmConfig` that a published config.json has.
 
     Args:
-        published: Its content.
-        name: Of the checkpoint, for errors.
+        published: The content of config.json.
+        name: Name of the checkpoint, for errors.
     Raises:
-        ValueError: If the model is of another kind, or trained with what is not supported.
+        ValueError: If the model is of another kind, or was trained with an unsupported option.
     """
     _check_supported(published, name)
     names = {
@@ -50,26 +48,28 @@ def settings_of_config(published: Mapping[str, Any], name: str) -> dict[str, Any
         "mask_index": "mask_token_id",
         "mask_token_id": "mask_token_id",
     }
-    told = {ours: published[theirs] for theirs, ours in names.items() if published.get(theirs) is not None}
-    return {**told, **_noise(published, name)}
+    found = {field: published[key] for key, field in names.items() if published.get(key) is not None}
+    return {**found, **_noise(published, name)}
 
 
 def settings_of_training(hyper_parameters: Any, name: str) -> dict[str, Any]:
-    """Return the fields of `MdlmConfig` that the `hyper_parameters` of a training program's checkpoint tell.
+    """Return the fields of `MdlmConfig` that the `hyper_parameters` of a training program's checkpoint have.
 
     Args:
-        hyper_parameters: The program's configuration, or a mapping with it as `config`, and perhaps `tokenizer`; of
-            dictionaries, of OmegaConf's, or of stand-ins for these.
-        name: Of the checkpoint, for errors.
+        hyper_parameters: The program's configuration, or a mapping with this as `config` and perhaps a `tokenizer`. The
+            mappings may be dictionaries, objects of OmegaConf, or stand-ins for these.
+        name: Name of the checkpoint, for errors.
     Raises:
-        ValueError: If the model is of another kind, or trained with what is not supported.
+        ValueError: If the model is of another kind, or was trained with an unsupported option.
     """
-    config = hyper_parameters if _told(hyper_parameters, "config") is None else _told(hyper_parameters, "config")
+    config = (
+        hyper_parameters if _value_at(hyper_parameters, "config") is None else _value_at(hyper_parameters, "config")
+    )
     _check_supported(config, name)
-    if _told(config, "training", "change_of_variables") and _told(config, "time_conditioning"):
+    if _value_at(config, "training", "change_of_variables") and _value_at(config, "time_conditioning"):
         raise ValueError(
-            f"{name} was trained with change_of_variables, so that it is told another time than sigma; only a model "
-            "without time_conditioning can be read then"
+            f"{name} was trained with time_conditioning and change_of_variables, so its blocks read another time than "
+            "sigma; give a checkpoint trained without one of the two"
         )
     paths = {
         "max_position_embeddings": ("model", "length"),
@@ -77,49 +77,49 @@ def settings_of_training(hyper_parameters: Any, name: str) -> dict[str, Any]:
         "dropout": ("model", "dropout"),
         "time_conditioning": ("time_conditioning",),
     }
-    settings = {field: _told(config, *path) for field, path in paths.items()}
-    settings["num_diffusion_steps"] = _told(config, "T") or None  # 0 is continuous time
-    tokenizer = _told(hyper_parameters, "tokenizer")
-    settings["mask_token_id"] = _BY_TOKENIZER.get(str(_told(config, "data", "tokenizer_name_or_path")))
+    settings = {field: _value_at(config, *path) for field, path in paths.items()}
+    settings["num_diffusion_steps"] = _value_at(config, "T") or None  # 0 is continuous time
+    tokenizer = _value_at(hyper_parameters, "tokenizer")
+    settings["mask_token_id"] = _BY_TOKENIZER.get(str(_value_at(config, "data", "tokenizer_name_or_path")))
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         mask = tokenizer.mask_token_id
         settings["mask_token_id"] = tokenizer.vocab_size if mask is None else mask
-    told = {field: value for field, value in settings.items() if value is not None}
-    return {**told, **_noise(config, name)}
+    found = {field: value for field, value in settings.items() if value is not None}
+    return {**found, **_noise(config, name)}
 
 
-def check_kinds(told: Mapping[str, Any], name: str) -> None:
-    """Check that settings are whole numbers, numbers, or true or false, as their fields are.
+def check_kinds(saved: Mapping[str, Any], name: str) -> None:
+    """Check that each setting has the type of its field: a whole number, a number, or true or false.
 
     Raises:
-        ValueError: If one is not, as a number written as text.
+        ValueError: If a setting has another type, such as a number written as text.
     """
-    for field in (field for field in told if field in _KINDS):
+    for field in (field for field in saved if field in _KINDS):
         kind, types = _KINDS[field]
-        if type(told[field]) not in types:  # to Python, True is a whole number
+        if type(saved[field]) not in types:  # isinstance would accept True as a whole number
             raise ValueError(
-                f"{name} says {field}={told[field]!r}, which must be {kind}; give {field}=... to from_published"
+                f"{name} says {field}={saved[field]!r}, which must be {kind}; give {field}=... to from_published"
             )
 
 
-def warn_of_untold(known: Mapping[str, Any], name: str) -> None:
-    """Warn of settings that a training checkpoint does not tell, nobody gives, and a default stands in for."""
-    untold = [field for field in _DEFAULTS if field not in known]
-    if untold:
-        taken = " and ".join(f"{field}={_DEFAULTS[field]!r}" for field in untold)
+def warn_of_defaults(known: Mapping[str, Any], name: str) -> None:
+    """Warn if settings are neither in a training checkpoint nor given by the caller, so that defaults are used."""
+    unknown = [field for field in _DEFAULTS if field not in known]
+    if unknown:
+        used = " and ".join(f"{field}={_DEFAULTS[field]!r}" for field in unknown)
         warnings.warn(
-            f"{name} does not tell the {' and the '.join(untold)} that it was trained with, and {taken} "
-            f"{'are' if len(untold) > 1 else 'is'} taken, which may be wrong; give {' and '.join(untold)} to "
+            f"{name} does not say with which {' and '.join(unknown)} it was trained; {used} "
+            f"{'are' if len(unknown) > 1 else 'is'} used, which may be wrong; give {' and '.join(unknown)} to "
             "from_published",
             stacklevel=3,
         )
 
 
 def known_mask(vocab_size: int, name: str) -> int:
-    """Return the mask's id in a checkpoint that does not tell it.
+    """Return the mask's id for a checkpoint that does not contain it.
 
     Raises:
-        ValueError: If the vocabulary is not that of the published model of OpenWebText, whose last row is the mask.
+        ValueError: If the vocabulary is not that of the published OpenWebText model, whose last row is the mask.
     """
     if vocab_size != _ROWS_OF_GPT2:
         raise ValueError(
@@ -132,30 +132,30 @@ def known_mask(vocab_size: int, name: str) -> int:
 
 def _check_supported(config: Any, name: str) -> None:
     for field, known in (("parameterization", ("subs",)), ("backbone", ("dit", "hf_dit"))):
-        if (found := _told(config, field)) not in (None, *known):
+        if (found := _value_at(config, field)) not in (None, *known):
             raise ValueError(
                 f"{name} was trained with {field}={found!r}, and only {' and '.join(map(repr, known))} can be read: "
-                "any other gives other probabilities"
+                "with any other value this model computes wrong probabilities"
             )
 
 
 def _noise(config: Any, name: str) -> dict[str, Any]:
-    """Return the schedule of `noise`, a mapping with `type`, or that type itself."""
-    found = _told(config, "noise")
-    kind = _told(found, "type") if isinstance(found, Mapping) else found
+    """Return the fields of the schedule that `noise` names: a mapping with `type`, or the type itself."""
+    found = _value_at(config, "noise")
+    kind = _value_at(found, "type") if isinstance(found, Mapping) else found
     if kind is None:
         return {}
     if not isinstance(kind, str) or kind not in SCHEDULES:
         raise ValueError(f"{name} was trained with the noise {kind!r}, known are {', '.join(SCHEDULES)}")
     noise: dict[str, Any] = {"noise_schedule": SCHEDULES[kind]}
-    if kind in ("linear", "geometric"):  # the others have sigmas in their files, which the program does not read
-        sigmas = {key: _told(config, "noise", key) for key in ("sigma_min", "sigma_max")}
+    if kind in ("linear", "geometric"):  # the program ignores the sigmas of other schedules
+        sigmas = {key: _value_at(config, "noise", key) for key in ("sigma_min", "sigma_max")}
         noise |= {key: value for key, value in sigmas.items() if value is not None}
     return noise
 
 
-def _told(settings: Any, *path: str) -> Any:
-    """Return the value at a path, None where there is none, or one that refers to another."""
+def _value_at(settings: Any, *path: str) -> Any:
+    """Return the value at a path of keys; None if there is none, or if it only refers to another value."""
     for name in path:
         settings = _content(settings)
         if not isinstance(settings, Mapping) or name not in settings:
@@ -166,7 +166,7 @@ def _told(settings: Any, *path: str) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return what a stand-in for a container or a value of OmegaConf holds, and anything else as it is."""
+    """Return the content of a stand-in for an OmegaConf container or value; return other objects unchanged."""
     if not isinstance(value, StandIn):
         return value
     state = value.state if isinstance(value.state, dict) else {}

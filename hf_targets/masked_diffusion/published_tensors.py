@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint in the layout of the published MDLM, and the sizes that they tell."""
+"""The tensors of a checkpoint in the layout of the published MDLM, and the sizes that follow from them."""
 
 import re
 import warnings
@@ -14,18 +14,18 @@ _NUM_NAMES = 4
 
 
 def is_training_checkpoint(content: Mapping[str, Any]) -> bool:
-    """Return whether this is what the training program saves, not a state dict."""
+    """Return whether this is a checkpoint of the training program; otherwise it is a state dict."""
     return "state_dict" in content
 
 
 def published_tensors(content: Mapping[str, Any], name: str) -> dict[str, Tensor]:
-    """Return the tensors of a state dict; of a training program's checkpoint its averaged ones.
+    """Return the tensors of a state dict, or the averaged tensors of a training program's checkpoint.
 
     Args:
-        content: A state dict, or what the training program saves.
-        name: Of the checkpoint, for errors.
+        content: A state dict, or a checkpoint of the training program.
+        name: Name of the checkpoint, for errors.
     Raises:
-        ValueError: If a part of it is of another kind, it is of another model, or the averaged weights do not fit.
+        ValueError: If a part has another type, the model is another one, or the averaged weights do not fit.
     """
     if not is_training_checkpoint(content):
         return _checked(content, name, f"{name} must hold tensors")
@@ -35,28 +35,28 @@ def published_tensors(content: Mapping[str, Any], name: str) -> dict[str, Tensor
             f"the state_dict of {name} must be tensors by name, got a {type(state).__name__}; give the checkpoint as "
             "the training program saved it"
         )
-    ours = {key: value for key, value in state.items() if str(key).startswith("backbone.")}
-    ours = _checked(ours or state, name, f"the state_dict of {name} must hold tensors")
-    parameters = [key for key in ours if key != FREQUENCIES]
+    weights = {key: value for key, value in state.items() if str(key).startswith("backbone.")}
+    weights = _checked(weights or state, name, f"the state_dict of {name} must hold tensors")
+    parameters = [key for key in weights if key != FREQUENCIES]
     shadow = _averaged(content.get("ema"), name)
     if shadow is None:
         warnings.warn(
-            f"{name} has no averaged weights (`ema`), and its raw ones are taken, which are worse; give a checkpoint "
-            "with `ema`, where there is one",
+            f"{name} has no averaged weights (`ema`); its raw weights are used, which are worse; give a checkpoint "
+            "with `ema`, if you have one",
             stacklevel=3,
         )
-        return ours
-    shapes = [(tuple(ours[key].shape), tuple(value.shape)) for key, value in zip(parameters, shadow, strict=False)]
-    if len(shadow) != len(parameters) or any(one != other for one, other in shapes):
+        return weights
+    shapes = [(tuple(weights[key].shape), tuple(value.shape)) for key, value in zip(parameters, shadow, strict=False)]
+    if len(shadow) != len(parameters) or any(own != averaged for own, averaged in shapes):
         raise ValueError(
             f"the averaged weights of {name} have no names and are taken in the order of its {len(parameters)} "
             f"parameters, and {len(shadow)} of them do not fit; leave `ema` out to take the weights themselves"
         )
-    return {**ours, **dict(zip(parameters, shadow, strict=True))}
+    return {**weights, **dict(zip(parameters, shadow, strict=True))}
 
 
 def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the fields of `MdlmConfig` that the shapes of `published_tensors` tell."""
+    """Return the fields of `MdlmConfig` that follow from the shapes of `published_tensors`."""
     vocab_size, hidden_size = tensors[EMBEDDING].shape
     numbers = [int(match[1]) for key in tensors if (match := re.match(r"backbone\.blocks\.(\d+)\.", key))]
     sizes = {
@@ -71,12 +71,12 @@ def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _checked(state: Mapping[str, Any], name: str, rule: str) -> dict[str, Tensor]:
-    """Return a state dict that holds tensors alone, with those that tell sizes."""
+    """Return a state dict, after checks that it holds only tensors and has those from which the sizes follow."""
     for key in (EMBEDDING, _TIME):
         if key not in state:
             raise ValueError(f"{name} is not in the published layout of MDLM: {_instead(state, key)}")
     if foreign := [key for key, value in state.items() if not isinstance(value, Tensor)]:
-        raise ValueError(f"{rule}, and {foreign[0]} is none; leave out what is no weight")
+        raise ValueError(f"{rule}, and {foreign[0]} is not a tensor; leave out what is not a weight")
     for key, num, dimensions in (
         (EMBEDDING, 2, "two dimensions"),
         (_TIME, 2, "two dimensions"),
@@ -88,7 +88,7 @@ def _checked(state: Mapping[str, Any], name: str, rule: str) -> dict[str, Tensor
 
 
 def _instead(state: Mapping[str, Any], missing: str) -> str:
-    """Return what a state dict has in place of a tensor, and what to do about it."""
+    """Return the end of an error about a missing tensor: what the state dict has instead, and the way out."""
     keys = [str(key) for key in state]
     wrapped = next((key for key in keys if key.endswith("." + missing)), None)
     if wrapped is not None:
@@ -102,7 +102,7 @@ def _instead(state: Mapping[str, Any], missing: str) -> str:
 
 
 def _averaged(ema: Any, name: str) -> list[Tensor] | None:
-    """Return the averaged weights of a training checkpoint, None without any."""
+    """Return the averaged weights of a training checkpoint; None if it has none."""
     way_out = "leave `ema` out to take the weights themselves"
     if not isinstance(ema, Mapping | None):
         raise ValueError(f"`ema` of {name} must be a mapping with shadow_params, got a {type(ema).__name__}; {way_out}")

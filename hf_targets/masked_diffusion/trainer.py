@@ -36,9 +36,9 @@ TIMES_COLUMN, INDEX_COLUMN = "timesteps", "row_index"
 
 
 class _RowsWithIndices(TorchDataset):
-    """Rows that know their indices in a data set, and so their times and masks in whatever batch they come.
+    """Rows of a data set with their indices, which determine their times and masks in any batch.
 
-    They are checked as they are asked for: each must be of the `length_protocol` of the first one.
+    Each row is checked when it is read: it must have the same `length_protocol` as the first row.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -55,7 +55,7 @@ class _RowsWithIndices(TorchDataset):
 
     @cached_property
     def columns(self) -> Columns:
-        """Those of the first row."""
+        """The protocol columns of the first row."""
         return protocol_columns(self.rows[0])
 
 
@@ -69,36 +69,40 @@ def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     lengths = {len(row["input_ids"]) for row in rows}
     if len(lengths) > 1:
         raise ValueError(
-            f"the rows of a batch have {min(lengths)} to {max(lengths)} tokens, and nothing pads them; give the "
-            "trainer processing_class=tokenizer, or a DiffusionCollator"
+            f"rows of a batch must have one length without a collator that pads, got {min(lengths)} to {max(lengths)} "
+            "tokens; give the trainer processing_class=tokenizer, or a DiffusionCollator"
         )
     return default_data_collator(list(rows))
 
 
 class DiffusionTrainer(AveragedTrainer):
-    """Trainer of `MdlmForMaskedDiffusion`, plain or under peft.
+    """Trainer of `MdlmForMaskedDiffusion`, with or without peft.
 
-    The data sets have `input_ids` and `labels`, which are the same but for labels of -100, tokens that are no targets;
-    `attention_mask` where padding is hidden; `may_mask` where more than the targets are masked. A training batch may
-    also have `timesteps`: then its `input_ids` are masked already.
+    The data sets have the columns `input_ids` and `labels`. Labels equal the ids, or are -100 where a token is not a
+    target. `attention_mask` hides padding, and `may_mask` lets tokens be masked that are not targets. Training data may
+    also have `timesteps`: then their `input_ids` are masked already.
 
-    **Evaluation** reports `nelbo`, the negative evidence lower bound in nats for each token of text (`num_tokens` of
-    the rows, else each label but -100), whether it was masked or not, and `perplexity` = exp(nelbo); with
-    2 draws or more also `nelbo_standard_error`, and `nelbo_margin`, half of the 95% interval; with a column `num_words`
-    also `word_perplexity`. `evaluate(rows, metric_key_prefix="test")` takes `test_draws`, any other `evaluation_draws`.
-    Times and masks belong to the row and the draw (`masked_diffusion.bound`): they are the same at each evaluation, in
-    batches of any size and in any number of processes. What the numbers are and are not,
-    `masked_diffusion.perplexity_bound` tells; they compare only with those of rows of the same `length_protocol`
-    (`masked_diffusion.rows.sentence_rows`). The loss of a training batch is always for each label but -100.
+    **Evaluation** reports:
+
+    - `nelbo`, the negative evidence lower bound in nats per token of text, masked or not. The number of tokens is the
+      sum of `num_tokens`, or without that column the number of labels other than -100.
+    - `perplexity` = exp(nelbo), and with a column `num_words` also `word_perplexity`.
+    - With 2 draws or more: `nelbo_standard_error`, and `nelbo_margin`, half the width of the 95% interval.
+
+    `evaluate(rows, metric_key_prefix="test")` uses `test_draws`; with any other prefix it uses `evaluation_draws`.
+    Times and masks depend only on the row and the draw (`masked_diffusion.bound`). They are the same in each
+    evaluation, for any batch size and any number of processes. `masked_diffusion.perplexity_bound` says what the
+    numbers mean. Compare them only for rows of the same `length_protocol` (`masked_diffusion.rows.sentence_rows`). The
+    loss of a training batch is always divided by the number of labels other than -100.
 
     Args:
-        data_collator: None pads on the right with a `DiffusionCollator` of the tokenizer (`processing_class`); without
-            a tokenizer, or with `timesteps`, it takes rows of one length.
+        data_collator: None: a `DiffusionCollator` of the tokenizer (`processing_class`), which pads on the right.
+            Without a tokenizer, or with `timesteps`, the rows of a batch must then have one length.
     Raises:
-        ValueError: Before training starts, if the model is another, a data set has token ids beyond its vocabulary,
-            rows of more than one `length_protocol`, the mask is another than the tokenizer's or among the labels, there
-            are `timesteps` where they would not be used, or weights that are sharded (FSDP, DeepSpeed) are to be
-            averaged. In an evaluation, if a row has fewer labels than `num_tokens`.
+        ValueError: Before training starts: if the model has another class, a data set has token ids beyond its
+            vocabulary or rows of more than one `length_protocol`, the mask differs from the tokenizer's or is among the
+            labels, there are `timesteps` that would not be used, or sharded weights (FSDP, DeepSpeed) should be
+            averaged. In an evaluation: if a row has fewer labels than `num_tokens`.
     """
 
     args: DiffusionTrainingArguments
@@ -120,7 +124,7 @@ class DiffusionTrainer(AveragedTrainer):
         self._core: MdlmForMaskedDiffusion = core
         self._noise: EvaluationNoise | None = None
         tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")
-        mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer, or a mask in it
+        mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer or without its mask
         if mask is not None and mask != self._mask_token_id:
             raise ValueError(
                 f"tokenizer and model must have the same mask, got the ids {mask} and {self._mask_token_id}; give "
@@ -129,26 +133,29 @@ class DiffusionTrainer(AveragedTrainer):
         has_times = isinstance(train, Dataset) and TIMES_COLUMN in train.column_names
         if has_times and isinstance(data_collator, DiffusionCollator):
             raise ValueError(
-                "a DiffusionCollator drops the column timesteps of the train data, so that masked text would be masked "
-                "again; leave data_collator out"
+                "train data with timesteps are masked already, and a DiffusionCollator drops the column timesteps, so "
+                "the model would mask them again; leave data_collator out"
             )
         if data_collator is None:
             data_collator = _collate_one_length
             if tokenizer is not None and not has_times:
                 data_collator = DiffusionCollator(tokenizer)
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
-        self._loss_shifts_labels = False  # the first token is masked and predicted as any other
+        self._loss_shifts_labels = False  # the first token is masked and predicted like any other
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
-            raise ValueError(f"evaluation draws its own times, and the {name} data has timesteps; give clean text")
+            raise ValueError(
+                f"evaluation masks clean text at times of its own, and the {name} data has timesteps; give clean text "
+                "without them"
+            )
         super()._check_dataset(dataset, name)
         if isinstance(dataset, Dataset):
             check_one_protocol(protocol_columns_of(dataset), f"the {name} data: ")
         if isinstance(dataset, Dataset) and has_token(dataset, "labels", self._mask_token_id):
             raise ValueError(
-                f"labels are clean tokens, and the {name} data has the mask among them, id {self._mask_token_id}; give "
-                "text without it, and tokenizer and model the same mask_token_id"
+                f"labels must be clean tokens, and the {name} data has the mask among them, id {self._mask_token_id}; "
+                "give text without it, and a tokenizer and a model with the same mask_token_id"
             )
 
     @property
@@ -164,7 +171,7 @@ class DiffusionTrainer(AveragedTrainer):
             self._signature_columns = [*self._signature_columns, INDEX_COLUMN]
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Take gradients, with noise of this process's own: Trainer seeds all processes alike."""
+        """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
         if self.args.world_size == 1:
             return super().training_step(model, inputs, *args, **kwargs)
         drawn = int(torch.randint(2**31, ()))
@@ -175,12 +182,12 @@ class DiffusionTrainer(AveragedTrainer):
             return super().training_step(model, inputs, *args, **kwargs)
 
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """Evaluate as Trainer does, with the times and masks of `evaluation_seed`; more of them for "test"."""
+        """Evaluate as Trainer does, with times and masks from `evaluation_seed`; the prefix chooses how many draws."""
         is_test, seed = metric_key_prefix.split("_")[0] == "test", self.args.evaluation_seed
         draws = self.args.test_draws if is_test else self.args.evaluation_draws
         self._noise = EvaluationNoise(self._core, len(dataloader.dataset), num_draws=draws, seed=seed)
         kwargs["metric_key_prefix"] = metric_key_prefix
-        with torch.random.fork_rng([]):  # a data loader draws a number that nothing uses
+        with torch.random.fork_rng([]):  # a data loader draws a global random number that is not used
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def _get_dataloader(self, dataset: Any, description: str, **kwargs: Any) -> Any:
@@ -189,7 +196,7 @@ class DiffusionTrainer(AveragedTrainer):
         if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
             raise ValueError(
                 f"evaluation data must have a length, as times are spread evenly over its rows, got "
-                f"{type(dataset).__name__}; make a datasets.Dataset of it, Dataset.from_list(list(rows))"
+                f"{type(dataset).__name__}; convert it with datasets.Dataset.from_list(list(rows))"
             )
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
@@ -201,7 +208,7 @@ class DiffusionTrainer(AveragedTrainer):
             self.data_collator = training
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss, each row's bound for each draw (rows, draws), and its number of tokens of text."""
+        """Return the loss, the bound of each row and draw (rows, draws), and the number of text tokens of each row."""
         assert self._noise is not None
         labels, masks = inputs["labels"], (inputs.get("attention_mask"), inputs.get(MAY_MASK))
         nelbos = self._noise.row_nelbos(model, inputs[INDEX_COLUMN].tolist(), inputs["input_ids"], labels, *masks)
@@ -209,9 +216,9 @@ class DiffusionTrainer(AveragedTrainer):
         return nelbos.mean(dim=1).sum() / num_tokens.sum().clamp(min=1), nelbos, num_tokens
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
-        """Return the bound and what is made of it."""
+        """Return the metrics that the class describes, from the bounds (rows, draws) of all rows."""
         nelbo, error = mean_bound(losses, num_tokens)
-        # Trainer's own loss is a mean over batches, which depends on their size
+        # replaces Trainer's loss, a mean over batches that depends on their size
         metrics = {"loss": nelbo, "nelbo": nelbo, "perplexity": perplexity(nelbo)}
         if num_words:
             metrics["word_perplexity"] = perplexity(nelbo * num_tokens / num_words)

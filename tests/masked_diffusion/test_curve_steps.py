@@ -84,9 +84,13 @@ def test_a_model_that_sees_the_time_is_told_it():
 @pytest.mark.parametrize(
     ("kind", "arguments", "told"),
     [
-        ("plain", {}, r"config\.curve is None; train one with curve=CurveConfig\(\)"),
-        ("curve", {"canvases": []}, "there must be a canvas, got none; give generate a streamer"),
-        ("curve", {"canvases": masked_ids(2, 3)}, r"canvases must be \(batch, length\) each, got \(3,\); one row"),
+        ("plain", {}, r"config\.curve=None; train a model with curve=CurveConfig\(\)"),
+        ("curve", {"canvases": []}, "there must be a canvas, got none; call generate with streamer"),
+        (
+            "curve",
+            {"canvases": masked_ids(2, 3)},
+            r"canvases must be \(batch, length\) each, got \(3,\); give a single row",
+        ),
         ("curve", {"row": 2}, r"row must be in \[0, 1\] for 2 rows, got 2"),
         ("curve", {"row": -1}, r"row must be in \[0, 1\] for 2 rows, got -1"),
         ("curve", {"num_points": 1}, "num_points must be 2 or more"),

@@ -53,7 +53,7 @@ def test_parts_of_a_training_checkpoint_of_other_kinds_are_refused_by_name(conte
 @pytest.mark.parametrize("nested", [True, False])
 def test_a_tensor_that_tells_a_size_must_be_a_matrix(name, nested):
     for value, says in (
-        ([[1.0]], f"must hold tensors, and {name} is none"),
+        ([[1.0]], f"must hold tensors, and {name} is not a tensor"),
         (torch.ones(50), f"{name} of the state dict must have two dimensions, got the shape (50,)"),
         (torch.ones(5, 5, 5), f"{name} of the state dict must have two dimensions, got the shape (5, 5, 5)"),
     ):
@@ -136,11 +136,11 @@ def test_a_training_checkpoint_without_settings_says_what_is_taken_and_what_to_g
     del silent["hyper_parameters"]
     for content in (silent, training(hyper_parameters=None), training(hyper_parameters={})):
         file = saved(content, tmp_path)
-        says = f"{file} does not tell the time_conditioning and the noise_schedule that it was trained with, and "
-        says += "time_conditioning=False and noise_schedule='log_linear' are taken, which may be wrong; give "
+        says = f"{file} does not say with which time_conditioning and noise_schedule it was trained; "
+        says += "time_conditioning=False and noise_schedule='log_linear' are used, which may be wrong; give "
         with pytest.warns(UserWarning, match=re.escape(says)):
             assert same_weights(load(file), make_mdlm())
-        with pytest.warns(UserWarning, match="and time_conditioning=False is taken, which may be wrong; give time_"):
+        with pytest.warns(UserWarning, match="; time_conditioning=False is used, which may be wrong; give time_"):
             load(file, noise_schedule="cosine")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -154,9 +154,7 @@ def test_a_training_checkpoint_without_settings_says_what_is_taken_and_what_to_g
 @pytest.mark.parametrize("ema", [None, {}, {"shadow_params": None}])
 def test_a_training_checkpoint_without_averaged_weights_says_that_raw_ones_are_taken(ema, tmp_path):
     raw = partial(load, saved(training(ema=ema), tmp_path))
-    says = (
-        f"{tmp_path / 'last.ckpt'} has no averaged weights (`ema`), and its raw ones are taken, which are worse; give "
-    )
+    says = f"{tmp_path / 'last.ckpt'} has no averaged weights (`ema`); its raw weights are used, which are worse; give "
     with pytest.warns(UserWarning, match=re.escape(says)):
         assert same_weights(raw(), make_mdlm(seed=1))
 

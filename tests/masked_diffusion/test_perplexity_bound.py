@@ -212,10 +212,10 @@ def test_a_schedule_that_leaves_much_unmasked_is_no_bound_and_says_so():
 @pytest.mark.parametrize(
     ("rows", "options", "says"),
     [
-        ([], {}, "a bound needs rows, got none"),
+        ([], {}, "a bound needs at least one row, got none"),
         ([{"input_ids": [1], "labels": [IGNORED]}], {}, "all labels are -100 or padding"),
         ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], {}, "block 0 has a hole"),
-        ([{"input_ids": [1, 2], "labels": [1]}], {}, r"block 0 has \[\[2\], \[2\], \[1\]\]"),
+        ([{"input_ids": [1, 2], "labels": [1]}], {}, r"block 0 has shapes \[\[2\], \[2\], \[1\]\]"),
         ([{"input_ids": [1]}], {"num_draws": 0}, "num_draws must be at least 1, got 0"),
         ([{"input_ids": [1]}], {"seed": -1}, "seed must be 0 or more, got -1"),
         ([{"input_ids": [1]}], {"batch_size": 0}, "batch_size must be at least 1, got 0"),
