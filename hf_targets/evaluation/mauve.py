@@ -214,7 +214,8 @@ def _longest(model: PreTrainedModel, max_length: int | None) -> int:
     if max_length is None:
         return 1024 if positions is None else min(1024, positions)
     if max_length < 1 or (positions is not None and max_length > positions):
-        raise ValueError(f"max_length must be in [1, {positions or 'any'}], the model's positions, got {max_length}")
+        rule = "at least 1" if positions is None else f"in [1, {positions}], the model's positions"
+        raise ValueError(f"max_length must be {rule}, got {max_length}")
     return max_length
 
 

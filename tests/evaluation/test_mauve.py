@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import BloomConfig, BloomModel
 
 from hf_targets import extras
 from hf_targets.data.tokenization import train_bpe_tokenizer
@@ -164,6 +165,9 @@ def test_texts_without_features_are_refused(mauve):
     for max_length in (0, 65):
         with pytest.raises(ValueError, match=rf"in \[1, 64\], the model's positions, got {max_length}"):
             text_features(["a"], MODEL, TOKENIZER, max_length=max_length)
+    unlimited = BloomModel(BloomConfig(vocab_size=280, hidden_size=8, n_layer=1, n_head=2))  # any number of positions
+    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+        text_features(["a"], unlimited, TOKENIZER, max_length=0)
     with pytest.raises(ValueError, match="a list of texts"):
         text_features([], MODEL, TOKENIZER)
     with pytest.raises(ValueError, match="needs its tokenizer"):
