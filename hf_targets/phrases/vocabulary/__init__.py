@@ -1,1 +1,1 @@
-"""Phrases as entries behind the tokens of a vocabulary: what they are, how they are kept, and their files."""
+"""Vocabularies of phrases, whose ids follow those of a model's tokens: the phrases in memory and on disk."""

@@ -1,4 +1,4 @@
-"""A set of phrases on disk: numbers in a safetensors file, the rest in a JSON file that has the checksums of both."""
+"""A phrase vocabulary on disk: a safetensors file of arrays, and a JSON file of settings and of both checksums."""
 
 import json
 import os
@@ -18,7 +18,10 @@ FORMAT_VERSION = 1
 
 
 def write_phrases(folder: str | os.PathLike, settings: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write both files to `folder`, made if need be; what an interrupted write leaves is as before, or refused."""
+    """Write both files to `folder`, which is created if it is missing.
+
+    After an interrupted write, `folder` holds either the previous files or files that `read_phrases` refuses.
+    """
     content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     settings = {"format_version": FORMAT_VERSION, "arrays_sha256": sha256(content).hexdigest(), **settings}
     text = json.dumps({**settings, "settings_sha256": _checksum(settings)}, indent=1)
@@ -31,7 +34,7 @@ def read_phrases(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, n
     """Return the settings and arrays that `write_phrases` wrote to `folder`.
 
     Raises:
-        ValueError: If a file is missing, truncated or altered, or of another format; it is named.
+        ValueError: If a file is missing, truncated or altered, or has another format. The message names the file.
     """
     settings_file, arrays_file = Path(folder, SETTINGS_FILE), Path(folder, ARRAYS_FILE)
     try:
@@ -40,22 +43,24 @@ def read_phrases(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, n
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError):
         settings, as_written = {}, False
     if not as_written:
-        raise ValueError(f"{settings_file} is not as it was written; save the phrases again")
+        raise ValueError(f"{settings_file} has changed since it was written; save the phrase vocabulary again")
     if (version := settings.get("format_version")) != FORMAT_VERSION:
         raise ValueError(
             f"{settings_file} must have format_version {FORMAT_VERSION}, got {version!r}; "
-            f"load it with the release of hf_targets that saved it, or build the phrases again"
+            f"load it with the release of hf_targets that saved it, or build the phrase vocabulary again"
         )
     content = _read(arrays_file)
     if sha256(content).hexdigest() != settings.get("arrays_sha256"):
         raise ValueError(
-            f"{arrays_file} ({len(content)} bytes) is truncated, altered or of another save than {SETTINGS_FILE}; "
-            f"copy both again, or save the phrases again"
+            f"{arrays_file} ({len(content)} bytes) is truncated or altered, or was not saved together with "
+            f"{SETTINGS_FILE}; copy both files again, or save the phrase vocabulary again"
         )
     try:
         return settings, load(content)
     except SafetensorError as error:
-        raise ValueError(f"{arrays_file} is not a whole safetensors file: {error}; save the phrases again") from error
+        raise ValueError(
+            f"{arrays_file} is not a valid safetensors file: {error}; save the phrase vocabulary again"
+        ) from error
 
 
 def _read(file: Path) -> bytes:
@@ -63,8 +68,8 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ValueError(
-            f"a saved phrase vocabulary has {SETTINGS_FILE} and {ARRAYS_FILE}, and {file} cannot be read "
-            f"({error.strerror}); give the folder that was saved to"
+            f"a saved phrase vocabulary consists of {SETTINGS_FILE} and {ARRAYS_FILE}, and {file} cannot be read "
+            f"({error.strerror}); give the folder that the vocabulary was saved to"
         ) from error
 
 

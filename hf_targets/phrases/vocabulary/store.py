@@ -1,4 +1,4 @@
-"""Phrases by their ids: an id is given once and for all, and ids with phrases go to those of tokens and back."""
+"""A set of phrases with an id each, and the conversion between sequences with phrase ids and sequences of tokens."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ TokenIds = Sequence[int] | np.ndarray | Tensor
 
 
 class PhraseSource(NamedTuple):
-    """Where a phrase comes from: the characters [start, end) of a document, without white space in front."""
+    """Where a phrase was found: the characters [start, end) of a document, without leading white space."""
 
     document: str
     start: int
@@ -24,9 +24,10 @@ class PhraseSource(NamedTuple):
 
 
 class PhraseStore:
-    """A set of phrases that grows and shrinks, each two or more tokens with an id of `vocab_size` or more.
+    """A set of phrases to which phrases can be added, and from which they can be removed.
 
-    The id of a removed phrase is never given again, and the same phrase, if it is added again, has a new one.
+    A phrase has two tokens or more, and its id is `vocab_size` or more. The id of a removed phrase is never used again:
+    if the same phrase is added again, it gets a new id.
 
     >>> table = PhraseStore(vocab_size=100)
     >>> table.add_token_ids([[5, 6], [5, 6, 7]])
@@ -38,31 +39,33 @@ class PhraseStore:
     """
 
     def __init__(self, vocab_size: int, special_ids: Iterable[int] = ()) -> None:
-        """Make an empty table.
+        """Make an empty set.
 
         Args:
-            vocab_size: The first phrase id, and the number of ids that are a token's.
-            special_ids: Tokens that no phrase may hold.
+            vocab_size: The number of token ids, and the id of the first phrase.
+            special_ids: Tokens that a phrase must not contain.
         """
         self.vocab_size = vocab_size
         self._special_ids = frozenset(special_ids)
         self._flat, self._offsets, self._alive = array("q"), array("q", [0]), bytearray()
-        self._ids: dict[tuple[int, ...], int] = {}  # of the living
+        self._ids: dict[tuple[int, ...], int] = {}  # without removed phrases
         self._sources: dict[int, tuple[PhraseSource, ...]] = {}
         self._forget()
 
     def add_token_ids(
         self, phrases: Iterable[TokenIds], *, sources: Iterable[Iterable[PhraseSource]] | None = None
     ) -> list[int]:
-        """Add phrases, and return their ids in order; one that is there keeps its id, and gets the new sources.
+        """Add phrases, and return their ids in order.
+
+        A phrase that is in the set already keeps its id, and the new sources are added to its sources.
 
         Args:
-            phrases: The tokens of each.
-            sources: Those of each phrase.
+            phrases: The token ids of each phrase.
+            sources: The sources of each phrase; None: none.
 
         Raises:
-            ValueError: If a phrase has fewer than two tokens, a special one, or one that is not in [0, vocab_size);
-                nothing is added then.
+            ValueError: If a phrase has fewer than two tokens, a special token, or a token id outside [0, vocab_size),
+                or if there are not as many lists of sources as phrases. Nothing is added in this case.
         """
         checked = [self._checked(phrase, index) for index, phrase in enumerate(several(phrases, "phrases"))]
         origins = one_for_each(sources, len(checked))
@@ -78,10 +81,10 @@ class PhraseStore:
         return ids
 
     def remove(self, ids: TokenIds) -> None:
-        """Remove phrases by their ids, which are never given again.
+        """Remove phrases by their ids, which are never used again.
 
         Raises:
-            ValueError: If an id is not one of a phrase, or of one that was removed already; nothing is removed then.
+            ValueError: If an id is not a phrase, or its phrase was removed before. Nothing is removed in this case.
         """
         phrases = {id_: self.token_ids(id_) for id_ in integers(ids)}
         for id_, phrase in phrases.items():
@@ -105,28 +108,28 @@ class PhraseStore:
 
     @property
     def num_ids(self) -> int:
-        """How many ids were given so far, those of removed phrases included: the rows of a table of embeddings."""
+        """The number of phrase ids so far, with those of removed phrases: the rows of an embedding table."""
         return len(self._alive)
 
     def token_ids(self, phrase_id: int) -> tuple[int, ...]:
         """Return the tokens of a phrase.
 
         Raises:
-            ValueError: If no phrase has this id, or the one that had it was removed.
+            ValueError: If no phrase has this id, or its phrase was removed.
         """
         slot = index(phrase_id) - self.vocab_size
         if not 0 <= slot < self.num_ids:
             raise ValueError(
-                f"ids here are tokens in [0, {self.vocab_size}) and phrases in "
+                f"ids must be tokens in [0, {self.vocab_size}) or phrases in "
                 f"[{self.vocab_size}, {self.vocab_size + self.num_ids}), got {phrase_id}; "
-                f"use the vocabulary that gave the id, and drop padding such as -100"
+                f"use the vocabulary that the id comes from, and remove padding such as -100"
             )
         if not self._alive[slot]:
-            raise ValueError(f"phrase {phrase_id} was removed; use ids of the phrases that are left, or add it again")
+            raise ValueError(f"phrase {phrase_id} was removed; use the id of another phrase, or add it again")
         return tuple(self._flat[self._offsets[slot] : self._offsets[slot + 1]])
 
     def sources(self, phrase_id: int) -> tuple[PhraseSource, ...]:
-        """Return where a phrase comes from, as far as it was said.
+        """Return the sources that were given for a phrase.
 
         Raises:
             ValueError: As for `token_ids`.
@@ -139,10 +142,10 @@ class PhraseStore:
         return self._ids.get(tuple(integers(token_ids)))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return all phrases that ever were, not to be written to; made once for each state of the table.
+        """Return all phrases, removed ones included, as read-only arrays, kept until the set changes.
 
-        Returns: Their tokens in a row (int64), the `num_ids + 1` positions where each begins and the last one ends
-            (int64), and for each whether it still is one (bool).
+        Returns: The tokens of all phrases, one phrase after the other (int64); the `num_ids + 1` offsets into them, at
+            which a phrase begins or the last phrase ends (int64); and for each phrase false if it was removed (bool).
         """
         if self._arrays is None:
             self._arrays = (
@@ -155,10 +158,10 @@ class PhraseStore:
         return self._arrays
 
     def expand(self, ids: TokenIds) -> list[int]:
-        """Return `ids` with the tokens of each phrase in its place.
+        """Return `ids` with each phrase replaced by its tokens.
 
         Raises:
-            ValueError: If an id is neither a token nor a phrase, or of a phrase that was removed.
+            ValueError: If an id is neither a token nor a phrase, or its phrase was removed.
         """
         expanded = []
         for id_ in integers(ids):
@@ -169,7 +172,7 @@ class PhraseStore:
         return expanded
 
     def merge_phrases(self, token_ids: TokenIds) -> list[int]:
-        """Return `token_ids` with phrases in place of their tokens: from left to right, the longest one each time."""
+        """Return `token_ids` with tokens replaced by phrases: from left to right, always by the longest phrase."""
         if self._trie is None:
             self._trie = TokenTrie(self._ids)
         tokens = tuple(integers(token_ids))
@@ -195,7 +198,7 @@ class PhraseStore:
         return id_
 
     def _forget(self) -> None:
-        """Drop what was derived from the phrases, since they changed."""
+        """Drop the values that were derived from the phrases, since the phrases changed."""
         self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         self._trie: TokenTrie | None = None
 
@@ -203,19 +206,19 @@ class PhraseStore:
         tokens = tuple(integers(phrase))
         if len(tokens) < 2:
             raise ValueError(
-                f"a phrase must be two tokens or more, got {list(tokens)} at index {index}; leave it out, "
-                f"the model has its tokens already"
+                f"a phrase must have two tokens or more, got {list(tokens)} at index {index}; leave it out, "
+                f"since a model generates a single token in one step already"
             )
         if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
             raise ValueError(
                 f"the tokens of a phrase must be in [0, {self.vocab_size}), got {list(tokens)} at index {index}; "
-                f"expand phrases within it, or use the tokenizer of this vocabulary"
+                f"expand the phrases in it, or use the tokenizer of this vocabulary"
             )
         if not self._special_ids.isdisjoint(tokens):
             special = next(id_ for id_ in tokens if id_ in self._special_ids)
             raise ValueError(
                 f"a phrase must have no special token, got {special} in {list(tokens)} at index {index}; "
-                f"leave the phrase out, or cut it there"
+                f"leave the phrase out, or cut it at that token"
             )
         return tokens
 
@@ -224,7 +227,7 @@ def integers(ids: TokenIds) -> list[int]:
     """Return ids in one dimension as a list.
 
     Raises:
-        ValueError: If they are not that.
+        ValueError: If the ids are not integers in one dimension.
     """
     plain = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
     try:
@@ -232,30 +235,32 @@ def integers(ids: TokenIds) -> list[int]:
     except TypeError as error:
         raise ValueError(
             f"ids must be integers in one list or a tensor of one dimension, got {ids!r:.80}; "
-            f"put a single id in a list, pass the rows of a batch one by one, and add strings with `add`"
+            f"put a single id into a list, pass the rows of a batch one by one, and add strings with `add`"
         ) from error
 
 
 def several(items: Iterable[_Item], name: str) -> list[_Item]:
-    """Return items in a list.
+    """Return items as a list.
 
     Raises:
-        ValueError: If they are one string.
+        ValueError: If `items` is a string.
     """
     if isinstance(items, str):
-        raise ValueError(f"{name} must be several, got the string {items!r:.80}; put it in a list")
+        raise ValueError(f"{name} must be a list or another iterable, got the string {items!r:.80}; put it in a list")
     return list(items)
 
 
 def one_for_each(sources: Iterable[Iterable[PhraseSource]] | None, num_phrases: int) -> list[tuple[PhraseSource, ...]]:
-    """Return the sources of each phrase, none where `sources` is None.
+    """Return the sources of each phrase; without `sources`, no phrase has a source.
 
     Raises:
-        ValueError: If there are not as many as phrases, or one is no source.
+        ValueError: If there are not as many lists of sources as phrases, or an item of a list is not a source.
     """
     found = [()] * num_phrases if sources is None else [tuple(map(_source, each)) for each in sources]
     if len(found) != num_phrases:
-        raise ValueError(f"sources must be as many as the {num_phrases} phrases, got {len(found)}; give () for none")
+        raise ValueError(
+            f"sources must have an item for each of {num_phrases} phrases, got {len(found)}; give () for no source"
+        )
     return found
 
 
@@ -267,7 +272,7 @@ def _source(given: PhraseSource) -> PhraseSource:
         is_one = False
     if not is_one:
         raise ValueError(
-            f"a source must be a document's name and its characters, 0 <= start <= end, got {given!r:.80}; give "
-            "PhraseSource(document, start, end)"
+            f"a source must be a document's name and its characters [start, end) with 0 <= start <= end, "
+            f"got {given!r:.80}; give PhraseSource(document, start, end)"
         )
     return source

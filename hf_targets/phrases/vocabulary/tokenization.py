@@ -1,4 +1,4 @@
-"""What a tokenizer says of a phrase: its tokens inside a running text, its characters there, and whose ids they are."""
+"""The tokens and characters of a phrase in the middle of a text, and a fingerprint of a tokenizer."""
 
 import json
 import unicodedata
@@ -12,21 +12,21 @@ from transformers import PreTrainedTokenizerBase
 
 LeadingSpace = Literal["add", "keep", "both"]
 Normalization = Literal["NFC"] | None
-_ANCHORS = ("\n", ".", "a", "0", "(")  # what may stand before a phrase; the first that no token shares with it is taken
-_NEIGHBOURS = 8  # tokens to either side; a character has at most 4
+_ANCHORS = ("\n", ".", "a", "0", "(")  # texts before a phrase; the first that shares no token with it is used
+_NEIGHBOURS = 8  # tokens on either side; a character has at most 4 bytes, so at most 4 tokens
 _PROBE = "The  tokenizer's own\n\tspaces, (digits: 3.14159) and signs: naïve café, Straße, 東京, 🙂 ▁Ġ.\r\n"
 
 
 def phrase_forms(text: str, leading_space: LeadingSpace, normalization: Normalization) -> list[str]:
-    """Return the one or two forms in which a phrase stands within a text; `PhraseVocabulary.add` tells the settings.
+    """Return the one or two forms of a phrase within a text; `PhraseVocabulary.add` explains the settings.
 
     Raises:
-        ValueError: If a setting is unknown, or the text has nothing but white space.
+        ValueError: If a setting is unknown, or the text is empty or only white space.
     """
     if leading_space not in get_args(LeadingSpace):
         raise ValueError(f"leading_space must be one of {get_args(LeadingSpace)}, got {leading_space!r}")
     if normalization not in ("NFC", None):
-        raise ValueError(f"normalization must be 'NFC', or None for texts as they are, got {normalization!r}")
+        raise ValueError(f"normalization must be 'NFC', or None to leave texts unchanged, got {normalization!r}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"a phrase must be a text with more than white space, got {text!r}; leave it out")
     text = text if normalization is None else unicodedata.normalize(normalization, text)
@@ -36,13 +36,13 @@ def phrase_forms(text: str, leading_space: LeadingSpace, normalization: Normaliz
 
 
 def tokenize_mid_text(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Return the ids that each text has inside a longer one, where it gets no space and no begin token in front.
+    """Return the ids that each text has inside a longer text, where no space and no begin token is put before it.
 
-    Something short is put before the text, and its ids are taken away again; where a token reaches across, something
-    else is tried.
+    A short text, the anchor, is put before the text, and the anchor's ids are removed. If a token covers parts of both,
+    another anchor is used.
 
     Raises:
-        ValueError: If the ids of a text cannot be told from those of any text before it.
+        ValueError: If with every anchor a token covers parts of the anchor and of the text.
     """
     ids: list[list[int]] = [[] for _ in texts]
     left = list(range(len(texts)))
@@ -56,14 +56,14 @@ def tokenize_mid_text(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) 
         left = [index for index, whole in zip(left, found, strict=True) if whole[: len(before)] != before]
     if left:
         raise ValueError(
-            f"the tokens of a phrase must be its own, and those of {texts[left[0]]!r} reach into every text before it; "
-            f"give its token ids instead"
+            f"a phrase must not share a token with the text before it, and {texts[left[0]]!r} shares one with every "
+            f"text that was tried; give its token ids instead"
         )
     return ids
 
 
 def text_mid_text(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the characters that `ids` add to a text before them, a leading space included; halves are U+FFFD."""
+    """Return the characters that `ids` add to a text, a leading space included; incomplete ones are U+FFFD."""
     before = next((found for anchor in _ANCHORS if (found := _ids([anchor], tokenizer)[0])), [])
     whole = _decode([*before, *ids], tokenizer)
     return whole[len_common_prefix(_decode(before, tokenizer), whole) :]
@@ -72,23 +72,26 @@ def text_mid_text(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str
 def character_ends(
     ids: Sequence[int], num_tokens: Iterable[int], tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: bool
 ) -> list[int]:
-    """Return how many characters of the text of `ids` are complete after its first n tokens, for each n, ascending.
+    """Return how many characters of the text of `ids` are complete after its first n tokens, for each n.
 
-    They are those on which the text of the first n tokens and the whole text agree, so that a character of several
-    tokens counts with the last of them, and a tokenizer that writes a text's beginning in another way is no trouble.
-    It takes time linear in the text, since only the neighbours of the n tokens are looked at, unless what they write
-    is not in the whole text.
+    A character is complete if the text of the first n tokens and the whole text agree on it and on all before it. So a
+    character of several tokens is complete after the last of them, and a tokenizer may treat the beginning of a text
+    in its own way. The time is linear in the text, since only tokens near the n-th are decoded. The first n tokens are
+    all decoded only where the text of the nearby tokens is not found in the whole text.
+
+    Args:
+        num_tokens: The values of n, in ascending order.
     """
 
     def text(first: int, stop: int | None) -> str:
         return _decode(ids[first:stop], tokenizer, skip_special_tokens=skip_special_tokens)
 
     whole, ends = text(0, None), []
-    known, end = 0, 0  # tokens, and their characters
+    known, end = 0, 0  # the previous n, and its number of characters
     for n in num_tokens:
         first, stop = max(0, known - _NEIGHBOURS), n + _NEIGHBOURS
         while (nearby := text(first, stop)).endswith("\ufffd") and stop < len(ids):
-            stop += stop - first  # half a character may spoil all that is written in bytes before it
+            stop += stop - first  # an incomplete character may change how all byte tokens before it decode
         before = len_common_prefix(text(first, known), nearby)
         written = nearby[before : len_common_prefix(text(first, n), nearby)]
         if whole.startswith(written, end):
@@ -101,20 +104,21 @@ def character_ends(
 
 
 def len_common_prefix(first: str, second: str) -> int:
-    """Return how many characters two texts have in common from their beginning."""
+    """Return the number of characters that two texts share at their beginning."""
     if second.startswith(first):
         return len(first)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 _FINGERPRINTS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = WeakKeyDictionary()
-"""Known ones, with the number of pieces at the time: tokens may be added to a tokenizer."""
+"""The known fingerprints, each with the size of its tokenizer, to which tokens may be added later."""
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a SHA-256 of a tokenizer's pieces, their ids, and how it cuts a probe text: the same ids mean the same.
+    """Return a SHA-256 of a tokenizer's pieces, of their ids, and of its ids for a probe text.
 
-    Special tokens and their use count only as far as they are pieces.
+    Two tokenizers with one fingerprint give an id the same meaning. Special tokens count only as pieces: their roles,
+    such as the padding token, do not change the fingerprint.
     """
     size, fingerprint = _FINGERPRINTS.get(tokenizer, (None, ""))
     if size != len(tokenizer):

@@ -1,4 +1,4 @@
-"""Phrases as words of a model's vocabulary: made of texts and documents, found again in what the model writes."""
+"""A vocabulary of phrases: made from texts and documents, and used to encode and decode texts with phrases."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ from hf_targets.progress import progress
 
 @dataclass(frozen=True)
 class PhraseSpan:
-    """The characters [start, end) of an output that one phrase wrote, a leading space included."""
+    """The characters [start, end) of a decoded text that come from one phrase, its leading space included."""
 
     start: int
     end: int
@@ -40,10 +40,10 @@ class PhraseSpan:
 
 
 class PhraseVocabulary(PhraseStore):
-    """A set of phrases that a model may write in one step each, and that may grow and shrink.
+    """A set of phrases, each of which a model can generate in one step. Phrases can be added and removed.
 
-    Phrases are the same if their tokens are: " New York" and "New York" are two, and the sources of one that is added
-    twice are joined. `tokenizer` is whose tokens they are made of.
+    Two phrases with the same tokens are one phrase, with the sources of both. " New York" and "New York" have different
+    tokens and are two phrases. `tokenizer` is the tokenizer of the phrases' tokens.
 
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> tokenizer = word_level_tokenizer(["the cat sat on the mat\\n"])
@@ -62,16 +62,16 @@ class PhraseVocabulary(PhraseStore):
         """Make an empty vocabulary.
 
         Args:
-            vocab_size: Rows of the model's embedding, where it has more of them than the tokenizer has ids.
+            vocab_size: Rows of the model's embedding, if they are more than the tokenizer's ids; None: the tokenizer's.
 
         Raises:
-            ValueError: If `vocab_size` has no room for each id of the tokenizer.
+            ValueError: If `vocab_size` is smaller than the number of the tokenizer's ids.
         """
         num_tokens = max(len(tokenizer), *(id_ + 1 for id_ in tokenizer.added_tokens_decoder), 0)
         if vocab_size is not None and vocab_size < num_tokens:
             raise ValueError(
-                f"vocab_size must be at least {num_tokens}, the ids of the tokenizer, got {vocab_size}; give the rows "
-                f"of the model's embedding, after resize_token_embeddings if it has fewer"
+                f"vocab_size must be at least {num_tokens}, the number of the tokenizer's ids, got {vocab_size}; give "
+                f"the number of rows of the model's embedding, and call resize_token_embeddings first if it is smaller"
             )
         super().__init__(num_tokens if vocab_size is None else vocab_size, tokenizer.all_special_ids)
         self.tokenizer = tokenizer
@@ -87,7 +87,7 @@ class PhraseVocabulary(PhraseStore):
         normalization: Normalization = "NFC",
         vocab_size: int | None = None,
     ) -> Self:
-        """Return the vocabulary of some texts; see `add`."""
+        """Return a vocabulary with some texts as phrases; see `add`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
         vocabulary.add(phrases, leading_space=leading_space, single_tokens=single_tokens, normalization=normalization)
         return vocabulary
@@ -101,7 +101,7 @@ class PhraseVocabulary(PhraseStore):
         *,
         vocab_size: int | None = None,
     ) -> Self:
-        """Return the vocabulary of the phrases that `miner` finds in some documents; see `add_documents`."""
+        """Return a vocabulary with the phrases that `miner` finds in some documents; see `add_documents`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
         vocabulary.add_documents(documents, miner)
         return vocabulary
@@ -110,7 +110,7 @@ class PhraseVocabulary(PhraseStore):
     def from_token_ids(
         cls, phrases: Iterable[TokenIds], tokenizer: PreTrainedTokenizerBase, *, vocab_size: int | None = None
     ) -> Self:
-        """Return the vocabulary of phrases given by their tokens; see `add_token_ids`."""
+        """Return a vocabulary of phrases that are given by their tokens; see `add_token_ids`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
         vocabulary.add_token_ids(phrases)
         return vocabulary
@@ -124,20 +124,22 @@ class PhraseVocabulary(PhraseStore):
         single_tokens: Literal["error", "skip"] = "error",
         normalization: Normalization = "NFC",
     ) -> list[int]:
-        """Add texts, and return their ids in order; a phrase that is there keeps its id, and gets the new sources.
+        """Add texts as phrases, and return their ids in order.
+
+        A phrase that is in the set already keeps its id, and the new sources are added to its sources.
 
         Args:
-            sources: Those of each text.
-            leading_space: "add" takes the tokens that a text has after a space, as within a sentence, "keep" those that
-                it has right after another character, such as an opening bracket, and "both" makes two phrases of it.
-                A text that begins with white space is taken as it is.
-            single_tokens: Whether a text that is one token, hence a word of the model already, is an "error", or left
-                out, of the ids too ("skip").
-            normalization: The Unicode form that texts are brought to, or None to take them as they are.
+            sources: The sources of each text; None: none.
+            leading_space: "add" uses the tokens of the text after a space, as inside a sentence. "keep" uses the tokens
+                of the text directly after another character, such as an opening bracket. "both" adds two phrases. A
+                text that begins with white space is used as it is, with any of the three.
+            single_tokens: For a text of one token, which the model can generate in one step already: "error" raises,
+                and "skip" leaves the text out, so that no id is returned for it.
+            normalization: The Unicode form to which texts are converted; None: texts are used as they are.
 
         Raises:
-            ValueError: If a text is empty or white space alone, is one token or none, or has a special token in it;
-                nothing is added then.
+            ValueError: If a text is empty or only white space, has fewer than two tokens, or has a special token.
+                Nothing is added in this case.
         """
         if single_tokens not in ("error", "skip"):
             raise ValueError(f"single_tokens must be 'error' or 'skip', got {single_tokens!r}")
@@ -160,15 +162,15 @@ class PhraseVocabulary(PhraseStore):
         return self.add_token_ids([ids for ids, _ in found], sources=[origins for _, origins in found])
 
     def add_documents(self, documents: Mapping[str, str] | Iterable[str], miner: PhraseMiner) -> list[int]:
-        """Add the phrases that `miner` finds in some documents, and return their ids, each once.
+        """Add the phrases that `miner` finds in some documents, and return the id of each distinct phrase.
 
         Each position where a phrase is found becomes one of its sources.
 
         Args:
-            documents: Texts by their names, or texts alone, which are then named "0", "1", ....
+            documents: A mapping from names to texts, or only texts, which get the names "0", "1", ....
 
         Raises:
-            ValueError: If `documents` is one text, or the tokenizer not a fast one.
+            ValueError: If `documents` is a single text, or the tokenizer is not a fast one.
         """
         if isinstance(documents, Mapping):
             named = cast(Mapping[str, str], documents)
@@ -188,10 +190,10 @@ class PhraseVocabulary(PhraseStore):
         return self.add_token_ids(list(found), sources=found.values())
 
     def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
-        """Add the phrases and sources of another vocabulary, and return the id here for each id there.
+        """Add the phrases and sources of another vocabulary, and return a mapping from its ids to the ids in this one.
 
         Raises:
-            ValueError: If the other's tokenizer is another one.
+            ValueError: If the other vocabulary has a different tokenizer.
         """
         if other.tokenizer is not self.tokenizer:
             self._check_tokenizer(other.fingerprint, "the other vocabulary")
@@ -201,11 +203,11 @@ class PhraseVocabulary(PhraseStore):
 
     @property
     def fingerprint(self) -> str:
-        """What tells the tokenizer from another one."""
+        """The `tokenizer_fingerprint` of the tokenizer, which differs between tokenizers."""
         return tokenizer_fingerprint(self.tokenizer)
 
     def text(self, phrase_id: int) -> str:
-        """Return what a phrase writes in the middle of a text, with its leading space if it has one.
+        """Return the text of a phrase in the middle of a longer text, with its leading space if it has one.
 
         Raises:
             ValueError: As for `token_ids`.
@@ -213,7 +215,7 @@ class PhraseVocabulary(PhraseStore):
         return text_mid_text(self.token_ids(phrase_id), self.tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text as the tokenizer cuts it, with phrases instead of their tokens (`merge_phrases`)."""
+        """Return the tokenizer's ids of a text, with tokens replaced by phrases (`merge_phrases`)."""
         return self.merge_phrases(self.tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False))
 
     def decode(self, ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
@@ -225,9 +227,9 @@ class PhraseVocabulary(PhraseStore):
         return cast(str, self.tokenizer.decode(self.expand(ids), skip_special_tokens=skip_special_tokens))
 
     def spans(self, ids: TokenIds, *, skip_special_tokens: bool = False) -> list[PhraseSpan]:
-        """Return which characters of `decode(ids)` came from which phrase, in order.
+        """Return the characters of `decode(ids)` that come from each phrase, in order.
 
-        A character of which a phrase has some bytes and its neighbour others belongs to the one with the last byte.
+        If the bytes of one character are split between neighbours, it belongs to the neighbour with the last byte.
 
         Raises:
             ValueError: As for `expand`.
@@ -251,7 +253,10 @@ class PhraseVocabulary(PhraseStore):
         ]
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the phrases, their ids and sources to two files in a folder; `load` refuses half a write."""
+        """Write the phrases, their ids and sources to two files in a folder.
+
+        `load` refuses the files of an incomplete write.
+        """
         tokens, offsets, is_alive = self.arrays()
         documents: dict[str, int] = {}
         rows = [
@@ -270,11 +275,11 @@ class PhraseVocabulary(PhraseStore):
 
     @classmethod
     def load(cls, folder: str | os.PathLike, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Return the vocabulary that was saved to a folder, with the same ids, and none of the removed ones.
+        """Return the vocabulary that was saved to a folder, with the same ids. Removed phrases stay removed.
 
         Raises:
-            ValueError: If a file is missing, truncated or altered, or breaks a rule of such files (both are told), or
-                the tokenizer is another one.
+            ValueError: If a file is missing, truncated, altered or invalid, or the tokenizer is a different one. The
+                message names the file and the rule.
         """
         settings, arrays = read_phrases(folder)
         settings_file, arrays_file = Path(folder, SETTINGS_FILE), Path(folder, ARRAYS_FILE)
@@ -283,7 +288,7 @@ class PhraseVocabulary(PhraseStore):
         try:
             vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
         except ValueError as error:
-            raise ValueError(f"{settings_file} is altered: {error}") from error
+            raise ValueError(f"{settings_file} is damaged: {error}") from error
         documents = settings["documents"]
         sizes = {"vocab_size": vocabulary.vocab_size, "num_documents": len(documents)}
         check_arrays(arrays_file, arrays, special_ids=vocabulary._special_ids, **sizes)
@@ -292,8 +297,8 @@ class PhraseVocabulary(PhraseStore):
             phrase = tuple(tokens[offsets[slot] : offsets[slot + 1]])
             if is_alive and phrase in vocabulary._ids:
                 raise ValueError(
-                    f"{arrays_file} is altered: a phrase must be there once, and {list(phrase)} is twice; "
-                    "build the phrases again"
+                    f"{arrays_file} is damaged: phrases must be distinct, and {list(phrase)} appears twice; "
+                    "build the phrase vocabulary again"
                 )
             vocabulary._append(phrase, is_alive=is_alive)
         for id_, rows in groupby(arrays["sources"].tolist(), key=itemgetter(0)):
@@ -303,6 +308,6 @@ class PhraseVocabulary(PhraseStore):
     def _check_tokenizer(self, fingerprint: str, owner: str) -> None:
         if fingerprint != self.fingerprint:
             raise ValueError(
-                f"phrases are tokens of one tokenizer, and {owner} was made with another than this "
-                f"{type(self.tokenizer).__name__}; use that one, or build the phrases again from their texts"
+                f"all phrases must have the same tokenizer, and {owner} was made with another than this "
+                f"{type(self.tokenizer).__name__}; use that tokenizer, or build the vocabulary again from the texts"
             )

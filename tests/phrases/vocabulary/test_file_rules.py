@@ -73,7 +73,7 @@ def offsets_not_of_the_tokens(draw, fields, arrays):
 
 def offsets_of_more_or_fewer_phrases(draw, fields, arrays):
     arrays["is_alive"] = draw(st.sampled_from([arrays["is_alive"][:-1], np.append(arrays["is_alive"], True)]))
-    return "one more than is_alive"
+    return "one more entry than is_alive"
 
 
 def token_out_of_range(draw, fields, arrays):
@@ -95,13 +95,13 @@ def phrase_twice(draw, fields, arrays):
     phrases[one] = phrases[other]
     arrays["tokens"] = np.array(list(chain(*phrases)))
     arrays["offsets"] = np.cumsum([0, *map(len, phrases)])
-    return "must be there once"
+    return "phrases must be distinct"
 
 
 def source_of_no_phrase(draw, fields, arrays):
     wrong = st.sampled_from([VOCAB - 1, VOCAB + 1, VOCAB + len(arrays["is_alive"]), -1, 2**62])  # the second is removed
     arrays["sources"][draw(st.integers(0, len(arrays["sources"]) - 1)), 0] = draw(wrong)
-    return "of a phrase that is there"
+    return "a phrase that exists"
 
 
 def source_of_no_document(draw, fields, arrays):
@@ -121,7 +121,7 @@ def source_of_no_characters(draw, fields, arrays):
 def sources_twice_or_out_of_order(draw, fields, arrays):
     sources = arrays["sources"]
     arrays["sources"] = draw(st.sampled_from([sources[::-1], np.repeat(sources, 2, axis=0)]))
-    return "in the order of their phrases, each once"
+    return "distinct and sorted by phrase"
 
 
 def setting_gone(draw, fields, arrays):
@@ -183,7 +183,7 @@ def test_unchanged_content_loads(saved, tmp_path):
 
 def test_arrays_cut_short_before_their_checksum_was_made_are_refused(saved, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_targets.phrases.vocabulary.files.save", lambda arrays: b"not safetensors")
-    with pytest.raises(ValueError, match=f"{ARRAYS_FILE} is not a whole safetensors file"):
+    with pytest.raises(ValueError, match=f"{ARRAYS_FILE} is not a valid safetensors file"):
         loaded_again(saved, tmp_path, lambda *_: None)
 
 

@@ -88,5 +88,5 @@ def test_files_of_two_saves_are_not_mixed(saved, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     PhraseVocabulary.from_phrases(["a dog"], BPE).save(other)
     (saved / ARRAYS_FILE).write_bytes((other / ARRAYS_FILE).read_bytes())
-    with pytest.raises(ValueError, match=f"{ARRAYS_FILE}.*of another save"):
+    with pytest.raises(ValueError, match=f"{ARRAYS_FILE}.*not saved together"):
         PhraseVocabulary.load(saved, BPE)

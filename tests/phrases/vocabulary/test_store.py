@@ -79,7 +79,7 @@ def test_ids_may_be_a_list_an_array_or_a_tensor():
         ([5, 6], "one list or a tensor"),
         ([[5.0, 6.0]], "one list or a tensor"),
         (["ab"], "add strings with `add`"),
-        ("ab", "several, got the string"),
+        ("ab", "iterable, got the string"),
     ],
 )
 def test_bad_tokens_are_refused_and_nothing_is_added(phrases, message):

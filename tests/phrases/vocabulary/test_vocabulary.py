@@ -141,7 +141,7 @@ def test_a_token_that_reaches_from_the_text_before_into_a_phrase_is_not_taken():
     pieces = ["x", "y", *"\n.a0(", *(f"{before}x" for before in "\n.a0(")]
     merges = [(before, "x") for before in "\n.a0("]
     joining = Tokenizer(models.BPE({piece: id_ for id_, piece in enumerate(pieces)}, merges))
-    with pytest.raises(ValueError, match="'xy' reach into every text before it"):
+    with pytest.raises(ValueError, match="'xy' shares one with every text"):
         PhraseVocabulary.from_phrases(["xy"], PreTrainedTokenizerFast(tokenizer_object=joining), leading_space="keep")
 
 
@@ -245,7 +245,7 @@ def test_another_tokenizer_is_refused(tmp_path):
         (["a dog", " \n"], "more than white space"),
         (["the"], r"two tokens or more.*' the' are \['Ġthe'\].*single_tokens='skip'"),
         (["a dog<|endoftext|>"], "no special token"),
-        ("the cat", "several, got the string 'the cat'"),
+        ("the cat", "iterable, got the string 'the cat'"),
         ([["a"]], "must be a text"),
     ],
 )
@@ -294,7 +294,7 @@ def test_unknown_and_removed_ids_are_told_apart():
         (lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, leading_space="none"), "leading_space must be one of"),
         (lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, normalization="NFD"), "normalization must be 'NFC'"),
         (lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, single_tokens="keep"), "single_tokens must be"),
-        (lambda: PhraseVocabulary(BPE).add(["a dog"], sources=[]), "as many as the 1 phrases, got 0"),
+        (lambda: PhraseVocabulary(BPE).add(["a dog"], sources=[]), "an item for each of 1 phrases, got 0"),
         (lambda: PhraseVocabulary.from_documents("the cat", BPE, TokenNgrams()), "got the string 'the cat'"),
     ],
 )
