@@ -1,4 +1,4 @@
-"""Prefixes continued with phrases of their own, for `evaluation.continuations`."""
+"""Continuation of prefixes with a phrase vocabulary for each, for `evaluation.continuations`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
 def with_phrases(model: DynamicVocabForCausalLM, vocabulary_of: Callable[[Sequence[int]], PhraseVocabulary]) -> Prepare:
-    """Return the `prepare` of `continue_prefixes` that gives each prefix a phrase vocabulary.
+    """Return a function for the argument `prepare` of `continue_prefixes`, which gives each prefix a phrase vocabulary.
 
     Args:
-        model: Embeds the phrases.
-        vocabulary_of: Called with the token ids of a prefix.
+        model: The model that embeds the phrases.
+        vocabulary_of: Returns the phrase vocabulary of a prefix, given its token ids.
     """
 
     def prepare(prefixes: Sequence[Prefix], new_tokens: int) -> tuple[dict[str, Any], Sequence[Expand]]:

@@ -1,4 +1,4 @@
-"""What phrases to encode must be; values are looked at on a CPU alone: elsewhere that would wait."""
+"""Checks of the phrases to encode. Values are checked only on a CPU; on other devices a check would have to wait."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,10 @@ from hf_targets.backbones.inputs import check_range
 
 
 def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:
-    """Check that each phrase is the first tokens of a window; shapes are those of `PhraseEncoder`.
+    """Check that each phrase is a prefix of a window; `PhraseEncoder.forward` gives the shapes.
 
     Raises:
-        ValueError: If one is not.
+        ValueError: If a tensor has a wrong type or shape, or a phrase is not a prefix of a window.
     """
     for name, tensor, right in (
         ("windows must be (windows, length)", windows, windows.dim() == 2),

@@ -1,4 +1,4 @@
-"""The losses of the text with phrases: its hidden states are read from tokens and encoded phrases, interleaved."""
+"""The losses of the text with phrases, whose input is a mixed sequence of tokens and encoded phrases."""
 
 from typing import Any, cast
 
@@ -16,20 +16,21 @@ from hf_targets.phrases.phrase_batch import PhraseBatch
 def interleaved_losses(
     model: Any, hidden: Tensor, num_targets: Tensor, batch: PhraseBatch, others: dict[str, Any]
 ) -> dict[str, Tensor]:
-    """Return L_p and L_kl of each row, (batch,) each, by name; divided by `num_targets` they are each text's own.
+    """Return L_p and L_kl of each row, (batch,) each, by name. Divided by `num_targets`, they are the losses of a text.
 
-    L_p is a sum. So is L_kl with `kl_divisor="tokens"`; with "steps" that sum is divided by m, the row's tokens and
-    phrases, and multiplied by `num_targets`. The loss of a batch is then the mean of its rows' L_kl, each with the
-    weight that its tokens have in L_t, and accumulation and several processes change nothing.
+    L_p is a sum over positions. L_kl is a sum, too, with `kl_divisor="tokens"`. With "steps" this sum is divided by m,
+    the row's number of predicted steps (tokens and phrases), and multiplied by `num_targets`. L_kl of a batch is then
+    the mean over its rows, weighted by their number of tokens as in L_t. Gradient accumulation and several processes
+    therefore do not change it.
 
     Args:
         model: A `DynamicVocabForCausalLM`.
-        hidden: (batch, time, d), the states of the same text in tokens, which L_kl compares with.
-        num_targets: (batch,), how many tokens of the text are predicted.
+        hidden: (batch, time, d), the hidden states of the same text in tokens, with which L_kl compares.
+        num_targets: (batch,), the number of predicted tokens of the text in tokens.
         batch: The text with phrases.
-        others: Passed to the backbone.
+        others: Further arguments of the backbone.
     Raises:
-        ValueError: If a field of the batch points to nothing.
+        ValueError: If a field of the batch has a wrong shape, or an id or index is out of range.
     """
     ids, windows, phrase_windows = batch.phrase_input_ids, batch.windows, batch.phrase_windows
     output = model.get_output_embeddings()
@@ -42,7 +43,7 @@ def interleaved_losses(
         embeds = torch.where((ids >= vocab_size)[..., None], inputs[slots].to(tokens.dtype), tokens)
         first_tokens = windows[phrase_windows[:, 0], 0]
         unused = hidden.new_zeros(())
-    else:  # every process must use every parameter: gradients of 0
+    else:  # each process must use every parameter, so the encoder gets gradients of 0
         pair = torch.tensor([[0, 1]], device=ids.device)
         inputs, outputs = model.phrase_encoder(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
         embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0

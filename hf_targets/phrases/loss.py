@@ -1,4 +1,4 @@
-"""The three parts of the loss: the text with phrases, the text in tokens, and what keeps the two near each other."""
+"""The three parts of the loss: of the text with phrases, of the text in tokens, and of the divergence of the two."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from hf_targets.phrases.configuration import DynamicVocabConfig, KlDirection
 
 
 def token_loss(hidden: Tensor, targets: Tensor, output: nn.Linear) -> Tensor:
-    """Return L_t, summed over each row, (batch,): the vanilla language model's loss, with no phrases at all."""
+    """Return L_t, summed over each row, (batch,): the usual loss of a language model, without phrases."""
     return output_cross_entropy(output, hidden, targets).sum(dim=1)
 
 
@@ -24,9 +24,9 @@ def phrase_loss(
 
     Args:
         hidden: (batch, time, d).
-        targets: (batch, time), phrases from V on.
-        phrases: (phrases, d), or (batch, phrases, d) where each row has its own.
-        excluded: (batch, time, phrases), those that are not in the sum at a position.
+        targets: (batch, time), token ids, and phrase ids from V on.
+        phrases: (phrases, d), or (batch, phrases, d) if each row has its own.
+        excluded: (batch, time, phrases), true where the phrase is left out of the softmax at a position.
     """
     if phrases.ndim == 3:
         rows = range(len(hidden))
@@ -55,24 +55,24 @@ def kl_loss(
     first_tokens: Tensor,
     excluded: Tensor | None,
 ) -> Tensor:
-    """Return L_kl, summed over the positions of each row where it is taken, (batch,).
+    """Return L_kl of each row, (batch,), summed over the positions that `config.kl_positions` selects.
 
-    Position j of the text with phrases predicts what stands at j + 1, whose last token is token s(j + 1) of the text in
-    tokens; that is predicted from position s(j + 1) - 1.
+    In the text with phrases, position j predicts position j + 1, whose last token is token s(j + 1) of the text in
+    tokens. In the text in tokens, position s(j + 1) - 1 predicts this token. L_kl compares these two positions.
 
     Args:
-        hidden: (batch, positions, d), of the text with phrases.
-        targets: (batch, positions), what each predicts, phrases from V on.
-        teacher: (batch, time, d), of the text in tokens.
+        hidden: (batch, positions, d), hidden states of the text with phrases.
+        targets: (batch, positions), the token or phrase that each position predicts, phrases from V on.
+        teacher: (batch, time, d), hidden states of the text in tokens.
         token_positions: (batch, positions), s.
         first_tokens: (phrases,), the id of each phrase's first token.
-        excluded: (batch, positions, phrases).
+        excluded: (batch, positions, phrases), as for `phrase_loss`.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
     """
     taken = targets != IGNORED
     if config.kl_positions == "token_targets":
-        # Departs: the paper's sum also compares the position that predicts a phrase with that of its last token, one of
-        # which has not read the phrase's first tokens, and the other has.
+        # Departs: the paper's sum also compares the position that predicts a phrase with the position that predicts the
+        # phrase's last token. Only the second has read the phrase's first tokens.
         taken = taken & (targets < num_rows(output))
     position = (F.pad(token_positions[:, 1:], (0, 1)) - 1).clamp(min=0)
     aligned = teacher.gather(1, position[..., None].expand(-1, -1, teacher.shape[-1]))[taken]
@@ -115,11 +115,12 @@ def excluded_phrases(
     masked_phrases: Tensor | None,
     device: torch.device,
 ) -> Tensor | None:
-    """Return which phrases are left out at each position, (batch, positions, phrases); None if none is.
+    """Return a mask that is true where a phrase is left out, (batch, positions, phrases); None if there are no masks.
 
     Args:
+        shape: (batch, positions).
         phrase_mask: (batch, phrases), true where the phrase is in the row's table.
-        masked_phrases: (k, 3): row, position and phrase of each that is a right continuation there, too.
+        masked_phrases: (k, 3), row, position and phrase: the text continues with the phrase, but it is not the target.
     """
     if phrase_mask is None and masked_phrases is None:
         return None

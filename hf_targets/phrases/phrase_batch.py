@@ -1,4 +1,4 @@
-"""What a training batch has beside its text in tokens: the same text with phrases, and the phrases themselves."""
+"""The columns of a training batch for the text with phrases and for the phrases, beside the text in tokens."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -11,17 +11,18 @@ from hf_targets.maths.losses import IGNORED
 
 @dataclass(frozen=True)
 class PhraseBatch:
-    """The columns of `PhraseCollator` from `phrase_input_ids` on, by their names there.
+    """The columns of a `PhraseCollator` batch from `phrase_input_ids` on, with the same names.
 
     Attributes:
-        phrase_input_ids: (batch, positions), the same text with phrases V + p of the batch's own table.
-        phrase_targets: (batch, positions), unshifted as labels are.
-        token_positions: (batch, positions), where in `input_ids` the last token of each position stands.
+        phrase_input_ids: (batch, positions), the text with phrases; id V + p is phrase p of the batch's own table.
+        phrase_targets: (batch, positions), unshifted like labels.
+        token_positions: (batch, positions), the index in `input_ids` of the last token of each position.
         windows: (windows, length), token ids to encode.
-        phrase_windows: (phrases, 2), window and number of tokens of each phrase p.
+        phrase_windows: (phrases, 2), for each phrase the index of its window and its number of tokens.
         phrase_attention_mask: (batch, positions), 0 at padding.
-        phrase_mask: (batch, phrases), which of them are in a row's vocabulary.
-        masked_phrases: (k, 3), row, position and phrase of those that are a right continuation there, too.
+        phrase_mask: (batch, phrases), true where the phrase is in the row's table.
+        masked_phrases: (k, 3), row, position and phrase: the text after that position begins with the phrase, so that
+            the phrase is not a negative there.
     """
 
     phrase_input_ids: Tensor
@@ -35,10 +36,10 @@ class PhraseBatch:
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self | None:
-        """Take the fields out of the arguments of a call; None if there is none.
+        """Remove the fields from the arguments of a call and return them; None if the arguments have no such field.
 
         Raises:
-            ValueError: If one is there and another that it needs is not.
+            ValueError: If some fields are given and a required one is missing.
         """
         names = [field.name for field in fields(cls)]
         given = {name: arguments.pop(name, None) for name in names}
@@ -46,19 +47,21 @@ class PhraseBatch:
             return None
         if missing := [name for name in names[:5] if given[name] is None]:
             raise ValueError(
-                f"a batch with phrases needs {', '.join(names[:5])}, and lacks {', '.join(missing)}; PhraseCollator "
-                "makes them all"
+                f"a batch with phrases needs {', '.join(names[:5])}, got none for {', '.join(missing)}; make the batch "
+                "with PhraseCollator"
             )
         return cls(**given)
 
     def check(self, vocab_size: int, time: int) -> None:
-        """Check that everything points to phrases and tokens that there are.
+        """Check that the shapes of the fields agree, and that all ids and indices are in range.
+
+        The phrase encoder checks `phrase_windows`.
 
         Args:
-            vocab_size: V, where the ids of phrases begin.
-            time: Positions of the text in tokens.
+            vocab_size: V, the id of the first phrase.
+            time: The number of positions of the text in tokens.
         Raises:
-            ValueError: If something does not, or has another shape than the text with phrases.
+            ValueError: If a field has a wrong shape, or an id or index is out of range.
         """
         ids, targets, num_phrases = self.phrase_input_ids, self.phrase_targets, len(self.phrase_windows)
         for name in ("phrase_attention_mask", "phrase_targets", "token_positions"):

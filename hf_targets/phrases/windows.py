@@ -1,4 +1,4 @@
-"""Windows to encode: phrases that are prefixes of each other share one, as a causal encoder embeds all prefixes."""
+"""Windows to encode. A causal encoder embeds all prefixes of a window, so a phrase and its prefixes share a window."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """Windows of one length, and the phrases that they embed.
+    """Windows of the same length, and the phrases that they embed.
 
     Attributes:
         windows: (windows, length), token ids.
         phrase_windows: (phrases, 2): phrase k is the first `phrase_windows[k, 1]` tokens of window
             `phrase_windows[k, 0]`.
-        phrases: (phrases,), the numbers of these phrases among those asked for.
+        phrases: (phrases,), the index of each phrase among all phrases given to `plan_windows`.
     """
 
     windows: np.ndarray
@@ -24,21 +24,21 @@ class WindowBatch:
 
 
 def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = 2**14) -> Iterator[WindowBatch]:
-    """Yield batches of windows that embed every phrase once, windows of one length together, without padding.
+    """Yield batches of windows that embed every phrase once. The windows of a batch have one length, without padding.
 
-    In lexicographic order a phrase stands before all that it is a prefix of; so a phrase is a prefix of any other if it
-    is one of the next, and needs no window of its own.
+    In lexicographic order, a phrase comes directly before the phrases that it is a prefix of. So a phrase needs a
+    window of its own only if it is not a prefix of the next phrase.
 
     Args:
-        ids: The phrases' token ids, one after the other.
-        offsets: (phrases + 1), where each begins.
-        max_tokens: Tokens of a batch, at most, but for a longer window alone.
+        ids: The token ids of all phrases, one phrase after the other.
+        offsets: (phrases + 1), the index in `ids` at which each phrase begins, and the length of `ids`.
+        max_tokens: The largest number of tokens in a batch. A longer window is a batch of its own.
 
     >>> batches = list(plan_windows(np.array([5, 6, 5, 6, 7, 8, 9]), np.array([0, 2, 5, 7])))
     >>> [(batch.windows.tolist(), batch.phrase_windows.tolist(), batch.phrases.tolist()) for batch in batches]
     [([[8, 9]], [[0, 2]], [2]), ([[5, 6, 7]], [[0, 2], [0, 3]], [0, 1])]
     """
-    big_endian = np.ascontiguousarray(ids, dtype=">i4")  # so that bytes compare as token ids do
+    big_endian = np.ascontiguousarray(ids, dtype=">i4")  # so that bytes sort in the order of token ids
     data, ends = big_endian.tobytes(), (np.asarray(offsets) * 4).tolist()
     keys = [data[start:end] for start, end in pairwise(ends)]
     order = sorted(range(len(keys)), key=keys.__getitem__)

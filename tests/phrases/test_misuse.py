@@ -59,10 +59,10 @@ def test_beams_that_end_at_different_steps_can_be_decoded():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"negatives": "prefix"}, "negatives_by_name makes them of names"),
-        ({"negatives": ["prefix"]}, "negatives_by_name makes them of names"),
-        ({"miner": TokenNgrams}, "miner must be an object with spans"),
-        ({"vocab_size": 10}, f"room for the {len(WORDS)} ids"),
+        ({"negatives": "prefix"}, "from their names with negatives_by_name"),
+        ({"negatives": ["prefix"]}, "from their names with negatives_by_name"),
+        ({"miner": TokenNgrams}, "miner must have a method spans"),
+        ({"vocab_size": 10}, f"at least {len(WORDS)}, the number of the tokenizer's ids"),
     ],
 )
 def test_a_collator_looks_at_its_arguments_when_it_is_made(wrong, message):

@@ -250,7 +250,7 @@ def test_other_bad_input_is_told_before_anything_is_computed():
     for name in ("phrase_input_ids", "phrase_targets", "token_positions", "windows", "phrase_windows"):
         batch = phrase_batch()
         del batch[name]
-        with pytest.raises(ValueError, match=f"and lacks {name}; PhraseCollator makes them all"):
+        with pytest.raises(ValueError, match=f"got none for {name}; make the batch with PhraseCollator"):
             MODEL(**batch)
 
 

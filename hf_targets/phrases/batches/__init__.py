@@ -1,1 +1,1 @@
-"""Batches for training with phrases: which stand in a text, and which are negatives."""
+"""Batches for training with phrases: the choice of phrases in a text, and the negative phrases."""

@@ -1,4 +1,4 @@
-"""Batches in which phrases and tokens alternate, with the phrases and negatives that the batch's table holds."""
+"""Batches of texts in which some spans of tokens are phrases, with a table of these phrases and of negatives."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,47 +22,47 @@ FalseNegatives = Literal["at_tokens", "everywhere", "keep"]
 
 
 class PhraseCollator:
-    r"""Makes of rows of token ids the batch of a dynamic-vocabulary model: two sequences a row, and a table of phrases.
+    r"""A data collator for dynamic-vocabulary models: each row as two sequences, and a table of phrases for the batch.
 
-    The static sequence is the row, padded on the right. In the interleaved one some stretches of tokens are phrases,
-    with the ids V and upward: V + p is entry p of the batch's table, which has those phrases and their negatives. A
-    phrase has no special token and no token without a label. Columns other than `input_ids`, `attention_mask` and
-    `labels` are dropped.
+    The static sequence is the row's token ids, padded on the right. In the interleaved sequence some spans of tokens
+    are replaced by phrases, with ids from V on: V + p is entry p of the batch's table. The table holds these phrases
+    and their negatives. A phrase contains no special token and no token without a label. Columns other than
+    `input_ids`, `attention_mask` and `labels` are dropped.
 
     - `input_ids`, `attention_mask`, `labels`: the static sequence; labels are -100 at padding.
-    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets`: the interleaved one.
-    - `token_positions`: for each position of the interleaved one, where its (last) token stands in the static one.
-    - `windows`: (windows, longest) static ids, filled with 0, none of them a prefix of another.
-    - `phrase_windows`: (entries, 2): the entry is the first `length` tokens of window `window`; no two are the same.
-    - `phrase_mask`: (rows, entries): which entries the row's table has.
-    - `masked_phrases`: (masked, 3): row, position and entry; what the state at that position predicts may as well begin
-      with this entry, which is no negative there.
+    - `phrase_input_ids`, `phrase_attention_mask`, `phrase_targets`: the interleaved sequence.
+    - `token_positions`: for each position of the interleaved sequence, the index of its last token in the static one.
+    - `windows`: (windows, longest) static ids, padded with 0; no window is a prefix of another.
+    - `phrase_windows`: (entries, 2), `window` and `length`: the entry is the first `length` tokens of that window. All
+      entries differ.
+    - `phrase_mask`: (rows, entries), true where the row's table has the entry.
+    - `masked_phrases`: (masked, 3), row, position and entry: the text after that position begins with the entry, so
+      that the entry is not a negative there.
 
-    Rows that `DynamicVocabTrainer` trains on have the columns of `phrases.batches.row_draws`: each row chooses its
-    phrases by a seed of its own, and brings the rows of the batches before for `PreBatch`. A batch then depends on its
-    rows alone. With other rows and several dataloader workers each worker has its own copy of this: `PreBatch` then
-    remembers the batches of one worker, and a `generator` gives all workers the same numbers, and the same again in
-    each epoch.
+    The rows of `DynamicVocabTrainer` have the columns of `phrases.batches.row_draws`: a seed, by which the phrases of
+    the row are chosen, and the rows of earlier batches, for `PreBatch`. A batch then depends only on its rows. With
+    other rows, each dataloader worker has its own copy of this collator: `PreBatch` then keeps only the batches of that
+    worker, and a `generator` yields the same random numbers in all workers and again in each epoch.
 
     Args:
-        tokenizer: The fast tokenizer of the ids, and of what the miner reads.
-        miner: Finds what may become a phrase.
-        vocab_size: V, the width of the model's embedding; None: the tokenizer's.
-        negatives: Where negatives come from; None: `InBatch()`, `Prefixes()` and `SelfRetrieval()`.
-        min_gap: Plain tokens between two phrases, at least.
-        phrase_rate: Chance of a phrase wherever one may start. A gap is then `min_gap` tokens and a geometric number
-            of positions more; with 1 nearly every gap is `min_gap`.
-        max_tokens: Candidates longer than that are left out; None: none is.
-        false_negatives: Where entries that the text goes on with are masked: `"keep"`, nowhere, as in the paper;
-            `"at_tokens"`, where the target is a token; `"everywhere"`, where it is a phrase as well, but never that
-            phrase. Where the target is a phrase they are its prefixes and extensions, the informative negatives of the
-            paper.
-        generator: Makes the choice of phrases in rows without a seed; None: torch's own, which differs by worker.
+        tokenizer: The fast tokenizer of the ids. The miner reads the text that it decodes.
+        miner: Finds the candidates for phrases.
+        vocab_size: V, the number of rows of the model's embedding; None: the number of the tokenizer's ids.
+        negatives: The sources of negatives; None: `InBatch()`, `Prefixes()` and `SelfRetrieval()`.
+        min_gap: The smallest number of plain tokens between two phrases.
+        phrase_rate: Probability of a phrase at each position where one may start. A gap has `min_gap` tokens plus a
+            geometric number of positions; with 1 nearly every gap has `min_gap` tokens.
+        max_tokens: The largest number of tokens of a phrase; longer candidates are left out. None: no limit.
+        false_negatives: The positions at which entries are masked if the text continues with them. `"keep"`: none, as
+            in the paper. `"at_tokens"`: positions whose target is a token. `"everywhere"`: also positions whose target
+            is a phrase. There, the masked entries are prefixes and extensions of the target, which the paper uses as
+            informative negatives. The target is never masked.
+        generator: Chooses the phrases of rows without a seed; None: torch's global one, which differs by worker.
     Raises:
-        ValueError: If a setting is out of range; when called, if there is no row, a row has no token, an id is out of
+        ValueError: If a setting is out of range. When called: if there is no row, a row has no token, an id is outside
             [0, V), or a label is neither its id nor -100.
     Source: Liu et al. 2024, section 2.4, which groups random sequences of words, at least five tokens apart, and gives
-        no rate; `max_tokens` is appendix B's, of the phrases in tests.
+        no rate. `max_tokens` is the limit of appendix B for the phrases of its tests.
 
     >>> from hf_targets.phrases.mining.ngrams import TokenNgrams
     >>> from hf_targets.data.tokenization import word_level_tokenizer
@@ -102,16 +102,18 @@ class PhraseCollator:
             )
         if vocab_size is not None and vocab_size < len(tokenizer):
             raise ValueError(
-                f"vocab_size must have room for the {len(tokenizer)} ids of the tokenizer, got {vocab_size}; it is the "
-                "width of the model's embedding"
+                f"vocab_size must be at least {len(tokenizer)}, the number of the tokenizer's ids, got {vocab_size}; "
+                "give the number of rows of the model's embedding"
             )
         if isinstance(miner, type) or not hasattr(miner, "spans"):
-            raise ValueError(f"miner must be an object with spans, such as WordNgrams(2, 5), got {miner!r}")
+            raise ValueError(
+                f"miner must have a method spans, as WordNgrams(2, 5) has, got {miner!r}; give an instance"
+            )
         for source in negatives or ():
             if isinstance(source, str | type) or not hasattr(source, "windows"):
                 raise ValueError(
                     f"negatives must be a list of objects such as SelfRetrieval(), got {source!r} in it; "
-                    "negatives_by_name makes them of names"
+                    "make them from their names with negatives_by_name"
                 )
         self.tokenizer = tokenizer
         self.miner = miner
@@ -127,22 +129,22 @@ class PhraseCollator:
 
     @property
     def num_batches_before(self) -> int:
-        """How many batches before a batch its negatives come from."""
+        """The number of earlier batches that a batch takes negatives from."""
         return max((source.num_batches for source in self.negatives if isinstance(source, PreBatch)), default=0)
 
     def seeded(self, seed: int) -> "PhraseCollator":
-        """Return a collator like this one that chooses phrases by a seed of its own, and shares no batches before."""
-        twin = copy.copy(self)
-        twin.generator = torch.Generator().manual_seed(seed)
-        twin.negatives = tuple(
+        """Return a copy that chooses phrases by `seed`, and that keeps no phrases of earlier batches yet."""
+        copied = copy.copy(self)
+        copied.generator = torch.Generator().manual_seed(seed)
+        copied.negatives = tuple(
             source.without_batches() if isinstance(source, PreBatch) else source for source in self.negatives
         )
-        return twin
+        return copied
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the batch; shapes and names are in the class's docstring."""
+        """Return the batch; the docstring of the class gives names and shapes."""
         if not features:
-            raise ValueError("a batch must have at least one row, got none")
+            raise ValueError("a batch must have at least one row, got an empty list")
         rows = [self._row(feature) for feature in features]
         texts = [self._phrased(*row, feature) for row, feature in zip(rows, features, strict=True)]
         if BEFORE_COLUMN in features[0]:
@@ -176,7 +178,7 @@ class PhraseCollator:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _row(self, feature: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-        """Return the ids and labels of the tokens that are no padding."""
+        """Return the ids and labels of all tokens except padding."""
         ids = np.asarray(feature["input_ids"])
         mask = feature.get("attention_mask")
         labels = feature.get("labels")
@@ -184,18 +186,22 @@ class PhraseCollator:
         targets = ids if labels is None else np.asarray(labels)
         if ids.ndim != 1 or not ids.shape == seen.shape == targets.shape or not seen.any():
             raise ValueError(
-                "a row needs at least one token that is no padding, and an attention_mask and labels as long as its "
-                f"input_ids, got the shapes {ids.shape}, {seen.shape} and {targets.shape}, {seen.sum()} tokens in all"
+                "a row needs at least one token that is not padding, and an attention_mask and labels as long as its "
+                f"input_ids, got the shapes {ids.shape} of input_ids, {seen.shape} of attention_mask and "
+                f"{targets.shape} of labels, and {seen.sum()} tokens that are not padding"
             )
         ids, targets = ids[seen], targets[seen]
         if ids.min() < 0 or ids.max() >= self.vocab_size:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ValueError(
                 f"input_ids must be static ids in [0, {self.vocab_size - 1}], got {wrong}; use the model's own "
-                "tokenizer, or give the width of its embedding as vocab_size"
+                "tokenizer, or give the number of rows of its embedding as vocab_size"
             )
         if ((targets != ids) & (targets != IGNORED)).any():
-            raise ValueError(f"labels must be the input_ids, or {IGNORED} where nothing is predicted; got others")
+            raise ValueError(
+                f"labels must be the input_ids, or {IGNORED} at tokens that are not predicted, got other ids; copy "
+                "input_ids to labels"
+            )
         return ids.tolist(), targets.tolist()
 
     def _phrased(self, ids: list[int], labels: list[int], feature: Mapping[str, Any]) -> PhrasedText:
@@ -208,7 +214,7 @@ class PhraseCollator:
         return PhrasedText(tuple(ids), spans)
 
     def _recall(self, rows_before: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Make the batches before those of these rows, which are given with the latest batch first."""
+        """Let `PreBatch` keep the phrases of earlier batches. Each row brings its earlier rows, the latest first."""
         by_age = zip_longest(*rows_before)
         batches = [[self._phrased(*self._row(row), row) for row in batch if row is not None] for batch in by_age]
         for source in self.negatives:

@@ -1,4 +1,4 @@
-"""The phrases of one training batch: distinct entries, each the first tokens of a window that is encoded once."""
+"""The table of phrases of a training batch: each entry is a prefix of a window, and each window is encoded once."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -7,25 +7,25 @@ from typing import NamedTuple
 import numpy as np
 
 Phrase = tuple[int, ...]
-MIN_PHRASE_TOKENS = 2  # a single token is in the static vocabulary already
+MIN_PHRASE_TOKENS = 2  # the static vocabulary has the single tokens
 
 
 class PhraseWindow(NamedTuple):
-    """Phrases that are prefixes of one another, of `shortest` tokens and more, up to the whole of `tokens`."""
+    """The phrases that are prefixes of `tokens` with at least `shortest` tokens, `tokens` itself included."""
 
     tokens: Phrase
     shortest: int
     row: int | None
-    """The row whose table they stand in, where rows do not share them; None: every row's."""
+    """The row whose table has the phrases; None: the tables of all rows have them."""
 
 
 class PhraseEntries:
-    """The distinct phrases of a batch, numbered as they come in, and the fewest windows that hold them all.
+    """The distinct phrases of a batch, numbered in the order of `windows`, and the fewest windows that hold them all.
 
     Args:
-        windows: Where the phrases come from; one may come from several.
+        windows: The phrases; several windows may hold the same phrase.
         num_rows: Rows of the batch.
-        stop_ids: A window is cut before the first of them.
+        stop_ids: Each window is cut before its first token that is one of these ids.
 
     >>> entries = PhraseEntries([PhraseWindow((7, 8, 9), 2, 0), PhraseWindow((7, 8), 2, 1)], num_rows=2)
     >>> entries.numbers, entries.windows
@@ -35,13 +35,13 @@ class PhraseEntries:
     """
 
     numbers: dict[Phrase, int]
-    """The number of each phrase."""
+    """The number of each phrase, which is its index in the table."""
     windows: list[Phrase]
     """No window is a prefix of another."""
     window_slices: np.ndarray
-    """(entries, 2): the window that begins with the entry, and the entry's length."""
+    """(entries, 2): the index of the window that begins with the entry, and the entry's number of tokens."""
     row_mask: np.ndarray
-    """(rows, entries): whether the entry is in the row's table."""
+    """(rows, entries): true where the entry is in the row's table."""
 
     def __init__(
         self, windows: Iterable[PhraseWindow], num_rows: int, *, stop_ids: frozenset[int] = frozenset()
@@ -78,13 +78,16 @@ def _cut(tokens: Phrase, stop_ids: frozenset[int]) -> Phrase:
 
 
 def _without_prefixes(phrases: Iterable[Phrase]) -> list[Phrase]:
-    """Return the phrases that begin no other; in lexicographic order a prefix stands right before what it begins."""
+    """Return the phrases that are not a prefix of another phrase.
+
+    In lexicographic order, a phrase comes directly before the phrases that it is a prefix of.
+    """
     ordered = pairwise([*sorted(phrases), ()])
     return [phrase for phrase, following in ordered if following[: len(phrase)] != phrase]
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:
-    """Return rows of different lengths as one array, filled on the right."""
+    """Return rows of different lengths as one array, padded on the right with `fill`."""
     array = np.full((len(rows), max(map(len, rows), default=0)), fill, np.int64)
     for row, values in zip(array, rows, strict=True):
         row[: len(values)] = values
@@ -92,11 +95,11 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:
 
 
 def checked_num_successors(num_successors: int) -> int:
-    """Return how many tokens may follow a phrase in its negatives.
+    """Return `num_successors`, the largest number of tokens after a phrase in its negatives.
 
     Raises:
         ValueError: If it is below 1.
     """
     if num_successors < 1:
-        raise ValueError(f"num_successors must be at least 1, got {num_successors}; leave the negatives out for none")
+        raise ValueError(f"num_successors must be at least 1, got {num_successors}; leave out these negatives for 0")
     return num_successors

@@ -1,4 +1,4 @@
-"""Which stretches of a text become phrases, so that phrases and tokens alternate."""
+"""The choice of the spans of a text that become phrases."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from hf_targets.phrases.batches.entries import MIN_PHRASE_TOKENS, Phrase
 
 
 class PhrasedText(NamedTuple):
-    """A text in static tokens and the spans [start, end) of it that stand as phrases, in order and apart."""
+    """A text in static tokens, and the spans [start, end) of tokens that are phrases, in order and disjoint."""
 
     tokens: Phrase
     spans: list[tuple[int, int]]
@@ -38,14 +38,16 @@ def choose_spans(
 ) -> list[tuple[int, int]]:
     """Return the candidates that become phrases, chosen from left to right.
 
-    A position where candidates start is taken with probability `phrase_rate`, and of the candidates that start there
-    each is as likely; from its end on, `min_gap` tokens stay plain. So the gap between two phrases is `min_gap` and,
-    where candidates start at every token, a geometric number of tokens more, (1 - rate) / rate in the mean. The first
-    token
-    of a text is never in a phrase: nothing predicts it.
+    At each position where candidates start, one of them becomes a phrase with probability `phrase_rate`; all that start
+    there are equally likely. The next `min_gap` tokens after a phrase stay plain. If candidates start at every token,
+    the gap between two phrases is `min_gap` plus a geometric number of tokens, with the mean (1 - rate) / rate. The
+    first token of a text is never in a phrase, since no position predicts it.
 
     Args:
-        candidates: (spans, 2): spans [start, end), sorted and distinct.
+        candidates: (spans, 2), spans [start, end) of tokens, sorted and distinct.
+        min_gap: The smallest number of plain tokens between two phrases.
+        phrase_rate: A probability, in [0, 1].
+        generator: Makes the choice; None: torch's global one.
     Source: Liu et al. 2024, section 2.4: random sequences of words, at least five tokens apart. It gives no rate.
     """
     starts, firsts, counts = np.unique(candidates[:, 0], return_index=True, return_counts=True)
@@ -60,12 +62,12 @@ def choose_spans(
 
 
 def usable_spans(candidates: np.ndarray, barred: np.ndarray, max_tokens: int | None) -> np.ndarray:
-    """Return the candidates of at most `max_tokens` tokens that hold no barred token.
+    """Return the candidates with at most `max_tokens` tokens and without barred tokens.
 
     Args:
-        candidates: (spans, 2): spans [start, end) that a miner found.
-        barred: (tokens,): which tokens stay plain.
-        max_tokens: None: no bound.
+        candidates: (spans, 2), the spans [start, end) of tokens that a miner found.
+        barred: (tokens,), true at tokens that must not be in a phrase.
+        max_tokens: None: no limit.
     Raises:
         ValueError: If the candidates are not sorted spans of at least two tokens inside the text.
     """
@@ -77,8 +79,8 @@ def usable_spans(candidates: np.ndarray, barred: np.ndarray, max_tokens: int | N
     is_wrong[1:] |= (starts[1:] < starts[:-1]) | ((starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1]))
     if is_wrong.any():
         raise ValueError(
-            f"a miner's spans [start, end) must be sorted, distinct, of at least {MIN_PHRASE_TOKENS} tokens and within "
-            f"the text of {len(barred)}, got {candidates[is_wrong][0].tolist()}"
+            f"a miner's spans [start, end) must be sorted and distinct, have at least {MIN_PHRASE_TOKENS} tokens and "
+            f"lie in the text of {len(barred)} tokens, got {candidates[is_wrong][0].tolist()}; correct the miner"
         )
     num_barred = np.concatenate([[0], np.cumsum(barred)])
     keep = num_barred[ends] == num_barred[starts]

@@ -1,4 +1,4 @@
-"""Where a training batch gets phrases that are not the right next one: six sources, in any combination."""
+"""Six sources of negative phrases for a training batch, which can be combined in any way."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,38 +21,41 @@ class NegativeStrategy(Protocol):
     """A source of negative phrases."""
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterable[PhraseWindow]:
-        """Return the negatives of a batch's phrases; called once a batch. A window is cut at special tokens later."""
+        """Return the negatives for a batch. It is called once for each batch, and may return special tokens.
+
+        The collator cuts each window before its first special token.
+        """
         ...
 
 
 class InBatch:
-    """In-batch negatives: the table of a row has the phrases and negatives of every row, not its own alone."""
+    """In-batch negatives: the table of each row has the phrases and negatives of all rows, not only its own."""
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterable[PhraseWindow]:
-        """Return nothing: the phrases are in the batch already, and the collator lets every row see them."""
+        """Return no windows: the batch has the phrases already, and the collator adds them to the table of each row."""
         return ()
 
 
 class Prefixes:
-    """The proper prefixes, of two tokens and more, of each phrase."""
+    """The proper prefixes of each phrase that have two tokens or more."""
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:
-        """Yield each phrase less its last token."""
+        """Yield each phrase without its last token."""
         for row, text in enumerate(texts):
             for phrase in text.phrases:
                 yield PhraseWindow(phrase[:-1], MIN_PHRASE_TOKENS, row)
 
 
 class PreBatch:
-    """The phrases of the batches before, in the table of every row.
+    """The phrases of earlier batches, in the table of each row.
 
-    Under `DynamicVocabTrainer` they are the batches before in the same epoch and process. Elsewhere they are kept here
-    from call to call: a copy of this in each of several dataloader workers sees only the batches that its worker made,
-    so that the batch before is then that of `num_workers` batches ago, and a new set of workers begins with none.
+    With `DynamicVocabTrainer`, the earlier batches are those of the same epoch and process. Otherwise this object keeps
+    the phrases from call to call, and each dataloader worker has a copy, which sees only the batches of its worker. Its
+    previous batch is then `num_workers` batches old, and a new set of workers begins without phrases.
 
     Args:
-        num_batches: How many batches are kept.
-        prefixes: Whether the prefixes of those phrases are negatives too.
+        num_batches: The number of earlier batches.
+        prefixes: Whether the prefixes of their phrases are negatives too.
     Raises:
         ValueError: If `num_batches` is below 1.
     Source: Liu et al. 2024, table 5: one batch, with prefixes.
@@ -60,22 +63,22 @@ class PreBatch:
 
     def __init__(self, num_batches: int = 1, *, prefixes: bool = True) -> None:
         if num_batches < 1:
-            raise ValueError(f"num_batches must be at least 1, got {num_batches}; leave PreBatch out for none")
+            raise ValueError(f"num_batches must be at least 1, got {num_batches}; leave out PreBatch for 0")
         self.num_batches = num_batches
         self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
 
     def without_batches(self) -> "PreBatch":
-        """Return one like this that has kept no batch yet."""
+        """Return a copy that keeps no batch yet."""
         return PreBatch(self.num_batches, prefixes=self.prefixes)
 
     def recall(self, batches: Iterable[Sequence[PhrasedText]]) -> None:
-        """Keep the phrases of these batches, the oldest first, and no others."""
+        """Replace the kept phrases by those of these batches, which are given with the oldest first."""
         self._batches.clear()
         self._batches.extend([phrase for text in texts for phrase in text.phrases] for texts in batches)
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
-        """Return the phrases kept so far, and keep those of `texts` for the next call."""
+        """Return the kept phrases, and keep those of `texts` for the next call."""
         windows = [
             PhraseWindow(phrase, MIN_PHRASE_TOKENS if self.prefixes else len(phrase), None)
             for batch in self._batches
@@ -86,29 +89,29 @@ class PreBatch:
 
 
 class SelfRetrieval:
-    """Each phrase with the 1 to `num_successors` tokens that follow it, wherever it appears in its own text.
+    """Each phrase followed by the next 1 to `num_successors` tokens, for each of its occurrences in its own text.
 
     Raises:
         ValueError: If `num_successors` is below 1.
-    Source: Liu et al. 2024, section 2.4, where two successors are the example.
+    Source: Liu et al. 2024, section 2.4, whose example has two successors.
     """
 
     def __init__(self, num_successors: int = 2) -> None:
         self.num_successors = checked_num_successors(num_successors)
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:
-        """Yield each appearance with its successors, the one that was chosen as a phrase included."""
+        """Yield each occurrence with its successors, also the occurrence that was chosen as a phrase."""
         for row, text in enumerate(texts):
             for start, end in TokenTrie(text.phrases).matches(text.tokens):
                 yield PhraseWindow(text.tokens[start : end + self.num_successors], end - start + 1, row)
 
 
 class CorpusRetrieval:
-    """Each phrase with the tokens that follow it where it appears in a support corpus.
+    """Each phrase followed by the next tokens, for its occurrences in a support corpus.
 
     Args:
-        continuations: For each phrase, the phrase and its successors, once for each distinct sequence of them.
-    Source: Liu et al. 2024, section 2.4, which has it for forward maximum matching alone.
+        continuations: For each phrase, its distinct continuations; each is the phrase followed by its successors.
+    Source: Liu et al. 2024, section 2.4, which uses it only with forward maximum matching.
     """
 
     def __init__(self, continuations: Mapping[Phrase, Sequence[Phrase]]) -> None:
@@ -123,24 +126,27 @@ class CorpusRetrieval:
         num_successors: int = 2,
         max_continuations: int | None = 8,
     ) -> "CorpusRetrieval":
-        """Index where the phrases appear in the corpus, in one pass over it.
+        """Collect the continuations of the phrases in one pass over a corpus.
 
         Args:
-            corpus: Texts, or their token ids; nothing follows the end of one.
-            phrases: Those of a `ForwardMaximumMatching`, or any other set of token ids.
-            max_continuations: How many distinct continuations of a phrase are kept, the first ones; None: all.
+            corpus: Texts, or their token ids. A continuation ends at the end of its text.
+            phrases: Token ids of each phrase, such as the phrases of a `ForwardMaximumMatching`.
+            num_successors: The largest number of tokens after a phrase.
+            max_continuations: The number of distinct continuations of a phrase; the first are kept. None: all.
         Raises:
             ValueError: If a count is below 1, or a phrase has fewer than two tokens.
         """
-        # Departs: the paper does not bound the appearances; a frequent phrase has many thousands of continuations,
-        # every one of them a window to encode in each batch that has the phrase.
+        # Departs: the paper does not limit the continuations. A frequent phrase has many thousands of them, and each is
+        # a window to encode in every batch that has the phrase.
         checked_num_successors(num_successors)
         if max_continuations is not None and max_continuations < 1:
             raise ValueError(f"max_continuations must be at least 1, or None for all, got {max_continuations}")
         table = [tuple(phrase) for phrase in phrases]
         short = next((phrase for phrase in table if len(phrase) < MIN_PHRASE_TOKENS), None)
         if short is not None:
-            raise ValueError(f"phrases must have at least {MIN_PHRASE_TOKENS} tokens, got {short}; leave it out")
+            raise ValueError(
+                f"phrases must have at least {MIN_PHRASE_TOKENS} tokens, got {short}; leave out shorter ones"
+            )
         trie = TokenTrie(table)
         found: dict[Phrase, dict[Phrase, None]] = {}
         for text in corpus:
@@ -152,7 +158,7 @@ class CorpusRetrieval:
         return cls({phrase: tuple(kept) for phrase, kept in found.items()})
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:
-        """Yield the continuations of each phrase; one that is not in the index has none."""
+        """Yield the continuations of each phrase; a phrase that is not in the index has none."""
         for row, text in enumerate(texts):
             for phrase in text.phrases:
                 for continuation in self.continuations.get(phrase, ()):
@@ -167,23 +173,24 @@ def negatives_by_name(
     language_model: LanguageModel | None = None,
     retokenizer: Retokenizer | None = None,
 ) -> tuple[NegativeStrategy, ...]:
-    """Return the sources of negatives that a settings file names.
+    """Return the sources of negatives with the given names.
 
     Args:
-        names: Of `in_batch`, `pre_batch`, `prefix`, `self_retrieval`, `corpus_retrieval` and `generation`.
-        num_successors: Of self-retrieval and of generation.
-        corpus_retrieval: An index of the support corpus, for that name.
-        language_model: What goes on with a phrase, for `generation`.
-        retokenizer: Of a language model with another tokenizer than the collator's.
+        names: Any of `in_batch`, `pre_batch`, `prefix`, `self_retrieval`, `corpus_retrieval` and `generation`.
+        num_successors: The largest number of tokens after a phrase, for `self_retrieval` and `generation`.
+        corpus_retrieval: The index of a support corpus, for `corpus_retrieval`.
+        language_model: The model that continues phrases, for `generation`.
+        retokenizer: Converts the collator's ids to the language model's, if these differ.
     Raises:
-        ValueError: If a name is unknown or given twice, lacks its index or model, or stands alone and not in a list.
+        ValueError: If a name is unknown, a name is given twice, the index or model of a name is missing, or `names` is
+            a string.
 
     >>> [type(source).__name__ for source in negatives_by_name(["in_batch", "pre_batch"])]
     ['InBatch', 'PreBatch']
     """
     if isinstance(names, str):
-        raise ValueError(f"negatives must be several names, got {names!r}; put it in a list")
-    known: dict[str, Callable[[], NegativeStrategy] | str] = {  # or what it takes to make one
+        raise ValueError(f"negatives must be a list of names, got the string {names!r}; put it in a list")
+    known: dict[str, Callable[[], NegativeStrategy] | str] = {  # a string names the missing argument
         "in_batch": InBatch,
         "pre_batch": PreBatch,
         "prefix": Prefixes,
@@ -198,11 +205,11 @@ def negatives_by_name(
     sources: dict[str, NegativeStrategy] = {}
     for name in names:
         if name not in known:
-            raise ValueError(f"negatives must be of {', '.join(known)}, got {name!r}")
+            raise ValueError(f"negatives must be among {', '.join(known)}, got {name!r}")
         if name in sources:
-            raise ValueError(f"negatives name {name} twice; name it once")
+            raise ValueError(f"negatives must be distinct, got {name} twice; name it once")
         make = known[name]
         if isinstance(make, str):
-            raise ValueError(f"negatives {name} take {make}")
+            raise ValueError(f"negatives {name} need {make}")
         sources[name] = make()
     return tuple(sources.values())

@@ -1,4 +1,4 @@
-"""Ids of one tokenizer for the text of another's, where two models write the same text."""
+"""Conversion of token ids from one tokenizer to another that gives the same text."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _PART_OF_A_CHARACTER = "\ufffd"
 
 
 class Retokenizer:
-    r"""Writes ids of one tokenizer in those of another, as they stand in the middle of a text.
+    r"""A converter of token ids from one tokenizer to another, for ids in the middle of a text.
 
     >>> from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
     >>> lines = ["the cat sat on the mat\n"] * 9
@@ -24,10 +24,10 @@ class Retokenizer:
         self.source, self.target = source, target
 
     def __call__(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the target's ids of each row's text, up to the first character that the row has in part alone."""
+        """Return the target's ids for the text of each row, up to the first incomplete character."""
         texts = [text_mid_text(row, self.source).split(_PART_OF_A_CHARACTER)[0] for row in rows]
         return tokenize_mid_text(texts, self.target)
 
     def inverse(self) -> "Retokenizer":
-        """Return what writes the target's ids in the source's."""
+        """Return the converter from the target's ids to the source's."""
         return Retokenizer(self.target, self.source)

@@ -1,8 +1,8 @@
-"""Rows that carry a seed of their own and the rows of earlier batches, so that a collator draws without a stream.
+"""Training rows with a seed of their own and the rows of earlier batches, so that a resumed run has the same batches.
 
-A dataloader makes batches ahead of the step that takes them, in any number of workers. A batch that depends on a stream
-of random numbers, or on the batches made before it, is then another one after a training was broken off and resumed.
-One that depends on its rows alone is the same.
+A dataloader makes batches before the training step needs them, in any number of workers. If a batch depends on a stream
+of random numbers, or on the batches made before it, a resumed run gets other batches than an uninterrupted run. If a
+batch depends only on its rows, both runs get the same batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +16,12 @@ SEED_COLUMN, BEFORE_COLUMN = "row_seed", "rows_before"
 
 
 class RowDraw(NamedTuple):
-    """One row in one epoch.
+    """The index of a row, the epoch, and the rows of earlier batches.
 
     Attributes:
-        epoch: Counted from 0.
-        index: Of the row in its data set.
-        before: Indices of the rows at the same position of earlier batches of this epoch, the latest batch first.
+        epoch: The number of the epoch, from 0.
+        index: The index of the row in its data set.
+        before: The indices of the rows at the same position of earlier batches in this epoch, the latest batch first.
     """
 
     epoch: int
@@ -30,13 +30,14 @@ class RowDraw(NamedTuple):
 
 
 class RowDraws(Sampler[RowDraw]):
-    """The rows of another sampler, in its order, as `RowDraw`.
+    """A sampler that gives the rows of another sampler, in its order, as `RowDraw`.
 
     Args:
         order: Gives the indices of an epoch's rows.
         epoch: Called when an epoch begins; returns its number.
-        stride: Rows from one batch of a process to its next: of a batch, times the processes that take turns.
-        num_before: How many earlier batches a row names.
+        stride: The number of rows between the starts of two successive batches of a process: the rows of a batch, times
+            the number of processes that receive batches alternately.
+        num_before: The largest number of earlier batches in a `RowDraw`.
     """
 
     def __init__(self, order: Sampler[int], *, epoch: Callable[[], int], stride: int, num_before: int = 0) -> None:
@@ -59,14 +60,14 @@ class RowDraws(Sampler[RowDraw]):
 
 
 class DrawnRows(Dataset):
-    """A data set whose rows are asked for by a `RowDraw`, and have two columns more.
+    """A data set that is indexed by a `RowDraw`, and whose rows have two more columns.
 
-    - `row_seed`: an integer that depends on the seed, the epoch and the row alone.
+    - `row_seed`: an integer that depends only on the seed, the epoch and the row.
     - `rows_before`: the earlier rows of the `RowDraw`, each with its own `row_seed`.
 
     Args:
         rows: Any data set of mappings.
-        seed: Of all rows.
+        seed: The seed from which the seeds of all rows are made.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], seed: int) -> None:

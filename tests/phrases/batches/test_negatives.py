@@ -307,10 +307,10 @@ def test_names_give_the_sources():
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["in_batch", "prefixes"], "must be of in_batch, .*generation, got 'prefixes'"),
+        (["in_batch", "prefixes"], "must be among in_batch, .*generation, got 'prefixes'"),
         (["prefix", "prefix"], "prefix twice"),
-        (["corpus_retrieval"], "corpus_retrieval take a corpus_retrieval index"),
-        (["generation"], "generation take a language_model"),
+        (["corpus_retrieval"], "corpus_retrieval need a corpus_retrieval index"),
+        (["generation"], "generation need a language_model"),
         ("prefix", "in a list"),
     ],
 )
@@ -332,7 +332,7 @@ class Training(Successor):
         (lambda: CorpusRetrieval.from_corpus([], [], max_continuations=0), "max_continuations must be at least 1"),
         (lambda: CorpusRetrieval.from_corpus([], [(1,)]), r"2 tokens.*got \(1,\)"),
         (lambda: Generation(Successor(), num_successors=0), "num_successors must be at least 1"),
-        (lambda: Generation(Successor(), num_continuations=2), "takes a sampling_seed"),
+        (lambda: Generation(Successor(), num_continuations=2), "needs a sampling_seed"),
         (lambda: Generation(Successor(), batch_size=0), "at least 1"),
         (lambda: Generation(Training()), "evaluation mode"),
     ],
