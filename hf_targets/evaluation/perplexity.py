@@ -102,9 +102,9 @@ def perplexity_of_blocks(
         blocks: Rows with `input_ids`, and optionally `attention_mask`, `labels` and `num_words`. The blocks of
             `data.blocks.pack_blocks` make every token of a text, except the first, a target exactly once.
         batch_size: Blocks in one forward pass.
-    Raises:
-        ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more tokens
-            than the model has positions, if some blocks have `num_words` and others lack it, or `batch_size` is below 1.
+    Raises: ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more
+        tokens than the model has positions, if some blocks have `num_words` and others lack it, or `batch_size` is
+        below 1.
     """
     rows, words = [], []
     for index, block in enumerate(blocks):

@@ -1,7 +1,7 @@
-"""`generate` of a model with a dynamic vocabulary: tokens and phrases through GenerationMixin."""
+"""`generate` for a model with a dynamic vocabulary: generation of tokens and phrases with `GenerationMixin`."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
-# (a mixin: backbone and phrase table are its model's; `self` in Transformers' own is a Protocol that asks more)
+# (the model has the backbone and the phrase table; Transformers types `self` as a Protocol with more members)
 
 import copy
 from collections.abc import Sequence
@@ -44,25 +44,26 @@ class PhraseGenerationMixin(GenerationMixin):
     ) -> Any:
         """Generate as `GenerationMixin` does, over tokens and phrases.
 
-        A phrase is one step, and one id, V or more, of the sequences returned; `PhraseVocabulary.decode` and `.spans`
-        turn them into text. Sampling, beams, batches and scores run over tokens and phrases together. What reads the
-        text sees phrases expanded into tokens: streamers, stop strings, your own processors and criteria, repetition
-        penalty, n-gram blocking and bad words, which bind phrases as well.
+        A phrase takes one step, and is one id, V or more, in the returned sequences. `PhraseVocabulary.decode` and
+        `.spans` convert them to text. Sampling, beams, batches and scores work over tokens and phrases together.
+        Streamers, stop strings, and your own processors and criteria get the text with phrases expanded into tokens.
+        So do repetition penalty, n-gram blocking and bad words, which also apply to phrases.
 
         Args:
-            phrases: One vocabulary for all rows, one for each row, or a table of `phrase_table`.
-            phrase_schedule: How many phrases are there after so many new tokens, a `PhraseSchedule` or any function of
-                the tokens and the number of phrases; those to come are embedded when they come.
-            phrase_index: A `PhraseIndex` over the phrases' output embeddings: each step looks at the best
-                `num_neighbours` phrases that it finds, in place of all. For one vocabulary.
-            num_neighbours: Phrases that the index is asked for.
-            max_new_static_tokens: Ends a row at so many new tokens, phrases counted by their tokens; the last phrase
-                may go beyond. `max_new_tokens` counts steps; without one it is no limit of its own then.
+            phrases: One vocabulary for all rows, one for each row, or a table made by `phrase_table`.
+            phrase_schedule: Gives the number of available phrases: a `PhraseSchedule`, or any function of the number of
+                new tokens and the number of phrases. A phrase is embedded when it becomes available.
+            phrase_index: A `PhraseIndex` over the phrases' output embeddings. Each step considers only the best
+                `num_neighbours` phrases that it finds, instead of all. It needs one vocabulary for all rows.
+            num_neighbours: The number of phrases that the index returns.
+            max_new_static_tokens: The number of new tokens at which a row ends. A phrase counts as its tokens, and the
+                last phrase may exceed the limit. `max_new_tokens` and `max_length` count steps; without them only this
+                limit applies.
         Raises:
-            ValueError: If a value is out of range, the backbone has fewer positions than the prompt and the steps
-                after it may take (each step takes one, for a token or a phrase, and may be a single token), a
-                vocabulary is not this model's, or what is asked for beside phrases is made for tokens alone:
-                assistants, guidance, watermarks.
+            ValueError: If a value is out of range, a vocabulary does not fit this model, phrases are combined with
+                assistants, guidance or watermarks, which support only tokens, or the backbone has fewer positions than
+                the prompt and the steps after it may take. Each step takes one position; `max_new_static_tokens` counts
+                as that many steps, because each may be a single token.
         Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
         """
         check_prompt_mask(inputs, kwargs)
@@ -75,7 +76,7 @@ class PhraseGenerationMixin(GenerationMixin):
                 for name in ("max_new_tokens", "max_length")
             }
             if not any(limits.values()) or (phrases is None and limits["max_new_tokens"]):
-                # a step is a token or more, and without phrases one
+                # A step adds at least one token, and exactly one without phrases.
                 limit = {
                     "max_new_tokens": min(max_new_static_tokens, limits["max_new_tokens"] or max_new_static_tokens)
                 }
@@ -97,11 +98,11 @@ class PhraseGenerationMixin(GenerationMixin):
         if phrases is None:
             for name, value in (("phrase_schedule", phrase_schedule), ("phrase_index", phrase_index)):
                 if value is not None:
-                    raise ValueError(f"{name} is about phrases; give phrases as well, or leave it out")
+                    raise ValueError(f"{name} needs phrases; give phrases as well, or leave it out")
             return super().generate(inputs, generation_config, *args, **kwargs)
         if kwargs.get("cache_implementation") == "paged":
-            raise ValueError("continuous batching is over tokens alone; leave out cache_implementation='paged'")
-        run = PhraseGenerationState(
+            raise ValueError("continuous batching supports only tokens; leave out cache_implementation='paged'")
+        state = PhraseGenerationState(
             self.phrase_table,
             phrases,
             schedule=phrase_schedule,
@@ -110,8 +111,8 @@ class PhraseGenerationMixin(GenerationMixin):
             static_limit=max_new_static_tokens,
         )
         if kwargs.get("streamer") is not None:
-            kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(run.vocabularies))
-        return super().generate(inputs, generation_config, *args, phrases=run, **kwargs)
+            kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(state.vocabularies))
+        return super().generate(inputs, generation_config, *args, phrases=state, **kwargs)
 
     def prepare_inputs_for_generation(
         self,
@@ -129,7 +130,7 @@ class PhraseGenerationMixin(GenerationMixin):
             return {**inputs, "phrases": None}
         table, ids = phrases.table_at(input_ids), inputs.get("input_ids")
         if ids is not None and input_ids.shape[1] > phrases.prompt_length:
-            # a beam of probability 0 may hold a phrase that its row does not have
+            # A beam of probability 0 may contain a phrase that is not in the vocabulary of its row.
             inputs["input_ids"] = ids.masked_fill(table.missing(ids), 0)
         return {**inputs, "phrases": table}
 
@@ -154,7 +155,7 @@ class PhraseGenerationMixin(GenerationMixin):
     ) -> Any:
         lists = self._with_phrases(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
         output = super()._beam_search(input_ids, *lists, generation_config, **kwargs)
-        if kwargs.get("phrases") is not None:  # without an end token, Transformers fills rows that end early with -1
+        if kwargs.get("phrases") is not None:  # without an end token, Transformers pads rows that end early with -1
             pad = generation_config._pad_token_tensor
             ids = output if isinstance(output, Tensor) else output.sequences
             ids.masked_fill_(ids < 0, 0 if pad is None else int(pad))
@@ -162,7 +163,7 @@ class PhraseGenerationMixin(GenerationMixin):
 
     def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("phrases") is not None:
-            raise ValueError("assistants and prompt lookup draft tokens alone; leave them out, or phrases")
+            raise ValueError("assistants and prompt lookup draft only tokens; leave them out, or leave out phrases")
         return super()._assisted_decoding(*args, **kwargs)
 
     def _with_phrases(
@@ -173,27 +174,27 @@ class PhraseGenerationMixin(GenerationMixin):
         config: GenerationConfig,
         kwargs: dict[str, Any],
     ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
-        """Return processors and criteria that know phrases, once the run knows where the prompt ends."""
-        run: PhraseGenerationState | None = kwargs.get("phrases")
-        if run is None:
+        """Set the state's prompt length, and return processors and criteria for tokens and phrases."""
+        state: PhraseGenerationState | None = kwargs.get("phrases")
+        if state is None:
             return processors, criteria
-        run.check_rows(len(input_ids))
-        run.prompt_length = input_ids.shape[1]
+        state.check_rows(len(input_ids))
+        state.prompt_length = input_ids.shape[1]
         pad = config._pad_token_tensor
-        expansion = Expansion(run.vocabularies, 0 if pad is None else int(pad))
-        known = phrase_criteria(
+        expansion = Expansion(state.vocabularies, 0 if pad is None else int(pad))
+        all_criteria = phrase_criteria(
             criteria,
             expansion,
-            static_limit=run.static_limit,
-            prompt_length=run.prompt_length,
+            static_limit=state.static_limit,
+            prompt_length=state.prompt_length,
             pads=pad is not None,
         )
-        return phrase_processors(processors, expansion, run.vocab_size), known
+        return phrase_processors(processors, expansion, state.vocab_size), all_criteria
 
     def compute_transition_scores(
         self, sequences: Tensor, scores: tuple[Tensor, ...], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Compute the scores of the steps taken as `GenerationMixin` does, with as many columns as the scores have."""
+        """Compute the scores of the generated steps as `GenerationMixin` does, for V + P columns of scores."""
         wide = SimpleNamespace(vocab_size=scores[0].shape[-1])
         model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: wide))
         return GenerationMixin.compute_transition_scores(model, sequences, scores, *args, **kwargs)

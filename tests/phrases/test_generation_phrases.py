@@ -164,13 +164,13 @@ def test_an_index_must_be_of_the_one_vocabulary():
             model.generate(token_ids(2, 5), phrases=phrases, phrase_index=index, **GREEDY)
     with pytest.raises(ValueError, match="num_neighbours must be 1 or more, got 0"):
         model.generate(token_ids(2, 5), phrases=PHRASES, phrase_index=index, num_neighbours=0, **GREEDY)
-    with pytest.raises(ValueError, match="a schedule embeds phrases when they come, and a table or an index"):
+    with pytest.raises(ValueError, match="phrase_schedule adds phrases step by step, but a table or an index"):
         model.generate(token_ids(2, 5), phrases=PHRASES, phrase_index=index, phrase_schedule=PhraseSchedule(), **GREEDY)
 
 
 @pytest.mark.parametrize("name", ["phrase_schedule", "phrase_index"])
 def test_what_is_about_phrases_needs_them(name):
-    with pytest.raises(ValueError, match=f"{name} is about phrases; give phrases as well, or leave it out"):
+    with pytest.raises(ValueError, match=f"{name} needs phrases; give phrases as well, or leave it out"):
         make_phrase_model().generate(token_ids(1, 5), **{name: PhraseSchedule()}, **GREEDY)
 
 
@@ -190,7 +190,7 @@ def test_phrases_are_one_vocabulary_or_one_for_each_row(phrases, message, schedu
 
 
 def test_a_schedule_out_of_range_is_refused_with_its_tokens():
-    with pytest.raises(ValueError, match=r"must give a number of phrases in \[0, 20\], got 22 after 4 tokens"):
+    with pytest.raises(ValueError, match=r"must return a number of phrases in \[0, 20\], got 22 after 4 tokens"):
         make_phrase_model().generate(
             token_ids(1, 5), phrases=PHRASES, phrase_schedule=lambda step, num_phrases: 18 + step, **GREEDY
         )
@@ -209,14 +209,14 @@ def not_with_phrases():
 def test_what_is_made_for_tokens_alone_is_refused_with_phrases_and_as_it_was_without(number):
     model, how = make_phrase_model(), not_with_phrases()[number]
     prompt = token_ids(1, 5).repeat(1, 2)
-    with pytest.raises(ValueError, match=r"(draft tokens alone|made for tokens alone); leave"):
+    with pytest.raises(ValueError, match=r"(draft|supports) only tokens; leave"):
         model.generate(prompt, phrases=PHRASES, **how, **GREEDY)
     expected = model.backbone.generate(prompt, **not_with_phrases()[number], **GREEDY)
     assert torch.equal(model.generate(prompt, **how, **GREEDY), expected)
 
 
 def test_continuous_batching_is_refused():
-    with pytest.raises(ValueError, match="continuous batching is over tokens alone; leave out cache_implementation"):
+    with pytest.raises(ValueError, match="continuous batching supports only tokens; leave out cache_implementation"):
         make_phrase_model().generate(token_ids(1, 5), phrases=PHRASES, cache_implementation="paged", **GREEDY)
 
 

@@ -1,1 +1,1 @@
-"""Decoding with tokens and phrases: the phrases of each row, and what reads a text must see them expanded."""
+"""Decoding with tokens and phrases: the phrases of each row, and the expansion of phrases for readers of tokens."""

@@ -1,7 +1,7 @@
-"""Stopping criteria that see a text with its phrases expanded, and one that counts its tokens."""
+"""Stopping criteria for texts with phrases, which are expanded into tokens first, and a limit on new tokens."""
 
 # pyright: reportArgumentType=false
-# (ids are any integer tensor, and Transformers names them LongTensor)
+# (ids are any integer tensor, but Transformers annotates LongTensor)
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +22,9 @@ COUNT_STEPS = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
 
 
 class ExpandedCriteria(StoppingCriteria):
-    """Asks a criterion made for tokens about a text with phrases.
+    """A criterion made for tokens, applied to a text with its phrases expanded.
 
-    Stop strings are looked for after every token of the last phrase: one may end inside it.
+    A stop string may end inside the last phrase, so stop strings are searched for after each token of that phrase.
     """
 
     def __init__(self, criterion: StoppingCriteria, expansion: Expansion) -> None:
@@ -32,7 +32,7 @@ class ExpandedCriteria(StoppingCriteria):
         self.expansion = expansion
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Return which rows are done, (rows,) bool."""
+        """Return whether each row is done, (rows,) bool."""
         rows = self.expansion.rows(input_ids)
         done = self.criterion(self.expansion.padded(rows, input_ids.device), scores, **kwargs)
         if not isinstance(self.criterion, StopStringCriteria):
@@ -45,12 +45,12 @@ class ExpandedCriteria(StoppingCriteria):
 
 
 class MaxNewStaticTokens(StoppingCriteria):
-    """Ends a row that has so many new tokens, or more, with its phrases expanded.
+    """A criterion that ends a row with `limit` new tokens or more, counted with phrases expanded.
 
     Args:
-        limit: New tokens.
-        prompt_length: Steps of the prompt, padding included.
-        expansion: Of the rows.
+        limit: The number of new tokens.
+        prompt_length: Steps of the prompt (tokens and phrases), padding included.
+        expansion: Expands the phrases of the rows.
     """
 
     def __init__(self, limit: int, prompt_length: int, expansion: Expansion) -> None:
@@ -59,15 +59,15 @@ class MaxNewStaticTokens(StoppingCriteria):
         self.expansion = expansion
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Return which rows are done, (rows,) bool."""
+        """Return whether each row is done, (rows,) bool."""
         new = self.expansion.rows(input_ids[:, self.prompt_length :])
         return torch.tensor([len(row) >= self.limit for row in new], device=input_ids.device)
 
 
 class PaddedMaxNewStaticTokens(MaxNewStaticTokens):
-    """The same where a padding token is known: rows that are done are filled with it while others go on."""
+    """The same criterion, if there is a padding token: rows that are done are padded while other rows continue."""
 
-    eos_token_id = None  # the sign by which `generate` knows that rows end on their own
+    eos_token_id = None  # `generate` pads finished rows if a criterion has this attribute
 
 
 def phrase_criteria(
@@ -78,7 +78,15 @@ def phrase_criteria(
     prompt_length: int,
     pads: bool,
 ) -> StoppingCriteriaList:
-    """Return criteria made for tokens as a list for texts with phrases, and a limit on tokens if there is one."""
+    """Return criteria for texts with phrases, given criteria made for tokens.
+
+    Args:
+        criteria: The criteria made for tokens.
+        expansion: Expands the phrases of the rows.
+        static_limit: The number of new tokens at which a row ends; None: no such limit.
+        prompt_length: Steps of the prompt, padding included.
+        pads: Whether there is a padding token.
+    """
     wrapped = [
         criterion if isinstance(criterion, COUNT_STEPS) else ExpandedCriteria(criterion, expansion)
         for criterion in criteria

@@ -1,4 +1,4 @@
-"""Texts with their phrases expanded into tokens, for what reads tokens: processors, criteria, streamers."""
+"""Expansion of phrases into tokens, for processors, criteria and streamers that read tokens."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,12 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
 class Expansion:
-    """Expands the rows of a batch, each by its own vocabulary.
+    """The expansion of the rows of a batch, each by its own vocabulary.
 
     Args:
-        vocabularies: One for all rows, or one for each (beams of a row, one after the other, share theirs).
-        pad_id: Fills rows that are shorter than the longest, on the left.
+        vocabularies: One for all rows, or one for each row of the prompt. The beams of a row follow each other and
+            share its vocabulary.
+        pad_id: The token with which `padded` pads rows on the left.
     """
 
     def __init__(self, vocabularies: Sequence[PhraseVocabulary], pad_id: int = 0) -> None:
@@ -21,18 +22,19 @@ class Expansion:
         self.pad_id = pad_id
 
     def vocabulary(self, row: int, num_rows: int) -> int:
-        """Return the number of the vocabulary that a row of so many has."""
+        """Return the index of the vocabulary of row `row` in a batch of `num_rows` rows."""
         return row * len(self.vocabularies) // num_rows
 
     def rows(self, ids: Tensor) -> list[list[int]]:
         """Return the tokens of each row of ids (rows, time).
 
-        A phrase that its row does not have is none: beam search asks about continuations of probability 0, too.
+        A phrase id that is not in the row's vocabulary expands to no tokens: beam search also passes continuations of
+        probability 0.
         """
         return [self._expand(row, number, len(ids)) for number, row in enumerate(ids.tolist())]
 
     def row(self, ids: Tensor, number: int) -> list[int]:
-        """Return the tokens of one of these rows."""
+        """Return the tokens of row `number` of ids (rows, time)."""
         return self._expand(ids[number].tolist(), number, len(ids))
 
     def _expand(self, row: list[int], number: int, num_rows: int) -> list[int]:
@@ -40,7 +42,7 @@ class Expansion:
         return vocabulary.expand([id_ for id_ in row if id_ < vocabulary.vocab_size or id_ in vocabulary])
 
     def padded(self, rows: list[list[int]], device: torch.device) -> Tensor:
-        """Return rows of tokens as one tensor, padded on the left."""
+        """Return rows of tokens as one tensor (rows, longest), padded on the left."""
         longest = max(map(len, rows))
         padded = [[self.pad_id] * (longest - len(row)) + row for row in rows]
         return torch.tensor(padded, dtype=torch.long, device=device)

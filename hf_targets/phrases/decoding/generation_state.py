@@ -12,20 +12,21 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
 class PhraseGenerationState:
-    """Gives each step of `generate` its table: the same for all, or one that grows with a schedule.
+    """The phrase table of each step of `generate`: one for all steps, or one that grows with a schedule.
 
     Args:
-        make_table: Makes a table of vocabularies, given how many slots of each are there; None is all.
-        phrases: As `generate` was given them.
-        schedule: How many phrases are there after so many tokens: those of the longest row or beam so far, where
-            several share a vocabulary.
+        make_table: Makes a table from vocabularies and the number of available slots of each; None: all.
+        phrases: The argument `phrases` of `generate`.
+        schedule: Gives the number of available phrases after a number of tokens. If several rows or beams share a
+            vocabulary, the tokens of the longest one count.
         index: Finds the best phrases of a step.
-        num_neighbours: How many it is asked for.
-        static_limit: New tokens at which a row ends.
+        num_neighbours: The number of phrases that the index returns.
+        static_limit: The number of new tokens at which a row ends.
     Raises:
-        ValueError: If these do not go together.
+        ValueError: If the schedule is not a function, or is given together with a table or an index, or if an argument
+            of the table is invalid.
     Attributes:
-        prompt_length: Steps of the prompt; known when the first step is taken.
+        prompt_length: Steps of the prompt (tokens and phrases); 0 until `generate` has prepared the prompt.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class PhraseGenerationState:
             )
         if schedule is not None and (isinstance(phrases, PhraseTable) or index is not None):
             raise ValueError(
-                "a schedule embeds phrases when they come, and a table or an index has them all; leave out one of them"
+                "phrase_schedule adds phrases step by step, but a table or an index has all of them at once; "
+                "leave out phrase_schedule, or give vocabularies without phrase_index"
             )
         self._make_table, self._schedule = make_table, schedule
         self.static_limit, self.prompt_length = static_limit, 0
@@ -61,16 +63,20 @@ class PhraseGenerationState:
 
     @property
     def vocabularies(self) -> Sequence[PhraseVocabulary]:
-        """One for all rows, or one for each."""
+        """The vocabularies: one for all rows, or one for each row."""
         return self._table.vocabularies
 
     @property
     def vocab_size(self) -> int:
-        """V, the first phrase's id."""
+        """V, the id of the first phrase."""
         return self._table.vocab_size
 
     def check_rows(self, batch_size: int) -> None:
-        """Check that the rows can be shared out among the vocabularies; a ValueError says so if not."""
+        """Check that the number of rows fits the number of vocabularies.
+
+        Raises:
+            ValueError: If the number of rows is not a multiple of the number of vocabularies.
+        """
         self._table.check_batch(batch_size)
 
     def _counts_now(self) -> list[int]:
@@ -80,14 +86,14 @@ class PhraseGenerationState:
             count = self._schedule(num_tokens, vocabulary.num_ids)
             if not isinstance(count, int) or not 0 <= count <= vocabulary.num_ids:
                 raise ValueError(
-                    f"a schedule must give a number of phrases in [0, {vocabulary.num_ids}], got {count} after "
+                    f"phrase_schedule must return a number of phrases in [0, {vocabulary.num_ids}], got {count} after "
                     f"{num_tokens} tokens"
                 )
             counts.append(count)
         return counts
 
     def table_at(self, input_ids: Tensor) -> PhraseTable:
-        """Return the table for the step after `input_ids` (rows, time), prompt included."""
+        """Return the table for the step after `input_ids` (rows, time), which include the prompt."""
         if self._schedule is not None:
             expansion = Expansion(self._vocabularies)
             for number, row in enumerate(expansion.rows(input_ids[:, self.prompt_length :])):

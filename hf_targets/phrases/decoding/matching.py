@@ -1,4 +1,4 @@
-"""Which phrases have given tokens in them: at their beginning, anywhere, or all of them in a text."""
+"""Search for phrases by their tokens: phrases that begin with or contain given tokens, or that occur in a text."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -10,10 +10,10 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
 class PhraseLookup:
-    """Finds slots of a vocabulary by the tokens of its phrases; each kind of look-up is prepared when first needed.
+    """An index of a vocabulary's slots by the tokens of their phrases. Each kind of look-up is built at its first use.
 
     Args:
-        vocabulary: As it is now; what is added to it later is not found.
+        vocabulary: The vocabulary. Phrases that are added to it later are not found.
     """
 
     def __init__(self, vocabulary: PhraseVocabulary) -> None:
@@ -27,7 +27,7 @@ class PhraseLookup:
         self._repeating: dict[int, set[int]] = {}
 
     def beginning_with(self, tokens: Sequence[int]) -> set[int]:
-        """Return the slots of phrases whose first tokens are these."""
+        """Return the slots of phrases that begin with these tokens."""
         if self._sorted is None:
             self._sorted = sorted((phrase, slot) for slot, phrase in self.phrases.items())
         first = tuple(tokens)
@@ -39,7 +39,7 @@ class PhraseLookup:
         return found
 
     def containing(self, tokens: Sequence[int]) -> set[int]:
-        """Return the slots of phrases in which these tokens stand next to each other."""
+        """Return the slots of phrases that contain these tokens next to each other, in this order."""
         size = len(tokens)
         if size not in self._ngrams:
             index = defaultdict(set)
@@ -50,7 +50,7 @@ class PhraseLookup:
         return self._ngrams[size].get(tuple(tokens), set())
 
     def repeating(self, size: int) -> set[int]:
-        """Return the slots of phrases in which some `size` tokens stand twice."""
+        """Return the slots of phrases that contain an n-gram of `size` tokens twice."""
         if size not in self._repeating:
             self._repeating[size] = {
                 slot
@@ -61,7 +61,7 @@ class PhraseLookup:
         return self._repeating[size]
 
     def standing_in(self, text: Sequence[int]) -> set[int]:
-        """Return the slots of phrases whose tokens all stand next to each other in a text."""
+        """Return the slots of phrases that occur in a text, given as tokens."""
         if self._slots is None:
             self._slots = {phrase: slot for slot, phrase in self.phrases.items()}
         lengths = {len(phrase) for phrase in self._slots}
@@ -74,25 +74,25 @@ class PhraseLookup:
         return found
 
     def completing(self, text: Sequence[int], sequences: Iterable[tuple[int, ...]]) -> set[int]:
-        """Return the slots of phrases after which the text would hold one of the sequences that it did not before.
+        """Return the slots of phrases that would complete one of the sequences when put after the text.
 
         Args:
             text: The tokens before the phrase.
-            sequences: Each one or more tokens.
+            sequences: Sequences of one token or more. A sequence is completed if it ends inside the phrase.
         """
         found = set()
         for sequence in set(sequences):
             found |= self.containing(sequence)
-            for taken in range(1, len(sequence)):  # so many of them are the text's last tokens
+            for taken in range(1, len(sequence)):  # the sequence begins with this many last tokens of the text
                 if taken <= len(text) and tuple(text[-taken:]) == sequence[:taken]:
                     found |= self.beginning_with(sequence[taken:])
         return found
 
     def repeating_ngrams(self, text: Sequence[int], size: int) -> set[int]:
-        """Return the slots of phrases after which some `size` tokens would stand twice in the text."""
+        """Return the slots of phrases that would repeat an n-gram of `size` tokens when put after the text."""
         before = {tuple(text[start : start + size]) for start in range(len(text) - size + 1)}
         found = self.completing(text, before) | self.repeating(size)
-        # the n-grams across the border may repeat each other, or one inside the phrase
+        # an n-gram across the border may be equal to another one across it, or to one inside the phrase
         tail = tuple(text[max(0, len(text) - size + 1) :]) if size > 1 else ()
         for slot in self._may_repeat_across(tail, size) - found:
             joined = tail + self.phrases[slot]
@@ -102,5 +102,5 @@ class PhraseLookup:
         return found
 
     def _may_repeat_across(self, tail: tuple[int, ...], size: int) -> set[int]:
-        """Return the slots of phrases in which the last token of a text stands, at which an n-gram could repeat."""
+        """Return the slots of phrases that contain the last token of `tail`: no others repeat an n-gram across."""
         return self.containing(tail[-1:]) if tail else set()

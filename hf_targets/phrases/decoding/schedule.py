@@ -4,19 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PhraseCount = Callable[[int, int], int]
-"""From the tokens generated so far, phrases expanded, and the number of phrases to how many of them are there."""
+"""Maps the number of tokens generated so far, with phrases expanded, and the number of phrases to how many phrases are
+available."""
 
 
 @dataclass(frozen=True)
 class PhraseSchedule:
-    """Adds a share of the phrases, in the order of their ids, every so many tokens.
+    """A schedule that makes more phrases available after every `every` tokens, in the order of their ids.
 
     Args:
-        initial: Share of the phrases that is there from the beginning, in [0, 1].
-        added: Share added each time, in [0, 1].
-        every: Generated tokens between, 1 or more; a phrase counts as the tokens that it stands for.
+        initial: The share of the phrases that is available from the beginning, in [0, 1].
+        added: The share that is added each time, in [0, 1].
+        every: The number of generated tokens between two additions, 1 or more. A phrase counts as its tokens.
     Raises:
-        ValueError: If one of them is out of its range.
+        ValueError: If an argument is out of its range.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix D: 5% every 10 tokens.
 
     >>> schedule = PhraseSchedule(initial=0.7)
@@ -36,7 +37,7 @@ class PhraseSchedule:
             raise ValueError(f"every counts tokens and must be an integer, 1 or more, got {self.every}")
 
     def __call__(self, num_tokens: int, num_phrases: int) -> int:
-        """Return how many of the phrases are there after `num_tokens` generated tokens."""
-        # rounded up in thousandths of a phrase: .7 + .05 is a little more than .75
+        """Return how many of `num_phrases` phrases are available after `num_tokens` generated tokens."""
+        # Rounded to thousandths of a phrase before rounding up: in floats, (.1 + .2) * 10 is a little more than 3.
         share = min(1.0, self.initial + self.added * (num_tokens // self.every))
         return min(num_phrases, int(-(-round(share * num_phrases * 1000) // 1000)))

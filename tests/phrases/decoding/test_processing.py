@@ -177,5 +177,5 @@ def test_a_text_of_tokens_alone_has_the_scores_of_transformers_on_tokens(row):
     [theirs.WatermarkLogitsProcessor(VOCAB, "cpu"), theirs.ClassifierFreeGuidanceLogitsProcessor(1.5)],
 )
 def test_processors_made_for_tokens_alone_are_refused(processor):
-    with pytest.raises(ValueError, match="made for tokens alone; leave out guidance_scale and watermarks, or phrases"):
+    with pytest.raises(ValueError, match="supports only tokens; leave out guidance_scale and watermarks, or phrases"):
         phrase_processors([processor], Expansion([FIRST]), VOCAB)

@@ -105,12 +105,12 @@ def test_a_run_without_a_schedule_has_one_table():
 @pytest.mark.parametrize("count", [11, -1, 2.5])
 def test_a_schedule_must_give_a_number_of_phrases(count):
     with pytest.raises(
-        ValueError, match=rf"a schedule must give a number of phrases in \[0, 10\], got {count} after 0 tokens"
+        ValueError, match=rf"phrase_schedule must return a number of phrases in \[0, 10\], got {count} after 0 tokens"
     ):
         PhraseGenerationState(CountedTables(), random_vocabulary(10), schedule=lambda num_tokens, num_phrases: count)
 
 
 def test_a_table_has_all_phrases_and_so_no_schedule():
     table = make_phrase_model().phrase_table(random_vocabulary(10))
-    with pytest.raises(ValueError, match="a schedule embeds phrases when they come, and a table or an index has them"):
+    with pytest.raises(ValueError, match="phrase_schedule adds phrases step by step, but a table or an index has all"):
         PhraseGenerationState(CountedTables(), table, schedule=PhraseSchedule())
