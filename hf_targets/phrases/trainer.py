@@ -1,4 +1,4 @@
-"""Training and evaluation of a language model with a dynamic vocabulary, or of a plain one beside it."""
+"""Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
 from typing import Any, cast
 
@@ -20,34 +20,35 @@ from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, Dra
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.training.trainer import TargetTrainer, num_targets
 
-_EVALUATION_SEED = 0  # of all trainings alike, so that their seeds are compared on the same phrases
+_EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
 
 def has_phrases(model: nn.Module) -> bool:
-    """Return whether this is a model with a dynamic vocabulary, plain or under peft."""
+    """Return whether a model has a dynamic vocabulary, with or without peft."""
     return isinstance(unwrapped(model), DynamicVocabForCausalLM)
 
 
 class DynamicVocabTrainer(TargetTrainer):
-    """Trainer of `DynamicVocabForCausalLM`, plain or under peft; a plain causal model is the baseline beside it.
+    """Trainer of `DynamicVocabForCausalLM`, with or without peft, and of plain causal models as baselines.
 
-    What it adds: every part of the loss is logged by name, the phrase encoder may have a learning rate of its own, and
-    an evaluation reports two perplexities, both for each token of the text:
+    It logs each part of the loss by name, and can give the phrase encoder its own learning rate. An evaluation reports
+    two perplexities, both per token of the text:
 
-    - `perplexity`: of the text in tokens, without phrases. It compares with any language model's.
-    - `best_path_perplexity`: of the text with the phrases that the collator chose, over tokens and the phrases and
-      negatives of its batch. It is of one way to write the text among many, and falls with the number of negatives.
+    - `perplexity`: of the text in tokens, without phrases. It can be compared with any language model's.
+    - `best_path_perplexity`: of the text with the phrases that the collator chose. Probabilities are over tokens and
+      the phrases and negatives of the batch. It scores one segmentation of the text among many, and each additional
+      negative raises it.
 
-    The phrases of a training row depend on the seed, the epoch and the row alone (`phrases.batches.row_draws`), so that
-    a resumed training has the batches of an unbroken one.
+    The phrases of a training row depend only on the seed, the epoch and the row (`phrases.batches.row_draws`), so that
+    a resumed run has the same batches as an uninterrupted one.
 
-    The data sets have `input_ids`, `labels`, `attention_mask`, as `hf_targets.pack_blocks` makes them.
+    The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`.
 
     Args:
-        data_collator: A `PhraseCollator`; a plain model takes Transformers' own.
+        data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
     Raises:
-        ValueError: Before training starts, if the collator does not fit the model, a data set has token ids beyond its
-            vocabulary, or an encoder's learning rate is asked for of a model that has none.
+        ValueError: Before training starts, if the collator does not fit the model, a data set has token ids outside the
+            model's vocabulary, or `encoder_learning_rate` is set for a model without a phrase encoder.
     """
 
     args: DynamicVocabTrainingArguments
@@ -63,26 +64,26 @@ class DynamicVocabTrainer(TargetTrainer):
         if not isinstance(args, DynamicVocabTrainingArguments):
             raise ValueError(f"args must be DynamicVocabTrainingArguments, got {type(args).__name__}")
         if self.has_phrases != isinstance(data_collator, PhraseCollator):
-            wanted = "a PhraseCollator, which makes its phrases" if self.has_phrases else "no PhraseCollator"
-            raise ValueError(f"{type(model).__name__} takes {wanted}, got {type(data_collator).__name__}")
+            wanted = "a PhraseCollator, which chooses the phrases" if self.has_phrases else "another data_collator"
+            raise ValueError(f"{type(model).__name__} needs {wanted}, got {type(data_collator).__name__}")
         if not self.has_phrases and args.encoder_learning_rate is not None:
-            raise ValueError(f"{type(model).__name__} has no phrase encoder: leave out encoder_learning_rate")
+            raise ValueError(f"{type(model).__name__} has no phrase encoder; leave out encoder_learning_rate")
         if self.has_phrases:
             vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore
             if data_collator.vocab_size != vocab_size:
                 raise ValueError(
-                    f"phrase ids begin where the model's {vocab_size} tokens end, and the collator's begin at "
-                    f"{data_collator.vocab_size}; make it with vocab_size={vocab_size}"
+                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got a collator whose "
+                    f"phrase ids begin at {data_collator.vocab_size}; make it with vocab_size={vocab_size}"
                 )
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
 
     @property
     def new_parts_learning_rate(self) -> float | None:
-        """The phrase encoder's learning rate, if it is another than the backbone's."""
+        """The phrase encoder's learning rate; None: that of the backbone."""
         return self.args.encoder_learning_rate
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Load evaluation batches, whose phrases are the same each time, whatever the seed of the training."""
+        """Return a data loader whose phrases are the same in each evaluation, for every training seed."""
         training = self.data_collator
         if isinstance(training, PhraseCollator):
             self.data_collator = training.seeded(_EVALUATION_SEED)
@@ -101,7 +102,7 @@ class DynamicVocabTrainer(TargetTrainer):
     ) -> Any:
         if kwargs.get("is_training") and self.has_phrases and not isinstance(dataset, IterableDataset):
             order = sampler_fn(dataset)
-            if not isinstance(order, BatchRebalanceSampler | None):  # that one gives batches, and is known by its class
+            if not isinstance(order, BatchRebalanceSampler | None):  # it gives batches; Trainer checks for it
                 if isinstance(dataset, Dataset):
                     dataset = self._remove_unused_columns(dataset, description=description)
                 seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
@@ -110,18 +111,22 @@ class DynamicVocabTrainer(TargetTrainer):
         return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
 
     def _row_draws(self, order: Sampler[int], batch_size: int, seed: int, collator: PhraseCollator) -> RowDraws:
-        if isinstance(order, RandomSampler):  # as accelerate makes of it where it sees it
+        if isinstance(order, RandomSampler):  # accelerate does the same for a sampler that it can see
             order = SeedableRandomSampler(order.data_source, data_seed=seed)
-        turns = 1 if self.accelerator.split_batches else self.accelerator.num_processes
+        batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
             epoch=lambda: int(self.state.epoch or 0),
-            stride=batch_size * turns,
+            stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss, each row's summed losses (in tokens, with phrases), and its number of targets in tokens."""
+        """Return the loss, the summed losses of each row, and its number of targets in tokens, (rows,).
+
+        The summed losses are (rows, 2): of the text in tokens, and of the text with phrases. For a plain model they
+        are (rows, 1).
+        """
         if not self.has_phrases:
             return super().row_losses(model, inputs)
         outputs = model(**inputs, skip_logits=True)
@@ -129,7 +134,7 @@ class DynamicVocabTrainer(TargetTrainer):
         return outputs.loss, losses, num_targets(next_targets(inputs["labels"], None))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
-        """Return the perplexity in tokens, and with phrases that of the way of writing the text that was drawn."""
+        """Return the perplexity of the text in tokens and, for a model with phrases, `best_path_perplexity`."""
         names = ("perplexity", "best_path_perplexity")
         sums = losses.sum(dim=0).tolist()
         return {name: perplexity(total / num_tokens) for name, total in zip(names, sums, strict=False)}

@@ -165,6 +165,13 @@ def test_without_phrases_l_p_is_l_t_and_l_kl_is_zero():
     assert all(p.grad is not None for p in model.parameters())  # processes must agree on what has a gradient
 
 
+def test_more_negatives_raise_the_loss_of_the_text_with_phrases():
+    model, batch = make_dynamic_model(), batch_of("own_rows")
+    more = {**batch, "phrase_mask": torch.ones_like(batch["phrase_mask"])}
+    assert not batch["phrase_mask"].all(dim=1).any(), "each row gets further negatives"
+    assert (model(**more).row_losses["phrase"] > model(**batch).row_losses["phrase"]).all()
+
+
 @pytest.mark.parametrize("count", [7, torch.tensor(7)])
 def test_every_part_is_divided_by_the_number_of_items_given(count):
     model, batch = make_dynamic_model(), phrase_batch()

@@ -277,10 +277,10 @@ def test_settings_make_a_collator_that_trains(tmp_path):
 @pytest.mark.parametrize(
     ("make", "collator", "arguments", "says"),
     [
-        (make_dynamic_model, None, {}, "takes a PhraseCollator, which makes its phrases, got NoneType"),
-        (make_dynamic_model, default_data_collator, {}, "takes a PhraseCollator.*got function"),
-        (make_backbone, "ours", {}, "GPTNeoForCausalLM takes no PhraseCollator, got PhraseCollator"),
-        (make_backbone, None, {"encoder_learning_rate": 0.1}, "has no phrase encoder: leave out encoder_learning_rate"),
+        (make_dynamic_model, None, {}, "needs a PhraseCollator, which chooses the phrases, got NoneType"),
+        (make_dynamic_model, default_data_collator, {}, "needs a PhraseCollator.*got function"),
+        (make_backbone, "ours", {}, "GPTNeoForCausalLM needs another data_collator, got PhraseCollator"),
+        (make_backbone, None, {"encoder_learning_rate": 0.1}, "has no phrase encoder; leave out encoder_learning_rate"),
         (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "at 60; make it with vocab_size=50"),
         (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0.*got 0.1"),
         (make_dynamic_model, "ours", {"encoder_learning_rate": -1.0}, "must be 0 or more, got -1.0"),
