@@ -1,1 +1,1 @@
-"""Any causal language model, taught to read and generate phrases that are chosen when it is called."""
+"""Causal language models that read and generate phrases, from a vocabulary that is given with each call."""

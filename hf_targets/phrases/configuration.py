@@ -22,7 +22,7 @@ BASE_FIELDS = (
     "kl_divisor",
     "kl_detach_teacher",
 )
-"""What a user chooses when giving a base model a phrase encoder; the other fields follow from the two models."""
+"""The fields that a user sets in `from_base`. The other fields follow from the base model and the encoder."""
 
 Projection = Literal["mlp", "linear"]
 KlSupport = Literal["tokens", "first_token"]
@@ -32,7 +32,7 @@ KlDivisor = Literal["steps", "tokens"]
 
 
 class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
-    """Configuration of `DynamicVocabForCausalLM`: a backbone's own, its phrase encoder's, and how both are trained.
+    """Configuration of `DynamicVocabForCausalLM`: of the backbone, of the phrase encoder, and of their losses.
 
     Raises:
         ValueError: If a field is outside the range that its help text gives.
@@ -40,7 +40,7 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     """
 
     model_type = "dynamic_vocab"
-    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer concatenates it with a list
         "past_key_values",
         "loss_parts",
         "row_losses",
@@ -53,73 +53,76 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     }
 
     backbone: dict | PreTrainedConfig | None = field(
-        default=None, metadata={"help": "Configuration of the wrapped model; GPT-2's default without one."}
+        default=None, metadata={"help": "Configuration of the wrapped model; None: GPT-2's default."}
     )
     phrase_encoder: dict | PreTrainedConfig | None = field(
         default=None, metadata={"help": "Configuration of the causal Transformer that embeds phrases."}
     )
     phrase_encoder_width: int | None = field(
-        default=None, metadata={"help": "Width of the encoder's last hidden states; None: its hidden_size."}
+        default=None, metadata={"help": "Width of the encoder's last hidden states; None: the encoder's hidden_size."}
     )
     tokenizer_fingerprint: str | None = field(
-        default=None, metadata={"help": "Of the tokenizer whose ids the model reads; None takes any vocabulary's."}
+        default=None, metadata={"help": "Fingerprint of the model's tokenizer; None: any tokenizer is accepted."}
     )
     projection: Projection = field(
         default="mlp",
-        metadata={"help": 'From the encoder to the backbone: "mlp" (section 2.2) or one layer, "linear" (figure 2).'},
+        metadata={"help": 'Projection to the backbone: "mlp" (section 2.2), or one layer, "linear" (figure 2).'},
     )
     tie_phrase_embeddings: bool = field(
         default=True,
         metadata={
-            "help": "Whether a phrase has one embedding for input and output, as in the paper; False: a projection for "
-            "each, for backbones whose own two matrices are not tied."
+            "help": "Whether a phrase has one embedding for input and output, as in the paper; False: one projection "
+            "for each, for backbones whose input and output embeddings are not tied."
         },
     )
     phrase_loss_weight: float = field(
-        default=1.0, metadata={"help": "Weight of L_p, the text with phrases over tokens and phrases; 0 or more."}
+        default=1.0, metadata={"help": "Weight of L_p, the loss of the text with phrases; 0 or more."}
     )
     token_loss_weight: float = field(
-        default=1.0, metadata={"help": "Weight of L_t, the text in tokens over tokens; 0 or more."}
+        default=1.0, metadata={"help": "Weight of L_t, the loss of the text in tokens; 0 or more."}
     )
     kl_loss_weight: float = field(
-        default=1.0, metadata={"help": "Weight of L_kl, which keeps the two near each other; 0 or more."}
+        default=1.0, metadata={"help": "Weight of L_kl, the divergence between both distributions; 0 or more."}
     )
     kl_support: KlSupport = field(
         default="tokens",
         metadata={
-            "help": 'What L_kl compares: "tokens", both distributions over tokens alone, renormalised; "first_token", '
-            "each phrase's probability given to its first token."
+            "help": 'Distributions that L_kl compares: "tokens", over tokens only, renormalised; "first_token", with '
+            "each phrase's probability added to that of its first token."
         },
     )
     kl_positions: KlPositions = field(
         default="token_targets",
         metadata={
-            "help": 'Where: "token_targets", wherever the next thing is a token, after a phrase too; "all", the '
-            "paper's sum, in which a phrase's position is compared with that of its last token."
+            "help": 'Positions of L_kl: "token_targets", all that predict a token; "all", as in the paper, also those '
+            "that predict a phrase, compared with the position that predicts the phrase's last token."
         },
     )
     kl_direction: KlDirection = field(
-        default="forward", metadata={"help": '"forward": KL(with phrases || tokens alone), the paper\'s; "reverse".'}
+        default="forward",
+        metadata={
+            "help": '"forward": KL(with phrases || in tokens), as in the paper; "reverse": the arguments swapped.'
+        },
     )
     kl_divisor: KlDivisor = field(
         default="steps",
         metadata={
-            "help": 'What L_kl of a text is divided by: "steps", the paper\'s m, its tokens and phrases; "tokens", its '
-            "tokens, as the other two parts are."
+            "help": 'Divisor of L_kl of a text: "steps", the number of tokens and phrases, the paper\'s m; "tokens", '
+            "the number of tokens, as for the other two parts."
         },
     )
     kl_detach_teacher: bool = field(
-        default=True, metadata={"help": "Whether L_kl leaves the distribution of the text in tokens as it is."}
+        default=True, metadata={"help": "Whether L_kl has no gradient through the distribution of the text in tokens."}
     )
 
     def __post_init__(self, **kwargs) -> None:
         check_fields(self)
         for name in ("phrase_loss_weight", "token_loss_weight", "kl_loss_weight"):
-            if not getattr(self, name) >= 0:  # not a number either
+            if not getattr(self, name) >= 0:  # also refuses NaN
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
         super().__post_init__(**kwargs)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """Return the backbone's configuration: static vocabulary, layers and cache are the backbone's."""
-        assert isinstance(self.backbone, PreTrainedConfig)  # made one when the configuration was
+        """Return the backbone's configuration, which describes the static vocabulary, the layers and the cache."""
+        assert isinstance(self.backbone, PreTrainedConfig)  # converted from a dict by the base class
         return self.backbone.get_text_config(decoder=decoder, encoder=encoder)

@@ -1,4 +1,4 @@
-"""Phrase embeddings kept between calls, by the phrases' tokens and the version of the encoder that made them."""
+"""A cache of phrase embeddings, by the tokens of the phrases, for the current state of the phrase encoder."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,13 +19,14 @@ from hf_targets.progress import progress
 
 
 class PhraseEmbeddingCache:
-    """Embeddings of phrases, each encoded once until the encoder changes or there are too many.
+    """A cache of phrase embeddings. Each phrase is encoded once, until the encoder changes or the cache is full.
 
-    Safe to use from several threads. What it holds is dropped when the encoder's parameters are written to or moved,
-    and when another peft adapter or autocast type is on.
+    Several threads may use it at once. The cache is cleared when the encoder's parameters change or move, and when
+    another peft adapter or autocast type becomes active.
 
     Args:
-        max_phrases: How many embeddings are kept between calls, at most, but for those of one call with more.
+        max_phrases: The largest number of embeddings that are kept between calls. If a single call has more phrases,
+            all of its embeddings are kept.
     """
 
     def __init__(self, max_phrases: int = 2**17) -> None:
@@ -53,14 +54,17 @@ class PhraseEmbeddingCache:
         vocabularies: Sequence[PhraseVocabulary],
         counts: Sequence[int] | None = None,
     ) -> PhraseTable:
-        """Return the table of vocabularies, one for all rows or one a row.
+        """Return the phrase table of vocabularies, one for all rows or one for each row.
 
-        A phrase that several of them have is encoded once. With gradients wanted, or dropout on, nothing is kept.
+        A phrase in several vocabularies is encoded once. Embeddings are not cached if gradients are enabled, the
+        encoder is in training mode, or its weights are offloaded or sharded.
 
         Args:
-            counts: How many slots of each vocabulary are there, the others to come; None: all.
+            encoder: The phrase encoder.
+            vocabularies: The vocabularies of the table.
+            counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
-            ValueError: If the embeddings do not fit into memory.
+            ValueError: If a phrase is longer than the encoder's positions, or the embeddings do not fit into memory.
         """
         arrays = [vocabulary.arrays() for vocabulary in vocabularies]
         num_slots = max(len(alive) for _, _, alive in arrays)
@@ -72,8 +76,8 @@ class PhraseEmbeddingCache:
             if longest is not None and len(alive) and (lengths := np.diff(offsets) * alive).max() > longest:
                 slot = int(lengths.argmax())
                 raise ValueError(
-                    f"a phrase has at most as many tokens as the phrase encoder has positions, {longest}; phrase "
-                    f"{vocabularies[row].vocab_size + slot} has {lengths[slot]}: remove it, or mine shorter ones"
+                    f"a phrase must have at most {longest} tokens, the number of the phrase encoder's positions, got "
+                    f"{lengths[slot]} in phrase {vocabularies[row].vocab_size + slot}; remove it, or mine shorter ones"
                 )
             count = len(alive) if counts is None else counts[row]
             exists[row, :count] = alive[:count]
@@ -82,7 +86,7 @@ class PhraseEmbeddingCache:
                 slots[row, slot] = keys.setdefault(data[ends[slot] : ends[slot + 1]], len(keys))
         keep = not torch.is_grad_enabled() and not encoder.training and is_readable(encoder)
         pair = self._embed(encoder, list(keys), keep=keep)
-        if not keys:  # all were removed, or are to come: they share a row of zeros, and none has it
+        if not keys:  # no phrase is available yet, or all were removed: their slots point to a row of zeros
             pair = _zero_rows(encoder, 1)
         device = execution_device(encoder)
         return PhraseTable(vocabularies, *pair, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device))
@@ -116,7 +120,12 @@ class PhraseEmbeddingCache:
 
 
 def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
-    """Return the embeddings (phrases, d) of phrases, each the bytes of its int64 token ids, for input and output."""
+    """Return the input and output embeddings of phrases, (phrases, width) each.
+
+    Args:
+        encoder: The phrase encoder.
+        keys: For each phrase, the bytes of its int64 token ids.
+    """
     if not keys:
         return _zero_rows(encoder, 0)
     device = execution_device(encoder)
@@ -144,14 +153,14 @@ def _zero_rows(encoder: PhraseEncoder, count: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class EncoderVersion:
-    """What changes with the embeddings that an encoder makes, and costs next to nothing to look at.
+    """A summary of an encoder's state that differs after the encoder has changed, and is cheap to compute.
 
-    Fused optimizers and whatever writes to `parameter.data` leave torch's own count of changes as it is; a few numbers
-    of each parameter tell.
+    Fused optimizers and writes to `parameter.data` do not increase torch's version counters. A few values of each
+    parameter are compared to notice these changes, too.
 
     Attributes:
-        state: Which tensors there are, how often torch saw them change, the active peft adapter, and autocast.
-        samples: A few numbers of each parameter.
+        state: The tensors, their version counters, the active peft adapter, and the autocast type.
+        samples: A few values of each parameter.
     """
 
     state: tuple
@@ -160,21 +169,21 @@ class EncoderVersion:
     @classmethod
     @torch.no_grad()
     def of(cls, encoder: PhraseEncoder) -> "EncoderVersion":
-        """Return the version that an encoder has now."""
+        """Return the current version of an encoder."""
         parameters = list(encoder.parameters())
         device = parameters[0].device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
         samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
-        return cls((autocast, id(encoder.input_projection), *written), samples)  # under peft the active adapter's
+        return cls((autocast, id(encoder.input_projection), *written), samples)  # with peft, it is the active adapter's
 
     def equals(self, other: "EncoderVersion") -> bool:
-        """Return whether embeddings of one version are those of the other."""
+        """Return whether both versions give the same embeddings."""
         return self.state == other.state and torch.equal(self.samples, other.samples)
 
 
 def encoder_fingerprint(encoder: PhraseEncoder) -> str:
-    """Return a digest of the encoder's parameters, the same wherever and whenever they are loaded."""
+    """Return a SHA-256 of the encoder's parameters, which is the same in every process that loads them."""
     digest = hashlib.sha256()
     for name, tensor in sorted(whole_state_dict(encoder).items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -183,14 +192,14 @@ def encoder_fingerprint(encoder: PhraseEncoder) -> str:
 
 
 def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
-    """Check that so many embeddings fit into the encoder's device.
+    """Check that the embeddings of `num_phrases` phrases fit into the free memory of the encoder's device.
 
     Raises:
-        ValueError: If not, with how many would.
+        ValueError: If they do not fit. The message gives the number of phrases that would fit.
     """
     parameter, device = next(encoder.parameters()), execution_device(encoder)
     width = encoder.widths[0] if encoder.output_projection is None else sum(encoder.widths)
-    each = 2 * width * parameter.element_size()  # twice: batches are joined, and joined with what is kept
+    each = 2 * width * parameter.element_size()  # twice, as joining batches and adding to the cache copies embeddings
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     elif device.type == "cpu":
@@ -199,6 +208,6 @@ def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
         return
     if num_phrases * each > free:
         raise ValueError(
-            f"{num_phrases:,} phrases take {num_phrases * each / 2**30:.1f} GiB to embed, and of {device} "
-            f"{free / 2**30:.1f} GiB are free; {free // each:,} would fit. Remove phrases, or use half precision"
+            f"embedding {num_phrases:,} phrases needs {num_phrases * each / 2**30:.1f} GiB, and {device} has "
+            f"{free / 2**30:.1f} GiB free; {free // each:,} would fit. Remove phrases, or use half precision"
         )

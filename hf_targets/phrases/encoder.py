@@ -1,4 +1,4 @@
-"""The encoder that embeds a phrase: a causal Transformer and a projection of its last token's hidden state."""
+"""The encoder that embeds a phrase: a causal Transformer, and a projection of the last token's hidden state."""
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +19,20 @@ def _projection(kind: str, width: int, out: int) -> nn.Module:
 
 
 class PhraseEncoder(nn.Module):
-    """Embed phrases, given as prefixes of windows: one causal pass over a window embeds all of its prefixes.
+    """The phrase encoder. Phrases are prefixes of windows: one causal pass over a window embeds all of its prefixes.
 
-    e(w_1 ... w_s) = MLP(h_s), h_s the last hidden state at the phrase's last token, which has read w_1 ... w_s alone.
+    e(w_1 ... w_s) = MLP(h_s), where h_s is the last layer's hidden state at the phrase's last token. It depends only on
+    w_1 ... w_s.
 
-    A module of its own, so that peft can train it through `modules_to_save=["phrase_encoder"]`.
+    It is a separate module, so that peft can train it through `modules_to_save=["phrase_encoder"]`.
 
     Args:
-        config: With the encoder's own configuration inside.
+        config: The model's configuration, with the encoder's own configuration inside.
         input_dim: Width of the backbone's input embedding.
         output_dim: Width of the backbone's output embedding.
-        transformer: A causal Transformer without its output embedding, used as it is; a new one without it.
+        transformer: A causal Transformer without its output embedding, used without a copy; None: a new one.
+    Raises:
+        ValueError: If `config.tie_phrase_embeddings` is set and the two widths differ.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.2.
     """
 
@@ -42,7 +45,7 @@ class PhraseEncoder(nn.Module):
         width = config.phrase_encoder_width or config.phrase_encoder.get_text_config().hidden_size
         if config.tie_phrase_embeddings and input_dim != output_dim:
             raise ValueError(
-                f"one embedding of a phrase for input and output needs both to have one width, and the backbone's have "
+                f"tie_phrase_embeddings needs input and output embeddings of the same width, and the backbone's have "
                 f"{input_dim} and {output_dim}; set tie_phrase_embeddings=False"
             )
         self.widths = (input_dim, output_dim)
@@ -56,12 +59,12 @@ class PhraseEncoder(nn.Module):
         """Return the embeddings of phrases for the backbone's input and for its output.
 
         Args:
-            windows: (windows, length), token ids, padded on the right with any of them.
+            windows: (windows, length), token ids, padded on the right with any token id.
             phrase_windows: (phrases, 2): phrase p is the first `phrase_windows[p, 1]` tokens of window
                 `phrase_windows[p, 0]`.
-        Returns: (phrases, d) twice; one tensor where they are tied.
+        Returns: Two tensors, (phrases, input_dim) and (phrases, output_dim); the same tensor if they are tied.
         Raises:
-            ValueError: If a phrase is not in its window.
+            ValueError: If a phrase is not a prefix of its window.
         """
         check_windows(windows, phrase_windows)
         states: Tensor = self.transformer(input_ids=windows, use_cache=False)[0]
@@ -71,11 +74,11 @@ class PhraseEncoder(nn.Module):
 
     @torch.no_grad()
     def fit_scale(self, inputs: nn.Embedding, outputs: nn.Linear) -> None:
-        """Scale the projections so that phrases of random tokens are as large as tokens are.
+        """Scale the projections so that embeddings of random phrases are as large as token embeddings (mean square).
 
         Args:
             inputs: The backbone's input embedding.
-            outputs: Its output embedding.
+            outputs: The backbone's output embedding.
         """
         generator, device = torch.Generator().manual_seed(0), execution_device(self)
         windows = torch.randint(num_rows(inputs), (32, 4), generator=generator).to(device)
@@ -98,21 +101,22 @@ class PhraseEncoder(nn.Module):
 
 @torch.no_grad()
 def check_causal(transformer: PreTrainedModel) -> int:
-    """Return the width of the encoder's hidden states, once it is certain that it does not see the tokens to come.
+    """Check that a Transformer is causal, and return the width of its hidden states.
 
     Raises:
-        ValueError: If a token's hidden state changes with the tokens after it: prefixes would not embed as phrases do.
+        ValueError: If a token's hidden state depends on later tokens, so that a prefix of a window would get another
+            embedding than the same phrase alone.
     """
     with without_dropout(transformer), gathered(transformer):
         window = torch.tensor([[1, 2, 3, 4]], device=execution_device(transformer))
         whole = transformer(input_ids=window, use_cache=False)[0]
         prefix = transformer(input_ids=window[:, :2], use_cache=False)[0]
-    rounding = max(2.0**-8, 4 * torch.finfo(prefix.dtype).eps)  # new weights hardly look at other tokens
+    rounding = max(2.0**-8, 4 * torch.finfo(prefix.dtype).eps)  # small, as new weights react little to other tokens
     if not torch.allclose(
         whole[:, :2].float(), prefix.float(), rtol=rounding, atol=rounding * float(prefix.float().std())
     ):
         raise ValueError(
-            f"{type(transformer).__name__} is not causal: the hidden state of a prefix changes with what follows it. "
-            "The phrase encoder embeds all prefixes of a window in one pass; give a causal language model"
+            f"{type(transformer).__name__} is not causal: the hidden states of a prefix depend on later tokens. The "
+            "phrase encoder must embed all prefixes of a window in one pass; give a causal language model"
         )
     return whole.shape[-1]

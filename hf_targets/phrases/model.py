@@ -45,13 +45,14 @@ Phrases = PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable
 
 @dataclass
 class DynamicVocabCausalLMOutput(CausalLMOutputWithPast):
-    """What `DynamicVocabForCausalLM` returns, always.
+    """The output of every call of `DynamicVocabForCausalLM`.
 
     Attributes:
-        loss: L = L_p + L_t + L_kl, weighted, if there are labels.
-        loss_parts: Its terms, unweighted and detached: of `phrase`, `token` and `kl`, those that were computed.
-        row_losses: The same terms of each row, (batch,) each: what is summed and divided by the number of targets.
-        logits: (batch, time, V + P): tokens, then the P phrases of the call; None where they were skipped.
+        loss: The weighted sum of L_p, L_t and L_kl; None without labels.
+        loss_parts: Its terms by name, unweighted and detached: those of `phrase`, `token` and `kl` that were computed.
+        row_losses: The same terms for each row, (batch,) each, before they are summed and divided by the number of
+            targets.
+        logits: (batch, time, V + P): of the V tokens, then of the P phrases of the call; None if they were skipped.
     """
 
     loss_parts: dict[str, Tensor] | None = None
@@ -59,16 +60,16 @@ class DynamicVocabCausalLMOutput(CausalLMOutputWithPast):
 
 
 class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, PhraseGenerationMixin):
-    """Any causal language model, over its own tokens and any phrases that a call brings along.
+    """Any causal language model, over its own tokens and the phrases that are given with a call.
 
-    A phrase is one position: of the input, of the key-value cache and of the output. Its embedding is made by a phrase
-    encoder from its tokens, and takes part as the rows of the backbone's own embeddings do: equation (1). The phrases
+    A phrase is one position of the input, of the key-value cache and of the output. A phrase encoder makes its
+    embedding from its tokens, and the model uses it like a row of the backbone's embeddings: equation (1). The phrases
     are an argument of the call and never change the model; without them its output is the backbone's, bit for bit.
 
     Args:
         config: The configuration, with the backbone's and the phrase encoder's inside.
-        backbone: A model to wrap as it is; one with random weights is made without it.
-        encoder: A causal Transformer for the phrase encoder, used as it is; a new one without it.
+        backbone: The model to wrap, used without a copy; None: a new one with random weights.
+        encoder: A causal Transformer for the phrase encoder, used without a copy; None: a new one.
     Raises:
         ValueError: If the backbone's logits are not its output embedding applied to its last hidden states, or the
             encoder is not causal.
@@ -112,27 +113,29 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Give a causal language model a phrase encoder.
 
         Args:
-            base: A model, used as it is and not copied, or the name or path of one.
-            phrase_encoder: What the encoder begins as: any causal language model, whose Transformer is used as it is,
-                or its name or path; None: a copy of the base model's, as in the paper.
-            tokenizer: The base model's; vocabularies of another are then refused. Where the encoder begins as a model
-                with another, its embedding of each of these tokens is made of those of its own that spell it.
-            encoder_tokenizer: The encoder's own. Both are loaded from the models' names if they are not given; models
-                with as many tokens and no tokenizer to be found are taken to have the same.
-            backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where a model is a name or a path.
-            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ... Where a
-                model is a name or a path also `dtype`, `device_map`, `attn_implementation` and the other
-                `LOADING_ARGUMENTS`, which may stand in `backbone_kwargs` as well.
+            base: The model to wrap, used without a copy, or its name or path.
+            phrase_encoder: The causal language model whose Transformer initialises the phrase encoder, or its name or
+                path. It is used without a copy. None: a copy of the base model's Transformer, as in the paper.
+            tokenizer: The base model's tokenizer. If it is given, vocabularies of other tokenizers are refused. If
+                `phrase_encoder` has another tokenizer, the encoder embeds each token of the base model as the mean of
+                the own tokens that spell it (`transplant_embeddings`).
+            encoder_tokenizer: The tokenizer of `phrase_encoder`. Tokenizers that are needed and not given are loaded by
+                the models' names. If neither is found, models with the same number of tokens are assumed to have the
+                same tokens.
+            backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if a model is a name or a path.
+            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ... If a
+                model is a name or a path, also `dtype`, `device_map`, `attn_implementation` and the other
+                `LOADING_ARGUMENTS`, which may also be given in `backbone_kwargs`.
         Raises:
             ValueError: If a field is unknown or out of range, a model has no output embedding or is not causal, or the
-                two models have different vocabularies and a tokenizer is not known.
+                two models may have different vocabularies and a tokenizer is not found.
         """
         config, loading = split_fields(DynamicVocabConfig, config, BASE_FIELDS)
         loading |= backbone_kwargs or {}
         check_loading(loading, base, phrase_encoder)
         base = load_base(base, loading)
         if isinstance(base, DynamicVocabForCausalLM):
-            raise ValueError("the base model has a phrase encoder already; give its `.backbone` for a new one")
+            raise ValueError("the base model has a phrase encoder already; give its `.backbone` to add a new one")
         if phrase_encoder is None:
             check_copyable(base)
             encoder = cast(PreTrainedModel, copy.deepcopy(base.base_model))
@@ -140,8 +143,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             model = load_base(phrase_encoder, loading, "phrase_encoder")
             encoder = transplant_embeddings(model, base, encoder_tokenizer, tokenizer)
             if encoder is base.base_model:
-                encoder = copy.deepcopy(encoder)  # a model of its own: shared weights are saved once
-        # Copies: a composite configuration resets the attention implementation of the ones it is given.
+                encoder = copy.deepcopy(encoder)  # no shared weights: these would be saved only once
+        # Copies, because a composite configuration resets the attention implementation of its parts.
         configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": copy.deepcopy(encoder.config)}
         model = cls(DynamicVocabConfig(**configs, dtype=base.dtype, **config), backbone=base, encoder=encoder)
         output = model.get_output_embeddings()
@@ -154,9 +157,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         return model.train(base.training)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Resize the backbone's vocabulary, and with it that of the phrase encoder, which reads the same tokens.
+        """Resize the token embeddings of the backbone and of the phrase encoder, which reads the same tokens.
 
-        Vocabularies of phrases made before have other ids than the model then expects, and are refused.
+        Phrase ids then begin at another number, so the model refuses phrase vocabularies that were made before.
         """
         embedding = self.backbone.resize_token_embeddings(*args, **kwargs)
         if args or kwargs:
@@ -164,16 +167,16 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         return embedding
 
     def phrase_table(self, phrases: Phrases, counts: Sequence[int] | None = None) -> PhraseTable:
-        """Return the table of phrases, to give in place of them to several calls.
+        """Return the table of phrases, which can be given as `phrases` to several calls.
 
-        Embeddings are kept between calls by the phrases' tokens, until the encoder changes.
+        The model caches the embeddings by the phrases' tokens, until the encoder changes.
 
         Args:
-            phrases: One vocabulary for all rows of a batch, or one for each; a table is returned as it is.
-            counts: How many slots of each vocabulary are there, the others to come later; None: all.
+            phrases: One vocabulary for all rows of a batch, or one for each row; a table is returned unchanged.
+            counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
-            ValueError: If a vocabulary is of another size or tokenizer than the model's, there is none, memory is too
-                small, or a phrase of a table was removed since it was made.
+            ValueError: If there is no vocabulary, a vocabulary does not have the model's number of tokens or its
+                tokenizer, the embeddings do not fit into memory, or a phrase was removed since a table was made.
         """
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
@@ -184,21 +187,22 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         for vocabulary in vocabularies:
             if vocabulary.fingerprint != expected:
                 raise ValueError(
-                    "a vocabulary is of another tokenizer than the model or the other rows, so that its ids mean other "
-                    "tokens; make it with the model's tokenizer"
+                    "a vocabulary must have the tokenizer of the model and of the other rows, got one with another "
+                    "tokenizer; make it with the model's tokenizer"
                 )
             if vocabulary.vocab_size != vocab_size:
                 raise ValueError(
-                    f"phrase ids begin where the model's {vocab_size} tokens end, and the vocabulary's begin at "
-                    f"{vocabulary.vocab_size}; make it with the model's tokenizer and vocab_size={vocab_size}"
+                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got a vocabulary whose "
+                    f"phrase ids begin at {vocabulary.vocab_size}; make it with the model's tokenizer and "
+                    f"vocab_size={vocab_size}"
                 )
         return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
 
     def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> PhraseIndex:
-        """Return an index of a vocabulary's phrases, for `phrase_index` of `generate`.
+        """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Args:
-            settings: Of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
+            settings: Arguments of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
         Raises:
             ValueError: As `phrase_table` and `PhraseIndex.build` do.
         """
@@ -207,7 +211,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         return PhraseIndex.build(rows, fingerprint=self.phrase_fingerprint(vocabulary), **settings)
 
     def phrase_fingerprint(self, vocabulary: PhraseVocabulary) -> dict[str, str]:
-        """Return what an index on disk is of, to give to `PhraseIndex.load`: this encoder, and these phrases."""
+        """Return digests of the encoder and of the phrases, by which `PhraseIndex.load` checks a saved index."""
         ids, offsets, alive = vocabulary.arrays()
         phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
         return {"phrase encoder": encoder_fingerprint(self.phrase_encoder), "phrases": phrases}
@@ -229,36 +233,35 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> DynamicVocabCausalLMOutput:
-        """Predict.
+        """Compute the loss and the logits.
 
-        With the fields of a `PhraseBatch`, which `PhraseCollator` makes, the loss is L_p + L_t + L_kl. With labels
-        alone
-        it is that of the sequence given: over tokens, or over tokens and `phrases`.
+        With the fields of a `PhraseBatch`, which `PhraseCollator` makes, the loss is the weighted sum of L_p, L_t and
+        L_kl. With only labels, it is the loss of the given sequence over tokens, or over tokens and `phrases`.
 
         Args:
-            input_ids: (batch, time), tokens, and phrases from V on.
+            input_ids: (batch, time), token ids, and phrase ids from V on.
             attention_mask: (batch, time), 0 at padding on either side.
             position_ids: (batch, time); in packed rows they start again at 0 with each document.
-            labels: (batch, time), unshifted, -100 is not a target; phrases from V on.
-            token_type_ids: (batch, time), for a backbone that takes them.
-            phrases: One vocabulary for all rows, one for each, or a table of `phrase_table`.
-            num_items_in_batch: What every part of the loss is divided by; None counts the targets of `labels`.
-            logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
-            skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
-            kwargs: The fields of a `PhraseBatch`; `shift_labels`, (batch, time): labels that are shifted already, the
-                target of each position at its own index, which take precedence over `labels`; all else is passed to the
-                backbone.
+            labels: (batch, time), unshifted token ids, and phrase ids from V on; -100 is not a target.
+            token_type_ids: (batch, time), for a backbone that uses them.
+            phrases: One vocabulary for all rows, one for each row, or a table made by `phrase_table`.
+            num_items_in_batch: The number by which each part of the loss is divided; None: the number of targets.
+            logits_to_keep: The number of last positions, or the indices of the positions, with logits; 0: all.
+            skip_logits: Whether to skip the logits; None: skip them in training with labels.
+            kwargs: The fields of a `PhraseBatch`, and `shift_labels`, (batch, time): labels that are already shifted,
+                with the target of each position at its own index. They take precedence over `labels`. All others are
+                passed to the backbone.
         Raises:
-            ValueError: If labels or the attention mask have another shape, labels are missing beside
-                `num_items_in_batch`, an id is neither a token nor a phrase of its row, logits of positions beyond the
-                text are asked for, the fields of `PhraseCollator` point to nothing or are there in part only, or
-                `phrases` beside them.
+            ValueError: If labels or the attention mask have a wrong shape, `num_items_in_batch` is given without
+                labels, an id is neither a token nor a phrase of its row, `logits_to_keep` is outside the text, the
+                fields of a `PhraseBatch` are incomplete or invalid, or they are combined with `phrases` or
+                `token_type_ids`.
         """
         batch = PhraseBatch.taken_from(kwargs)
         if phrases is not None and batch is not None:
-            raise ValueError("a training batch brings its own phrases; leave out phrases or phrase_input_ids")
+            raise ValueError("a training batch brings its own phrases; leave out phrases, or all phrase fields")
         if token_type_ids is not None and batch is not None:
-            raise ValueError("token_type_ids are of the text in tokens, and a batch with phrases has another beside it")
+            raise ValueError("token_type_ids are not supported with a PhraseCollator batch; leave out token_type_ids")
         call = CausalCall.of(
             DynamicVocabCausalLMOutput,
             kwargs,
@@ -295,8 +298,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 num_targets = (targets != IGNORED).sum(dim=1)
                 parts |= interleaved_losses(self, hidden, num_targets, batch, call.others)
                 weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
-            # The paper leaves open what L_p is divided by: the number of tokens, so that this sum over fewer and longer
-            # steps stays comparable with L_t: nats for each token of the text. L_kl has its 1/m (`kl_divisor`).
+            # The paper does not say by what L_p is divided. Here it is the number of tokens of the text, so that L_p, a
+            # sum over fewer and longer steps, is in nats per token like L_t. L_kl has its own 1/m (`kl_divisor`).
             loss = torch.stack([weights[name] * part.sum() / count for name, part in parts.items()]).sum()
             loss_parts = {name: (part.sum() / count).detach() for name, part in parts.items()}
             row_losses = {name: part.detach() for name, part in parts.items()}
@@ -317,7 +320,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def _check_ids(self, table: PhraseTable | None, call: CausalCall) -> None:
         if table is None:
             vocab_size = num_rows(self.get_output_embeddings())
-            hint = f"an id from {vocab_size} on is a phrase: give the vocabulary that has it as phrases="
+            hint = f"an id from {vocab_size} on is a phrase: give its vocabulary with phrases="
             call.check_ids(vocab_size, hint)
             return
         if call.input_ids is not None:

@@ -1,4 +1,4 @@
-"""An encoder made to read another model's tokens: each embedded as the mean of those of its own that spell it."""
+"""Input embeddings for another model's tokens: each is the mean of the embeddings of the own tokens that spell it."""
 
 import copy
 from typing import cast
@@ -22,18 +22,21 @@ def transplant_embeddings(
 ) -> PreTrainedModel:
     """Return the Transformer of `model`, with an input embedding for the tokens of `base`.
 
-    The models' own where both have one vocabulary. Else the embedding of a token is the mean of those of the pieces
-    that `own_tokenizer` makes of its text, with its leading space; one without a text of its own (special,
-    or part of a character) has the mean of all.
+    If both models have the same vocabulary, the embeddings of `model` are kept. Otherwise `own_tokenizer` splits the
+    text of each token of `base`, with its leading space, into pieces, and the token's embedding is the mean of their
+    embeddings. A special token or a part of a character gets the mean of all embeddings of `model`.
 
     Args:
-        own_tokenizer: Of `model`; None: loaded from its name. Models of one size whose tokenizers are not given and
-            cannot be loaded are taken to have the same.
-        tokenizer: Of `base`; likewise.
+        model: The causal language model whose Transformer becomes the phrase encoder.
+        base: The model whose tokens the encoder reads.
+        own_tokenizer: The tokenizer of `model`; None: loaded by the model's name. If neither tokenizer is given nor can
+            be loaded, and both vocabularies have the same size, they are assumed to be the same.
+        tokenizer: The tokenizer of `base`; None: loaded by the model's name.
     Raises:
-        ValueError: If the vocabularies are of different sizes, and a tokenizer is not given and cannot be loaded.
-    Source: Gee et al. 2022, "Fast Vocabulary Transfer", for the mean of pieces; the paper leaves open how GPT-2 reads
-        the tokens of TinyLlama.
+        ValueError: If a tokenizer is not given and cannot be loaded, and the vocabularies are not assumed to be the
+            same.
+    Source: Gee et al. 2022, "Fast Vocabulary Transfer", for the mean of pieces. The dynamic vocabulary paper does not
+        say how GPT-2 reads the tokens of TinyLlama.
     """
     num_own = num_rows(cast(nn.Embedding, model.get_input_embeddings()))
     num_tokens = num_rows(cast(nn.Embedding, base.get_input_embeddings()))
@@ -51,7 +54,7 @@ def transplant_embeddings(
     old: torch.Tensor = transformer.get_input_embeddings().weight  # pyright: ignore
     with torch.no_grad():
         new = old.mean(dim=0, keepdim=True).repeat(num_tokens, 1)
-        if same:  # one of them is padded
+        if same:  # one embedding has extra rows as padding
             new[: min(num_own, num_tokens)] = old[: min(num_own, num_tokens)]
             texts = []
         else:
@@ -71,13 +74,13 @@ def _load(model: PreTrainedModel, argument: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(model.name_or_path)
     except (OSError, ValueError) as error:
         raise ValueError(
-            "the phrase encoder and the base model have different vocabularies, and a tokenizer for "
+            "the phrase encoder and the base model may have different vocabularies, and the tokenizer of "
             f"{model.name_or_path or type(model).__name__} was not found; give {argument}="
         ) from error
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
-    """Return a token's text with its leading space, "" for a special token or a part of a character."""
+    """Return a token's text with its leading space; "" for a special token or a part of a character."""
     if number in tokenizer.all_special_ids:
         return ""
     token = tokenizer.convert_ids_to_tokens(number)

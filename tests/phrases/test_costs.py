@@ -127,7 +127,7 @@ def test_models_whose_cost_is_not_one_of_matrices_are_refused():
     experts = MixtralConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64
     )
-    with pytest.raises(ValueError, match=r"matrices alone.*MixtralForCausalLM.*flop_counter"):
+    with pytest.raises(ValueError, match=r"only matrices.*MixtralForCausalLM.*flop_counter"):
         model_size(experts)
     with pytest.raises(ValueError, match="GPT2Model has none; give a causal model"):
         model_size(make_backbone("gpt2").transformer)

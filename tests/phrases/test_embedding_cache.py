@@ -208,13 +208,13 @@ def test_more_phrases_than_memory_allows_are_refused_with_how_many_would_fit(tie
     free = namedtuple("Memory", "available")(each * 3)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     model.phrase_table(make_vocabulary(*PHRASES[:3]))
-    with pytest.raises(ValueError, match=r"4 phrases take 0.0 GiB.*cpu 0.0 GiB are free; 3 would fit. Remove phrases"):
+    with pytest.raises(ValueError, match=r"4 phrases needs 0.0 GiB.*cpu has 0.0 GiB free; 3 would fit. Remove phrases"):
         model.phrase_table(make_vocabulary())
 
 
 def test_a_phrase_longer_than_the_encoder_reads_is_refused():
     model, vocabulary = make_dynamic_model("gpt2"), make_vocabulary((1, 2), (3,) * 65, (4,) * 64)
-    with pytest.raises(ValueError, match=r"has positions, 64; phrase 51 has 65: remove it, or mine shorter ones"):
+    with pytest.raises(ValueError, match=r"at most 64 tokens.*got 65 in phrase 51; remove it, or mine shorter ones"):
         model.phrase_table(vocabulary)
     vocabulary.remove([51])
     assert model.phrase_table(vocabulary).exists.tolist() == [[True, False, True]]

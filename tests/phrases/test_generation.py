@@ -219,7 +219,7 @@ def test_a_prompt_with_a_phrase_that_its_row_does_not_have_is_refused():
     prompt = torch.tensor([[3, VOCAB + 9], [3, VOCAB + 9]])
     with pytest.raises(ValueError, match=f"which has 7 from {VOCAB} on; got {VOCAB + 9} in row 1"):
         make_phrase_model().generate(prompt, phrases=[PHRASES, OTHERS], **GREEDY)
-    with pytest.raises(ValueError, match=r"give the vocabulary that has it as phrases="):
+    with pytest.raises(ValueError, match=r"give its vocabulary with phrases="):
         make_phrase_model().generate(prompt, **GREEDY)
 
 

@@ -218,7 +218,7 @@ REMOVED.remove([VOCAB + 1])
 @pytest.mark.parametrize(
     ("phrases", "ids", "says"),
     [
-        (PhraseVocabulary(WORDS, vocab_size=60), [[1]], r"the model's 50 tokens end.*at 60; make it.*vocab_size=50"),
+        (PhraseVocabulary(WORDS, vocab_size=60), [[1]], r"phrase ids must begin at 50.*at 60; make it.*vocab_size=50"),
         (REMOVED, [[1], [51]], r"got 51 in row 1, a phrase that was removed"),
         (make_vocabulary(), [[1, 54]], r"has 4 from 50 on; got 54 in row 0"),
         (make_vocabulary(), [[1, -1]], r"got -1 in row 0"),
@@ -228,8 +228,8 @@ REMOVED.remove([VOCAB + 1])
         ("the cat", [[1]], r"a PhraseVocabulary, or one for each row, got str, str"),
         ([], [[1]], r"got none"),
         ([(1, 2)], [[1]], r"got tuple"),
-        (None, [[1, 50]], r"in \[0, 49\].*got 50; an id from 50 on is a phrase: give the vocabulary"),
-        (PhraseVocabulary(WORDS, vocab_size=VOCAB), [[50]], r"give the vocabulary"),
+        (None, [[1, 50]], r"in \[0, 49\].*got 50; an id from 50 on is a phrase: give its vocabulary"),
+        (PhraseVocabulary(WORDS, vocab_size=VOCAB), [[50]], r"give its vocabulary"),
     ],
 )
 def test_phrases_and_ids_that_do_not_fit_are_refused(phrases, ids, says):
@@ -277,5 +277,5 @@ def test_a_resized_model_reads_phrases_of_its_new_tokens():
     assert model.config.get_text_config().vocab_size == VOCAB + 10
     phrases = PhraseVocabulary.from_token_ids([[3, VOCAB + 7]], WORDS, vocab_size=VOCAB + 10)
     assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 11
-    with pytest.raises(ValueError, match="phrase ids begin where the model's 60 tokens end"):
+    with pytest.raises(ValueError, match="phrase ids must begin at 60, the number of the model's tokens"):
         model(token_ids(1, 5), phrases=make_vocabulary())
