@@ -19,6 +19,6 @@ def with_phrases(model: DynamicVocabForCausalLM, vocabulary_of: Callable[[Sequen
     def prepare(prefixes: Sequence[Prefix], new_tokens: int) -> tuple[dict[str, Any], Sequence[Expand]]:
         vocabularies = [vocabulary_of(prefix.tokens) for prefix in prefixes]
         arguments = {"phrases": model.phrase_table(vocabularies), "max_new_static_tokens": new_tokens}
-        return arguments, [lambda id_, words=vocabulary: words.expand([id_]) for vocabulary in vocabularies]
+        return arguments, [lambda id_, phrases=vocabulary: phrases.expand([id_]) for vocabulary in vocabularies]
 
     return prepare

@@ -92,7 +92,7 @@ class PhraseLookup:
         """Return the slots of phrases that would repeat an n-gram of `size` tokens when put after the text."""
         before = {tuple(text[start : start + size]) for start in range(len(text) - size + 1)}
         found = self.completing(text, before) | self.repeating(size)
-        # an n-gram across the border may be equal to another one across it, or to one inside the phrase
+        # an n-gram that spans text and phrase may equal another such n-gram, or an n-gram inside the phrase
         tail = tuple(text[max(0, len(text) - size + 1) :]) if size > 1 else ()
         for slot in self._may_repeat_across(tail, size) - found:
             joined = tail + self.phrases[slot]
@@ -102,5 +102,5 @@ class PhraseLookup:
         return found
 
     def _may_repeat_across(self, tail: tuple[int, ...], size: int) -> set[int]:
-        """Return the slots of phrases that contain the last token of `tail`: no others repeat an n-gram across."""
+        """Return the slots of phrases that contain the last token of `tail`, as only they can repeat an n-gram."""
         return self.containing(tail[-1:]) if tail else set()
