@@ -95,5 +95,5 @@ def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
 
 def test_segments_beside_a_text_with_phrases_are_refused():
     batch = phrase_batch()
-    with pytest.raises(ValueError, match="token_type_ids are of the text in tokens"):
+    with pytest.raises(ValueError, match="token_type_ids are not supported"):
         make_dynamic_model()(**batch, token_type_ids=torch.zeros_like(batch["input_ids"]))
