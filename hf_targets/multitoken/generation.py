@@ -1,7 +1,7 @@
-"""`generate` of a model with future-token heads: the ensemble, and drafts that the model itself verifies."""
+"""`generate` of a model with future-token heads: the ensemble, and drafts that the model verifies."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
-# (a mixin: backbone, heads and configuration are its model's; `self` in Transformers' own is a Protocol that asks more)
+# (a mixin: the model defines backbone, heads and config; Transformers types `self` as a Protocol with more members)
 
 import logging
 from typing import Any
@@ -35,7 +35,7 @@ _NOT_FOR_REFORMER = ("position_ids", "logits_to_keep", "next_sequence_length")
 
 
 class HeadsGenerationMixin(GenerationMixin):
-    """`GenerationMixin` for a model with `backbone`, `heads` and their configuration; a `FuturePredictor`."""
+    """`GenerationMixin` for a model with `backbone`, `heads` and `config`; it is a `FuturePredictor`."""
 
     def generate(
         self,
@@ -45,27 +45,28 @@ class HeadsGenerationMixin(GenerationMixin):
         draft_branches: int = 1,
         **kwargs: Any,
     ) -> Any:
-        """Generate as `GenerationMixin` does, from the ensemble of equation (13) and with drafts if asked.
+        """Generate as `GenerationMixin` does, optionally from the ensemble of equation (13), or with drafts.
 
-        With `draft_tokens` the heads guess that many tokens after the next one, and one forward pass verifies them all:
-        greedy output is that of plain greedy decoding, sampled output has the same distribution, and there are fewer
-        passes. With `return_dict_in_generate=True` the output is a `DraftedGenerationOutput`, which counts them. One
-        row's chain goes through Transformers' assisted decoding; several rows, branches, a filled cache or stopping
-        criteria of your own through a loop of ours. It pads a row that such a criterion has ended, where plain decoding
-        without an end token goes on until all rows have ended.
+        With `draft_tokens` the heads guess that many tokens after the next one, and one forward pass verifies them all.
+        Greedy output equals that of plain greedy decoding, sampled output has the same distribution, and fewer passes
+        are needed. With `return_dict_in_generate=True` the output is a `DraftedGenerationOutput`, which counts passes.
+
+        A chain for one row uses Transformers' assisted decoding. Several rows, branches, a filled cache or custom
+        stopping criteria use a loop of this library. It pads a row as soon as a custom criterion ends it; plain
+        decoding without an end token continues until all rows have ended.
 
         Args:
             ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. Drafts are then verified against the
                 ensemble.
-            draft_tokens: k, in [1, N - 1]: the tokens that heads 1 to k guess. None drafts nothing. With
+            draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. None drafts nothing. With
                 `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of.
-            draft_branches: Guesses kept for each of these tokens, all verified in one pass; 1 or more. A backbone that
-                takes no tree mask, or a model with an ensemble, drafts a chain (and says so in the log).
+            draft_branches: Guesses kept at each of the k steps, all verified in one pass; 1 or more. With a backbone
+                that takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, prompt lookup
-                in trees, a cache that is not dynamic, or a backbone without one.
-        Related: Transformers compares drafts with what the model computes for the whole chunk; where two tokens are
-            equally probable up to rounding, this may choose another than one token at a time does.
+                in trees, a cache that is not dynamic, or a backbone without such a cache.
+        Related: drafts are verified by logits of a whole chunk. If two tokens are equally probable up to rounding, the
+            choice may differ from that of decoding one token at a time.
         """
         check_prompt_mask(args[0] if args else None, kwargs)
         weight = self._check_weight(ensemble_weight)
@@ -73,19 +74,19 @@ class HeadsGenerationMixin(GenerationMixin):
         if draft_tokens is not None:
             kwargs["drafting"] = self._check_drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
         elif draft_branches != 1:
-            raise ValueError("draft_branches shapes a draft; give draft_tokens, the tokens to draft, as well")
+            raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give draft_tokens or leave both out")
         if self.backbone._is_stateful:
-            kwargs["use_cache"] = False  # its state is not a key-value cache: every step reads the whole text again
+            kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
         return super().generate(*args, ensemble_weight=weight, **kwargs)
 
     def _check_weight(self, ensemble_weight: float | None, *others: float) -> float | None:
-        """Return the ensemble weight given, or else configured, once it and the others are known to be possible."""
+        """Return the given or else the configured ensemble weight; raise an error if it or one of `others` is wrong."""
         given = self.config.ensemble_weight if ensemble_weight is None else ensemble_weight
         for weight in (given or 0.0, *others):
             if check_ensemble_weight(weight) and self.heads.outputs is not None:
                 raise ValueError(
-                    "an ensemble mixes predictions before one output matrix, and these heads have their own; "
-                    f"the ensemble weight must be 0 or None, got {weight}"
+                    "heads with separate_output_heads=True have no ensemble, which mixes predictions before a shared "
+                    f"output matrix; the ensemble weight must be 0 or None, got {weight}"
                 )
         return given
 
@@ -100,14 +101,14 @@ class HeadsGenerationMixin(GenerationMixin):
             raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}; 1 drafts a chain")
         if not cached:
             raise ValueError(
-                f"drafts that are not accepted are taken out of the key-value cache again, and "
-                f"{type(self.backbone).__name__} has none that allows it; leave out draft_tokens"
+                f"drafting removes rejected tokens from a dynamic key-value cache, and "
+                f"{type(self.backbone).__name__} has no such cache; leave out draft_tokens"
             )
         for name in ("assistant_model", "custom_generate"):
             if given.get(name) is not None:
                 raise ValueError(f"draft_tokens and {name} both decide how to decode; leave out one of them")
         if given.get("synced_gpus"):
-            raise ValueError("drafting does not keep several GPUs in step; leave out draft_tokens or synced_gpus")
+            raise ValueError("draft_tokens does not support synced_gpus=True; leave out one of them")
         return DraftSettings(tokens, branches)
 
     def prepare_inputs_for_generation(
@@ -121,11 +122,11 @@ class HeadsGenerationMixin(GenerationMixin):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Prepare a step of `generate` as the backbone would."""
+        """Prepare the inputs of a step of `generate` as the backbone does."""
         if inputs_embeds is not None:
             kwargs["inputs_embeds"] = inputs_embeds
         if not self._supports_default_dynamic_cache():
-            # Reformer counts positions itself and cannot pad given ones; it prints what else it does not know
+            # Reformer counts positions itself and cannot pad given ones; it prints arguments that it does not know
             kwargs = {k: v for k, v in kwargs.items() if k not in _NOT_FOR_REFORMER}
         inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
         return {**inputs, "ensemble_weight": ensemble_weight}
@@ -144,15 +145,15 @@ class HeadsGenerationMixin(GenerationMixin):
 
     def _beam_search(self, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
         if drafting is not None:
-            raise ValueError("drafting follows one continuation of each row, and beams several; leave out num_beams")
+            raise ValueError("draft_tokens cannot be combined with beam search; leave out num_beams or draft_tokens")
         return super()._beam_search(*args, **kwargs)
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> CandidateGenerator:
-        own = model_kwargs.get("candidate_generator")
-        if own is not None:
-            return own
-        theirs = {name: value for name, value in model_kwargs.items() if name != "ensemble_weight"}
-        return super()._get_candidate_generator(*args, model_kwargs=theirs, **kwargs)
+        of_heads = model_kwargs.get("candidate_generator")
+        if of_heads is not None:
+            return of_heads
+        others = {name: value for name, value in model_kwargs.items() if name != "ensemble_weight"}
+        return super()._get_candidate_generator(*args, model_kwargs=others, **kwargs)
 
     def _decode_with_drafts(
         self,
@@ -169,21 +170,21 @@ class HeadsGenerationMixin(GenerationMixin):
         config = generation_config
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
-        simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # the others must see every token on its own
+        simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # any other must be tried after each token
         cache = model_kwargs["past_key_values"]
         longest = max_positions(self.config)
-        # Transformers' loop reads the whole prompt again if a cache holds some of it already
-        alone = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
-        if not alone or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
+        # with a filled cache, Transformers' loop would read the whole prompt again
+        one_chain = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
+        if not one_chain or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
             if model_kwargs.get("inputs_embeds") is not None:
                 raise ValueError(
-                    "several rows, branches and own stopping criteria are drafted from the text's tokens; give "
+                    "drafting for several rows, with branches or with custom stopping criteria needs token ids; give "
                     "input_ids in place of inputs_embeds, or leave out draft_tokens"
                 )
             if synced_gpus:
                 raise ValueError(
-                    "several rows, branches and own stopping criteria are drafted without keeping several GPUs in "
-                    "step; leave out draft_tokens"
+                    "drafting for several rows, with branches or with custom stopping criteria does not support "
+                    "synced_gpus=True; leave out draft_tokens"
                 )
             return decode_rows(
                 self,
@@ -217,15 +218,15 @@ class HeadsGenerationMixin(GenerationMixin):
     def _without_branches(
         self, drafting: DraftSettings, config: GenerationConfig, ensemble_weight: float | None
     ) -> DraftSettings:
-        """Return settings of a chain where a tree cannot be verified."""
+        """Return the settings, changed to those of a chain if a tree cannot be verified."""
         if drafting.num_branches == 1:
             return drafting
         if config.prompt_lookup_num_tokens is not None:
             raise ValueError("prompt lookup extends a chain; leave out draft_branches or prompt_lookup_num_tokens")
         if ensemble_weight:
-            why = "an ensemble looks back along one path"
+            why = "an ensemble supports only one path"
         elif not takes_tree_mask(self.backbone):
-            why = f"{type(self.backbone).__name__} takes no tree mask as it is configured"
+            why = f"{type(self.backbone).__name__} takes no tree mask in this configuration"
         else:
             return drafting
         logger.info("Drafting a chain instead of %d branches: %s.", drafting.num_branches, why)
@@ -233,38 +234,38 @@ class HeadsGenerationMixin(GenerationMixin):
 
     @property
     def sequential(self) -> bool:
-        """Whether a head's guess depends on the tokens between: with word differences it does."""
+        """Whether a head needs the tokens before its own, as heads that predict word differences do."""
         return self.config.target == "difference"
 
     def future_states(self, hidden: Tensor, count: int) -> Tensor:
-        """Map hidden states (rows, d) to what heads 1 to `count` make of them, (rows, count, d)."""
+        """Return the states that heads 1 to `count` compute from hidden states (rows, d), (rows, count, d)."""
         return self.heads.states(hidden, count)
 
     def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return head n's logits (rows, vocab), given its states (rows, d) and the n tokens (rows, n) since then."""
+        """Return head n's logits (rows, vocab) from its states (rows, d) and the n tokens before, (rows, n)."""
         output, n = self.get_output_embeddings(), tokens.shape[1]
         rows = embedding_rows(output, tokens) if self.sequential else None
         return self.heads.output(n, output)(self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:
-        """Return the logits (rows, count, vocab) of all heads at once, of heads whose guesses need no other."""
+        """Return the logits of all heads at once, (rows, count, vocab); only for heads that are not `sequential`."""
         output = self.get_output_embeddings()
         if self.heads.outputs is None:
             return output(states)
-        own = [self.heads.output(n + 1, output)(states[:, n]) for n in range(states.shape[1])]
-        return torch.stack(own, dim=1)
+        logits = [self.heads.output(n + 1, output)(states[:, n]) for n in range(states.shape[1])]
+        return torch.stack(logits, dim=1)
 
 
 def _check_config(config: GenerationConfig, cache: Any) -> None:
-    """Raise an error for what `generate` was asked beside drafts that they do not go with."""
+    """Raise an error if the cache or an option of `generate` cannot be combined with drafts."""
     dynamic = isinstance(cache, DynamicCache)
     if not config.use_cache or not dynamic or cache.offloading:
         kind = (
             "none" if not config.use_cache or cache is None else "an offloaded one" if dynamic else type(cache).__name__
         )
         raise ValueError(
-            "drafts that are not accepted are taken out of the key-value cache again, which takes a DynamicCache in "
-            f"memory, got {kind}; leave out cache_implementation, and pass use_cache=True"
+            "drafting removes rejected tokens from the key-value cache, so it takes a DynamicCache in memory, got "
+            f"{kind}; leave out cache_implementation, and pass use_cache=True"
         )
     for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
         neutral = (None, 1.0) if name == "guidance_scale" else (None, False)

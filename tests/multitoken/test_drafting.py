@@ -295,7 +295,7 @@ def test_a_tree_goes_on_from_a_cache_that_an_ensemble_has_filled():
 def test_a_cache_that_would_be_lost_or_read_wrongly_is_refused():
     model, ids = make_drafting_model("llama"), token_ids(3, 9)
     filled = model(ids[:, :4], use_cache=True).past_key_values
-    bad(model, "leaves nothing to go on from", inputs=ids, past_key_values=filled, draft_tokens=2)
+    bad(model, "cannot start from a filled cache", inputs=ids, past_key_values=filled, draft_tokens=2)
     for num_branches in (1, 3):
         filled = model(ids[:1, :4], use_cache=True).past_key_values
         wanted = {"draft_tokens": 2, "draft_branches": num_branches, "attention_mask": torch.ones(1, 9)}
@@ -375,4 +375,4 @@ def test_what_cannot_be_drafted_is_refused_with_a_way_out():
     bad(model, "assistant_model both decide", draft_tokens=2, assistant_model=AutoModelForCausalLM)
     bad(model, "prompt lookup extends a chain", draft_tokens=2, draft_branches=2, prompt_lookup_num_tokens=3)
     bad(model, r"must be in \[0, 1\], got -0.1", draft_tokens=2, ensemble_weight=-0.1)
-    bad(make_model("reformer"), "ReformerModelWithLMHead has none that allows it", draft_tokens=2)
+    bad(make_model("reformer"), "ReformerModelWithLMHead has no such cache", draft_tokens=2)

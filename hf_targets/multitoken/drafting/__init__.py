@@ -1,1 +1,1 @@
-"""Drafting with the future-token heads: guesses made, verified in one forward pass, and kept where they are right."""
+"""Drafting: the heads guess tokens, one forward pass of the model verifies them, and the right guesses are kept."""

@@ -1,4 +1,4 @@
-"""The key-value cache of rows that keep different numbers of the tokens just read."""
+"""A key-value cache whose rows keep different numbers of the tokens read last."""
 
 from typing import Any
 
@@ -13,10 +13,11 @@ from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 
 class RaggedCache:
-    """A dynamic cache whose rows stay aligned on the right, with a mask of what each of them holds.
+    """A dynamic cache whose rows stay aligned on the right, with a mask of the positions that each row holds.
 
     Args:
-        mask: What of the cache is attended, (batch, length). Its last position counts as just read: `keep` comes next.
+        mask: True where a position of the cache is attended, (batch, length). The last position counts as just read:
+            call `keep` next.
     Raises:
         ValueError: If a layer of the cache cannot be rearranged.
     """
@@ -26,31 +27,33 @@ class RaggedCache:
         for layer in layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
                 raise ValueError(
-                    "drafting for several rows, or in trees, rearranges a dynamic key-value cache, and this one has a "
-                    f"{type(layer).__name__}; generate row by row, without draft_branches"
+                    "drafting for several rows, or in trees, takes a cache of layers that it can rearrange, and this "
+                    f"cache has a {type(layer).__name__}; generate row by row, without draft_branches"
                 )
         self.cache = cache
-        # what an ensemble kept of earlier positions does not grow without one
-        self._layers = [one for one in layers if one.is_initialized and one.get_seq_length() == cache.get_seq_length()]
+        # a layer of hidden states that an earlier call left does not grow when this call has no ensemble
+        self._layers = [
+            layer for layer in layers if layer.is_initialized and layer.get_seq_length() == cache.get_seq_length()
+        ]
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
 
     @property
     def length(self) -> int:
-        """How many positions the cache holds."""
+        """Number of positions in the cache."""
         return self.mask.shape[1]
 
     def select(self, rows: Bool[Tensor, "batch"]) -> None:
-        """Keep these rows only."""
+        """Keep only the rows where `rows` is true."""
         if not rows.all():
             self.cache.batch_select_indices(rows.nonzero()[:, 0])
             self.mask = self.mask[rows]
             self._trim()
 
     def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
-        """Return the attention mask for the chunk read next: the last known token of each row, and its draft.
+        """Return the attention mask for the next chunk: the last known token of each row, then its draft.
 
-        Returns: Of a chain (rows, length + chunk), or None where everything is attended; of a tree the sum to be added
-            to the attention scores, (rows, 1, chunk, length + chunk), in which a token sees only its own path.
+        Returns: For a chain, 1 where attended, (rows, length + chunk), or None if every position is attended. For a
+            tree, the term to add to the attention scores, (rows, 1, chunk, length + chunk): a token sees only its path.
         """
         self._read = self.mask.new_ones(draft.tokens.shape[0], draft.tokens.shape[1] + 1)
         if not tree:
@@ -60,9 +63,12 @@ class RaggedCache:
         return blocked.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
     def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
-        """Of the positions just read keep each row's first `counts` of `positions`, in that order.
+        """Keep the first `counts` of `positions` in each row, in that order, and drop the rest of the last chunk.
 
-        Rows that keep fewer move to the right, so that all end at the last position again.
+        A row that keeps fewer positions moves to the right, so that all rows end at the last position again.
+
+        Args:
+            positions: Indices into the chunk read last.
         """
         num_read, longest = self._read.shape[1], int(counts.max())
         positions, steps = positions[:, :longest], torch.arange(longest, device=positions.device)

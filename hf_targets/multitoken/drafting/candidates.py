@@ -1,4 +1,4 @@
-"""The heads as a candidate generator of Transformers' assisted decoding, for one row and chains."""
+"""The heads as a candidate generator for Transformers' assisted decoding: one row, and chains only."""
 
 from typing import Any
 
@@ -13,12 +13,14 @@ from hf_targets.multitoken.drafting.output import DraftCounts
 
 
 class HeadCandidates(CandidateGenerator):
-    """Drafts with the heads of the model that verifies, from the hidden state behind its last token, and counts.
+    """Drafts tokens from the hidden state that predicted the last token, and counts drafts and forward passes.
+
+    The heads belong to the model that verifies the drafts.
 
     Args:
-        num_tokens: Tokens of a draft, at most, without those that are looked up.
-        max_length: Tokens of the whole text, at most.
-        max_positions: Tokens that the model reads, at most; None: as many as there are.
+        num_tokens: Most tokens that the heads draft; prompt lookup may add more.
+        max_length: Most tokens of the whole text.
+        max_positions: Most tokens that the model can read; None: no limit.
     """
 
     requires_model_outputs = True
@@ -36,7 +38,7 @@ class HeadCandidates(CandidateGenerator):
         self._drafter = drafter
         self._processors = processors
         self._num_tokens = num_tokens
-        # the pass that verifies a draft reads all of its tokens, and adds one that it does not read
+        # the verifying pass reads all drafted tokens, and adds one more token that it does not read
         self._longest = max_length - 1 if max_positions is None else min(max_length - 1, max_positions)
         self._last_count = 0
         self.counts = DraftCounts()
@@ -50,7 +52,10 @@ class HeadCandidates(CandidateGenerator):
         n_last_matches: int = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the text (1, time) with a draft behind it, and the logits (1, draft, vocab) it was sampled from."""
+        """Return the text and a draft after it, (1, time), and the logits that the draft was sampled from.
+
+        Returns: The logits are (1, draft, vocab), or None if the draft was not sampled.
+        """
         count = min(self._num_tokens, self._longest - input_ids.shape[1])
         if is_first_iteration or model_outputs is None or count < 1:
             self._last_count = 0
@@ -68,7 +73,7 @@ class HeadCandidates(CandidateGenerator):
         return candidates, None if draft.logits is None else draft.logits[:, : self._last_count]
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
-        """Count what the last pass brought."""
-        self.counts.verifications += min(self.counts.forward_passes, 1)  # the first pass reads the prompt
+        """Count the last forward pass and the drafted tokens that it accepted."""
+        self.counts.verifications += min(self.counts.forward_passes, 1)  # the first pass only reads the prompt
         self.counts.forward_passes += 1
         self.counts.accepted += int(num_matches)

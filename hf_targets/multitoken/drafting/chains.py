@@ -1,4 +1,4 @@
-"""Chains of drafts under the same processors and sampling as the text itself, with prompt lookup behind them."""
+"""Chains of drafted tokens, made with the same processors and sampling as the text, and extended by prompt lookup."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,11 +12,11 @@ from hf_targets.multitoken.drafting.lookup import PromptLookup
 
 
 class ChainDrafter:
-    """Drafts a chain for each row: the most probable tokens, or samples where the text is sampled.
+    """Drafts a chain of tokens for each row: samples if the text is sampled, else the most probable tokens.
 
     Args:
-        model: Whose heads draft.
-        config: Whether to sample, and what to look up in the text.
+        model: The model whose heads draft.
+        config: Says whether to sample, and how many tokens prompt lookup may add.
     """
 
     def __init__(self, model: FuturePredictor, config: GenerationConfig) -> None:
@@ -33,13 +33,13 @@ class ChainDrafter:
         process: Callable[[Tensor, Tensor], Tensor],
         texts: Sequence[Int[Tensor, "1 _"]],
     ) -> Draft:
-        """Draft up to `count` tokens, and more where the text is looked up.
+        """Draft up to `count` tokens after `next_tokens`; prompt lookup may add more.
 
         Args:
             hidden: The hidden states that predicted `next_tokens`.
-            process: Makes of the tokens drafted so far (rows, n) and the logits after them (rows, vocab) the logits to
-                draft from.
-            texts: Each row's tokens, the next one included; empty unless `reads_text`.
+            process: Takes the tokens drafted so far (rows, n) and the logits after them (rows, vocab), and returns the
+                logits to draft from.
+            texts: Each row's tokens including `next_tokens`; may be empty unless `reads_text`.
         """
         confidence: list[Tensor] = []
 
@@ -50,7 +50,7 @@ class ChainDrafter:
             else:
                 token = logits.argmax(dim=-1)
             if self._lookup is not None:
-                # of the distribution, not of the token drawn from it: what is kept must not depend on the draw
+                # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
                 confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
             return token, logits
 

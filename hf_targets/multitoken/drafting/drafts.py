@@ -1,4 +1,4 @@
-"""Drafts: what the heads guess after the next token, as a chain or as a tree."""
+"""Drafts: the tokens that the heads guess after the next token, as a chain or as a tree."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DraftSettings:
-    """What is asked of `generate`.
+    """The drafting settings that `generate` was called with.
 
     Attributes:
-        num_tokens: Tokens drafted one after another, k; heads 1 to k make them.
-        num_branches: Guesses kept for each of those tokens, in a tree; 1 drafts a chain.
+        num_tokens: k, the length of a draft in tokens; heads 1 to k guess them.
+        num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
     """
 
     num_tokens: int
@@ -23,36 +23,38 @@ class DraftSettings:
 
 
 class FuturePredictor(Protocol):
-    """A model whose head n predicts, from the hidden state that gave the next token, the token n steps after that."""
+    """A model with heads: head n predicts the token n steps after the next one, from the same hidden state."""
 
     @property
     def sequential(self) -> bool:
-        """Whether a head's guess depends on the tokens between: drafts are then made one after another."""
+        """Whether a head needs the tokens before its own; drafted tokens are then made one after another."""
         ...
 
     def future_states(self, hidden: Tensor, count: int) -> Tensor:
-        """Map hidden states (rows, dim) to what heads 1 to `count` say of them, (rows, count, dim)."""
+        """Return the states that heads 1 to `count` compute from hidden states (rows, dim), (rows, count, dim)."""
         ...
 
     def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return head n's logits (rows, vocab), given its states (rows, dim) and the n tokens (rows, n) between."""
+        """Return head n's logits (rows, vocab) from its states (rows, dim) and the n tokens before, (rows, n)."""
         ...
 
     def parallel_logits(self, states: Tensor) -> Tensor:
-        """Return the logits (rows, count, vocab) of all heads' states at once, where no guess needs another."""
+        """Return the logits of all heads at once, (rows, count, vocab); only for heads that are not `sequential`."""
         ...
 
 
 @dataclass
 class Draft:
-    """Tokens to be verified after the last token of each row; node j of the tree is at position j + 1 of that chunk.
+    """Drafted tokens of each row, the nodes of a tree; a chain is a tree with one path.
+
+    The model verifies a chunk: position 0 is the last known token of a row, and position j + 1 is node j.
 
     Attributes:
-        tokens: The tokens.
-        parents: The position of the token before each, 0 for the last known token.
+        tokens: The drafted tokens.
+        parents: The position in the chunk of the token before each node; 0 is the last known token.
         depths: Steps from the last known token to each node, the same in all rows.
         exists: False where a row has fewer tokens than the others.
-        logits: The distribution that the tokens of a chain were drawn from; None if they were chosen.
+        logits: The logits that the tokens of a chain were sampled from; None if they were not sampled.
     """
 
     tokens: Int[Tensor, "rows nodes"]
@@ -62,7 +64,7 @@ class Draft:
     logits: Float[Tensor, "rows nodes vocab"] | None = None
 
     def ancestors(self) -> Bool[Tensor, "rows positions positions"]:
-        """Return what each position of the chunk may see: itself and its path to the last known token."""
+        """Return which positions of the chunk each position sees: itself and its path from the last known token."""
         rows, nodes = self.tokens.shape
         visible = torch.eye(nodes + 1, dtype=torch.bool, device=self.tokens.device).repeat(rows, 1, 1)
         at = torch.arange(rows, device=self.tokens.device)
@@ -72,11 +74,11 @@ class Draft:
 
 
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From logits (rows, vocab) and the tokens drafted before (rows, n - 1), a token and the logits it was drawn from."""
+"""Takes logits (rows, vocab) and the earlier drafted tokens (rows, n - 1); returns a token a row and its logits."""
 
 
 def empty_draft(num_rows: int, device: torch.device) -> Draft:
-    """Return a draft without tokens."""
+    """Return a draft of no tokens."""
     none = torch.zeros(num_rows, 0, dtype=torch.long, device=device)
     return Draft(tokens=none, parents=none, depths=[], exists=none.bool())
 
@@ -90,11 +92,11 @@ def draft_chain(
     *,
     keep_logits: bool,
 ) -> Draft:
-    """Draft `count` tokens after `next_tokens`, each given those before it where the heads' guesses depend on them.
+    """Draft `count` tokens after `next_tokens`; `sequential` heads also read the tokens drafted before.
 
     Args:
         hidden: The hidden states that predicted `next_tokens`.
-        keep_logits: Whether the draft is to tell what its tokens were drawn from.
+        keep_logits: Whether to store in the draft the logits that its tokens were sampled from.
     """
     rows = next_tokens.shape[0]
     if count < 1:
@@ -125,10 +127,13 @@ def draft_tree(
     count: int,
     branches: int,
 ) -> Draft:
-    """Draft the `branches` most probable continuations of every length up to `count`, grown from each other.
+    """Draft a tree: the `branches` most probable continuations of each length up to `count`.
 
-    Level n holds the `branches` best of all continuations of level n - 1 by one token, by the product of the heads'
-    probabilities.
+    Level n extends every continuation of level n - 1 by one token, and keeps the `branches` results with the highest
+    product of the heads' probabilities.
+
+    Args:
+        hidden: The hidden states that predicted `next_tokens`.
     """
     rows = next_tokens.shape[0]
     if count < 1:
@@ -138,12 +143,12 @@ def draft_tree(
     drafted = next_tokens[:, None, None]  # (rows, paths, n): the tokens on each path, the next token first
     scores = torch.zeros(rows, 1, device=hidden.device)
     parents, tokens, depths = [], [], []
-    first_position = 0  # of the level before
+    first_position = 0  # of the previous level
     for n in range(1, count + 1):
         paths = drafted.shape[1]
         if at_once is None:
-            said = states[:, n - 1 : n].expand(-1, paths, -1).flatten(0, 1)
-            logits = model.future_logits(said, drafted.flatten(0, 1)).unflatten(0, (rows, paths))
+            of_head = states[:, n - 1 : n].expand(-1, paths, -1).flatten(0, 1)
+            logits = model.future_logits(of_head, drafted.flatten(0, 1)).unflatten(0, (rows, paths))
         else:
             logits = at_once[:, n - 1 : n]
         best, token = logits.float().log_softmax(dim=-1).topk(min(branches, logits.shape[-1]), dim=-1)

@@ -1,4 +1,4 @@
-"""Prompt lookup behind the heads: where they are unsure, tokens that followed the same tokens before may stand in."""
+"""Prompt lookup for drafts: an earlier passage of the text may replace guesses that the heads are unsure of."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,15 +14,16 @@ from hf_targets.multitoken.drafting.drafts import Draft
 
 
 class PromptLookup:
-    """Extends chains with the continuation of an earlier occurrence of their last tokens.
+    """Replaces the unsure end of a chain with tokens that followed the same tokens earlier in the text.
 
-    A head is unsure if it gives no token a probability of `assistant_confidence_threshold` (.4 by default in
-    Transformers). Where the text with the sure drafts before it ends as an earlier part of the text does, that part's
-    continuation replaces the unsure ones. Without such a match the heads' drafts stay as they are.
+    A head is unsure if it gives no token a probability of at least `assistant_confidence_threshold` (0.4 by default in
+    Transformers). The text and the drafted tokens before the first unsure one form a sequence. If the last tokens of
+    this sequence occur earlier in it, the tokens that follow there replace the rest of the draft. Without such a match
+    the draft stays as it is.
 
     Args:
-        config: `prompt_lookup_num_tokens` is the most tokens that a match adds, `max_matching_ngram_size` (2) the most
-            tokens that are compared.
+        config: `prompt_lookup_num_tokens` is the most tokens that a match adds; `max_matching_ngram_size` (default 2)
+            is the most tokens that are compared.
     Source: Transformers' prompt lookup decoding, which finds the matches.
     """
 
@@ -40,12 +41,13 @@ class PromptLookup:
     def extend(
         self, draft: Draft, confidence: Float[Tensor, "rows nodes"], texts: Sequence[Int[Tensor, "1 _"]]
     ) -> Draft:
-        """Return a draft whose rows end in a match where there is one; rows may then differ in length.
+        """Return the draft with the unsure end of each row replaced by a match, if there is one.
+
+        Rows may then differ in length. In a sampled draft, a token from a match counts as drawn with probability 1.
 
         Args:
-            confidence: The highest probability in each distribution that the tokens were drafted from.
-            texts: Each row's tokens, the last known one included. Where drafts are sampled, a token found has all of
-                the probability that it was drawn with.
+            confidence: The highest probability of each distribution that the tokens were drafted from.
+            texts: Each row's tokens, including the last known one.
         """
         num_sure = (confidence >= self.threshold).cumprod(dim=1).sum(dim=1).tolist()
         rows, kept = [], []

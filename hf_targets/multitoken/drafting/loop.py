@@ -1,4 +1,4 @@
-"""Drafting for batches and in trees: every row keeps what it can of its draft, and goes on from there."""
+"""The drafting loop for batches and trees: each row keeps the accepted part of its draft and continues from there."""
 
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from hf_targets.multitoken.drafting.verification import verify
 
 
 class DraftingModel(FuturePredictor, Protocol):
-    """What the loop asks of a model beside its heads: what `GenerationMixin` and `forward` give."""
+    """What the loop needs of a model besides its heads; `GenerationMixin` and `forward` provide it."""
 
     dtype: torch.dtype
 
@@ -28,7 +28,7 @@ class DraftingModel(FuturePredictor, Protocol):
         ...
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare such a chunk."""
+        """Return the arguments of the call that reads a chunk."""
         ...
 
     def _prefill(self, input_ids: Tensor, generation_config: GenerationConfig, model_kwargs: dict) -> Any: ...
@@ -46,18 +46,18 @@ def decode_rows(
     streamer: BaseStreamer | None,
     **model_kwargs: Any,
 ) -> Tensor | DraftedGenerationOutput:
-    """Generate from prompts (batch, time), padded on the left, with drafts.
+    """Generate with drafts from prompts (batch, time) that are padded on the left.
 
     Args:
-        max_positions: The longest text that the model reads, or None.
-        model_kwargs: What `generate` has prepared, the cache among it.
+        max_positions: Length in tokens of the longest text that the model can read; None: no limit.
+        model_kwargs: Arguments of `forward` that `generate` has prepared, among them the cache.
     Raises:
-        ValueError: If the cache cannot be rearranged, or something is asked for that this loop does not give.
+        ValueError: If the cache cannot be rearranged, or an output is requested that this loop does not provide.
     """
     if config.output_attentions or config.output_hidden_states:
         raise ValueError(
-            "output_attentions and output_hidden_states are kept with drafts for one row's chain alone, without a "
-            "filled cache or stopping criteria of your own; leave them out"
+            "with drafts, output_attentions and output_hidden_states are supported only for one row and a chain, "
+            "without a filled cache or custom stopping criteria; leave them out"
         )
     batch, prompt_length = input_ids.shape
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
@@ -65,12 +65,12 @@ def decode_rows(
     whole = mask.shape[1] if mask is not None else config._mask_length if filled else prompt_length
     if whole != prompt_length or filled >= prompt_length:
         raise ValueError(
-            f"with a filled cache ({filled} positions) give the whole text and at least one token more, {whole} tokens "
-            f"a row, got {prompt_length}: processors, stopping criteria and drafts look back at it"
+            f"with a filled cache ({filled} positions) give the whole text, {whole} tokens a row of which at least one "
+            f"is not in the cache, got {prompt_length}: processors, stopping criteria and drafts read all of it"
         )
     if filled and batch > 1:
         raise ValueError(
-            "drafting for several rows rearranges their cache, and leaves nothing to go on from; leave out "
+            "drafting for several rows cannot start from a filled cache, as it rearranges the rows; leave out "
             "past_key_values, or generate row by row"
         )
     mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()

@@ -1,4 +1,4 @@
-"""What drafting returns: the sequences, and honest counts."""
+"""The output of generation with drafts: the sequences, and counts of passes and drafted tokens."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 @dataclass
 class DraftCounts:
-    """Counts as they grow; `DraftedGenerationOutput` says what each is."""
+    """Running counts; `DraftedGenerationOutput` defines each."""
 
     forward_passes: int = 0
     verifications: int = 0
@@ -15,7 +15,7 @@ class DraftCounts:
     accepted: int = 0
 
     def named(self) -> dict[str, int]:
-        """Return them by the names of the output."""
+        """Return the counts under the names of `DraftedGenerationOutput`."""
         return {
             "num_forward_passes": self.forward_passes,
             "num_verifications": self.verifications,
@@ -28,16 +28,15 @@ class DraftCounts:
 class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
     """The output of `generate(draft_tokens=..., return_dict_in_generate=True)`.
 
-    Every verification gives one token whatever the drafts are worth, the "bonus" token: it is not a drafted token, and
-    not counted as accepted.
+    Every verification yields one token that was not drafted, the "bonus" token. It is not counted as accepted.
 
-    The cache is returned for one row; the rows of a batch are taken out of theirs as they end.
+    The cache is returned only for a single row: rows of a batch leave its cache when they end.
 
     Attributes:
-        num_forward_passes: Calls of the model, the prompt's included.
-        num_verifications: Rows times passes after the prompt's, of rows that were not finished: the drafts verified.
-        num_drafted_tokens: Tokens drafted and verified, in all rows; in a tree, its nodes.
-        num_accepted_tokens: Tokens that entered the text beyond the one that each pass gives anyway.
+        num_forward_passes: Calls of the model, including the one that reads the prompt.
+        num_verifications: Drafts verified: the number of unfinished rows, summed over all passes after the prompt's.
+        num_drafted_tokens: Tokens drafted and verified, over all rows; in a tree, every node counts.
+        num_accepted_tokens: Drafted tokens that were accepted into the text, over all rows.
     """
 
     num_forward_passes: int | None = None
@@ -47,10 +46,10 @@ class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
 
     @property
     def accepted_per_pass(self) -> float:
-        """Mean tokens accepted at a verification, the bonus token not counted: in [0, draft_tokens]."""
+        """Mean accepted tokens per verification, without the bonus token; at most the length of a draft."""
         return (self.num_accepted_tokens or 0) / max(self.num_verifications or 0, 1)
 
     @property
     def tokens_per_pass(self) -> float:
-        """Mean tokens that a verification brings, the bonus token counted: plain decoding has 1."""
+        """Mean new tokens per verification, with the bonus token; plain decoding has 1."""
         return 1.0 + self.accepted_per_pass

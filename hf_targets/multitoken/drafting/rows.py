@@ -1,4 +1,4 @@
-"""Rows of a batch that grow at their own pace: their tokens, where they stop, and what is streamed of them."""
+"""Rows of a batch that grow by different numbers of tokens: their tokens, stopping, and streaming."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,11 +13,11 @@ from hf_targets.multitoken.drafting.verification import Verified
 
 
 class Rows:
-    """The tokens of every row, and what `generate` was told to do with them.
+    """The tokens of every row, with the processors, stopping criteria and streamer that `generate` was given.
 
     Args:
         input_ids: The prompts, padded on the left.
-        scratch: Columns beyond the longest text in which tokens may be tried out.
+        scratch: Extra columns after `max_length`, which hold drafted tokens while they are verified.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Rows:
         self.lengths = torch.full((batch,), prompt_length, device=input_ids.device)
         self._processors = processors
         known = EosTokenCriteria | MaxLengthCriteria
-        self._end_tokens = [one.eos_token_id for one in criteria if isinstance(one, EosTokenCriteria)]
-        self._other_criteria = StoppingCriteriaList([one for one in criteria if not isinstance(one, known)])
+        self._end_tokens = [rule.eos_token_id for rule in criteria if isinstance(rule, EosTokenCriteria)]
+        self._other_criteria = StoppingCriteriaList([rule for rule in criteria if not isinstance(rule, known)])
         self._pad_token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
         self._streamer = streamer
         self._num_streamed = prompt_length
@@ -47,16 +47,17 @@ class Rows:
         self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
 
     def texts(self, rows: Int[Tensor, "rows"]) -> list[Int[Tensor, "1 _"]]:
-        """Return the tokens of each of these rows so far."""
+        """Return the tokens that each of these rows has so far."""
         lengths = self.lengths[rows].tolist()
         return [self.ids[row, :length][None] for row, length in zip(rows.tolist(), lengths, strict=True)]
 
     def process(
         self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
     ) -> Float[Tensor, "rows vocab"]:
-        """Return what the processors make of the logits that follow the text of `rows` and then `tokens`.
+        """Return the processed logits after the text of `rows` followed by `tokens`.
 
-        Processors see whole batches, as some hold a value for each row: one call for all rows of a length.
+        A processor may hold one value for each row of the batch. So each call passes the whole batch, and rows of equal
+        length share a call.
         """
         if not self._processors:
             return logits
@@ -66,14 +67,18 @@ class Rows:
         lengths = self.lengths[rows] + tokens.shape[1]
         processed = torch.empty_like(logits)
         for length in lengths.unique().tolist():
-            here = lengths == length
+            same = lengths == length
             batch = logits.new_zeros(len(self.ids), logits.shape[1])
-            batch[rows[here]] = logits[here]
-            processed[here] = self._processors(self._texts_of(length, rows[here]), batch)[rows[here]]  # pyright: ignore
+            batch[rows[same]] = logits[same]
+            processed[same] = self._processors(self._texts_of(length, rows[same]), batch)[rows[same]]  # pyright: ignore
         return processed
 
     def _texts_of(self, length: int, rows: Int[Tensor, "rows"]) -> Int[Tensor, "batch {length}"]:
-        """Return a batch of texts of this length: `rows` as they are, others as far as they go, or a copy of these."""
+        """Return the whole batch with texts of this length.
+
+        `rows` have their own tokens. Any other row is cut to this length; if it is shorter, it gets the text of the
+        first of `rows`.
+        """
         texts = self.ids[:, :length].clone()
         shorter = self.lengths < length
         shorter[rows] = False
@@ -81,14 +86,14 @@ class Rows:
         return texts
 
     def _write(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows steps"]) -> None:
-        """Put tokens behind the text of rows, which do not count before `append` says so."""
+        """Write tokens after the text of `rows`; they are part of the text only when `append` counts them."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         self.ids[rows[:, None], self.lengths[rows][:, None] + steps] = tokens
 
     def append(self, rows: Int[Tensor, "rows"], found: Verified) -> tuple[Int[Tensor, "rows"], Bool[Tensor, "rows"]]:
-        """Append the tokens found to these rows, up to where each stops.
+        """Append the verified tokens to these rows, up to the token at which each row stops.
 
-        Returns: How many were appended to each, and which are finished.
+        Returns: The number of tokens appended to each row, and which rows are finished.
         """
         tokens, counts = found.tokens, found.counts
         steps = torch.arange(tokens.shape[1], device=tokens.device)
@@ -100,21 +105,21 @@ class Rows:
             counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
             finished |= ends.any(dim=1)
         self._write(rows, tokens)
-        for at in range(len(rows)) if self._other_criteria else ():
-            for count in range(1, int(counts[at]) + 1):
-                texts = self._texts_of(int(before[at]) + count, rows[at : at + 1])
-                if self._other_criteria(texts, None)[rows[at]]:  # pyright: ignore[reportArgumentType]
-                    counts[at], finished[at] = count, True
+        for index in range(len(rows)) if self._other_criteria else ():
+            for count in range(1, int(counts[index]) + 1):
+                texts = self._texts_of(int(before[index]) + count, rows[index : index + 1])
+                if self._other_criteria(texts, None)[rows[index]]:  # pyright: ignore[reportArgumentType]
+                    counts[index], finished[index] = count, True
                     break
         self.lengths[rows] = before + counts
         for record, steps_given in ((self._scores, found.scores), (self._logits, found.logits)):
             if record is not None:
-                for at, row in enumerate(rows.tolist()):
-                    record[row] += [step[at] for step in steps_given[: int(counts[at])]]
+                for index, row in enumerate(rows.tolist()):
+                    record[row] += [step[index] for step in steps_given[: int(counts[index])]]
         return counts, finished | (self.lengths[rows] >= self.max_length)
 
     def stream(self, active: Int[Tensor, "rows"]) -> None:
-        """Hand the streamer every column that all rows have reached; finished rows show padding."""
+        """Send the streamer each new column that all active rows have reached; finished rows contain padding."""
         if self._streamer is None:
             return
         reached = int(self.lengths[active].min() if len(active) else self.lengths.max())
@@ -126,17 +131,17 @@ class Rows:
             self._streamer.end()
 
     def sequences(self) -> Int[Tensor, "batch time"]:
-        """Return all rows, padded on the right to the longest."""
+        """Return all rows, padded on the right to the length of the longest."""
         longest = int(self.lengths.max())
         beyond = torch.arange(longest, device=self.ids.device) >= self.lengths[:, None]
         return self.ids[:, :longest].masked_fill(beyond, self._pad_token)
 
     def scores(self) -> tuple[Tensor, ...] | None:
-        """Return each step's processed logits (batch, vocab), zeros where a row has finished; None if not asked for."""
+        """Return each step's processed logits (batch, vocab), 0 after a row's end; None if they were not requested."""
         return _pad_steps(self._scores)
 
     def logits(self) -> tuple[Tensor, ...] | None:
-        """Return each step's logits (batch, vocab), zeros where a row has finished; None if not asked for."""
+        """Return each step's logits (batch, vocab), 0 after a row's end; None if they were not requested."""
         return _pad_steps(self._logits)
 
 

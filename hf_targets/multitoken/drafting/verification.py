@@ -1,4 +1,4 @@
-"""Which drafted tokens stay: a walk through each row's draft along the tokens that the model itself would give."""
+"""Verification of drafts: follow each row's draft as long as it agrees with the tokens that the model chooses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +11,18 @@ from hf_targets.maths.speculative_sampling import accept_or_resample
 from hf_targets.multitoken.drafting.drafts import Draft
 
 Process = Callable[[Tensor, Tensor], Tensor]
-"""From the tokens taken so far (rows, steps) and the logits after them (rows, vocab), the processed logits."""
+"""Takes the tokens accepted so far (rows, steps) and the logits after them (rows, vocab); returns processed logits."""
 
 
 @dataclass
 class Verified:
-    """The tokens a pass brings.
+    """The new tokens of a forward pass.
 
     Attributes:
-        tokens: Each row's first `counts` entries are its tokens; the last of them is the bonus token.
-        positions: The positions of the chunk whose logits gave those tokens: what the cache is to keep.
-        scores, logits: A step's processed and raw logits, (rows, vocab) each.
+        tokens: The first `counts` entries of a row are its new tokens; the last of these is the bonus token.
+        counts: Number of new tokens in each row, at least 1.
+        positions: The positions of the chunk whose logits gave those tokens; the cache must keep these.
+        scores, logits: For each step, processed and raw logits, (rows, vocab) each.
     """
 
     tokens: Int[Tensor, "rows steps"]
@@ -32,12 +33,11 @@ class Verified:
 
 
 def verify(draft: Draft, logits: Float[Tensor, "rows positions vocab"], process: Process, *, sample: bool) -> Verified:
-    """Walk from the last known token to a drafted child as long as that is the token that the model gives.
+    """Return the new tokens: walk from the last known token to drafted children while they are the model's own choice.
 
-    Greedy rows take the most probable token at each position. Sampled rows draw it: a draft whose tokens were
-    themselves sampled is accepted by speculative sampling; a draft of chosen tokens, a tree, by being what was drawn.
-    Either way
-    the tokens are those of the model without drafts: the same ones, or the same distribution.
+    Without `sample` the model's choice is its most probable token, and the result equals plain greedy decoding. With
+    `sample` it is a random token, and the result has the distribution of plain sampling: a draft with `logits` is
+    accepted by speculative sampling; any other draft, such as a tree, is accepted where it equals the sampled token.
     """
     rows = torch.arange(logits.shape[0], device=logits.device)
     position = torch.zeros_like(rows)
@@ -45,17 +45,19 @@ def verify(draft: Draft, logits: Float[Tensor, "rows positions vocab"], process:
     counts = torch.zeros_like(rows)
     tokens, positions, scores, raw = logits.new_zeros(len(rows), 0, dtype=torch.long), [], [], []
     for step in range(max(draft.depths, default=0) + 1):
-        here = logits[rows, position].float()
-        given = process(tokens, here)
+        current = logits[rows, position].float()
+        processed = process(tokens, current)
         positions.append(position)
-        scores.append(given)
-        raw.append(here)
+        scores.append(processed)
+        raw.append(current)
         counts = counts + alive.long()
         children = draft.exists & (draft.parents == position[:, None]) if draft.depths else draft.exists
-        token = torch.multinomial(given.softmax(dim=-1), num_samples=1)[:, 0] if sample else given.argmax(dim=-1)
+        token = (
+            torch.multinomial(processed.softmax(dim=-1), num_samples=1)[:, 0] if sample else processed.argmax(dim=-1)
+        )
         if sample and draft.logits is not None and step < draft.tokens.shape[1]:
-            kept, accepted = accept_or_resample(draft.tokens[:, step], draft.logits[:, step], given)
-            token = torch.where(children.any(dim=1), kept, token)  # where a row has no draft here, nothing was drawn
+            kept, accepted = accept_or_resample(draft.tokens[:, step], draft.logits[:, step], processed)
+            token = torch.where(children.any(dim=1), kept, token)  # a row without a draft at this step keeps its sample
             children = children & accepted[:, None]
         tokens = torch.cat([tokens, token[:, None]], dim=1)
         if not draft.depths:
