@@ -1,1 +1,1 @@
-"""Any causal language model, taught to predict the tokens after the next one as well."""
+"""Causal language models with heads that also predict the tokens after the next one."""

@@ -1,4 +1,4 @@
-"""A causal language model that predicts the tokens after the next one as well, around any backbone."""
+"""A causal language model around any backbone, with heads that also predict the tokens after the next one."""
 
 import copy
 from collections.abc import Sequence
@@ -38,14 +38,14 @@ from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 @dataclass
 class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
-    """What `MultiTokenForCausalLM` returns, always.
+    """The output of `MultiTokenForCausalLM`, in every mode.
 
     Attributes:
-        loss: Equation (6), if there are labels.
+        loss: The loss of equation (6); None without labels.
         loss_parts: The terms of that sum, unweighted and detached: `next_token`, and `head_1` to `head_{N-1}`.
-        logits: (batch, time, vocab) of the ensemble, if one is asked for; None where they were skipped.
+        logits: (batch, time, vocab), those of the ensemble if its weight is above 0; None if they were skipped.
         nlls: (batch, weights), the summed negative log-likelihood of each row's labels under each of `nll_weights`.
-        last_hidden_state: (batch, time, d), what the output matrix and the heads are applied to, if asked for.
+        last_hidden_state: (batch, time, d), the input of the output matrix and the heads; None unless requested.
     """
 
     loss_parts: dict[str, Tensor] | None = None
@@ -54,15 +54,15 @@ class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
 
 
 class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, HeadsGenerationMixin):
-    """Any causal language model with heads that predict the second next token, the third next, up to the N-th.
+    """Any causal language model with N - 1 heads, which predict the second to the N-th next token.
 
-    With `target="difference"` head n predicts a word difference, which its conjugate turns into the token n steps after
-    the next; with `target="embedding"` it predicts that token itself. The hidden state at position i (it has read
-    tokens 0..i) predicts token i+1 with the ordinary head, and token i+1+n with head n.
+    The hidden state at position i (it has read tokens 0..i) predicts token i+1 with the ordinary head, and token i+1+n
+    with head n. With `target="embedding"` head n predicts the embedding of that token. With `target="difference"` it
+    predicts a word difference; the sum of this and its conjugate is the predicted embedding.
 
     Args:
-        config: The heads' configuration with the backbone's inside.
-        backbone: A model to wrap as it is; one with random weights is made without it.
+        config: The configuration of the heads, which contains that of the backbone.
+        backbone: The model to wrap, used as it is; None makes one with random weights.
     Raises:
         ValueError: If the backbone's logits are not its output embedding applied to its last hidden states.
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations".
@@ -97,11 +97,11 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             base: A model, used as it is and not copied, or the name or path of one.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is a name or a path.
             config: Fields of `MultiTokenConfig`: `ngram_size`, `target`, `loss_weight`, `ensemble_weight`, `head` ...
-                Where `base` is a name or a path also `dtype`, `device_map`, `attn_implementation` and the other
-                `LOADING_ARGUMENTS`, which may stand in `backbone_kwargs` as well.
+                If `base` is a name or a path, also `dtype`, `device_map`, `attn_implementation` and the other
+                `LOADING_ARGUMENTS`, which `backbone_kwargs` may hold instead.
         Raises:
-            ValueError: If a field is unknown or out of range, or the model has no output embedding, has heads already,
-                or cannot share its output matrix.
+            ValueError: If a field is unknown or out of range, or if the model has no output embedding, already has
+                heads, or cannot share its output matrix.
         """
         config, loading = split_fields(MultiTokenConfig, config, BASE_FIELDS)
         loading |= backbone_kwargs or {}
@@ -111,7 +111,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             raise ValueError("the base model has future-token heads already; give its `.backbone` for new ones")
         output = output_embedding(base)
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
-        # A copy: a composite configuration resets the attention implementation of the one it is given.
+        # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         model = cls(MultiTokenConfig(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.base_fingerprint = Fingerprint.of(base)
         place_new_part(model, base, "heads")
@@ -127,15 +127,15 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             super()._init_weights(module)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the backbone's vocabulary, on which heads that share its output embedding do not depend.
+        """Resize the backbone's vocabulary; heads that share its output matrix need no change.
 
         Raises:
             ValueError: If the heads have output matrices of their own.
         """
         if self.heads.outputs is not None and (args or kwargs):
             raise ValueError(
-                "heads with output matrices of their own keep their vocabulary; resize the base model, and put new "
-                "heads on it"
+                "heads with separate_output_heads=True cannot be resized; resize the base model, and put new heads on "
+                "it with from_base"
             )
         return self.backbone.resize_token_embeddings(*args, **kwargs)
 
@@ -158,32 +158,32 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> MultiTokenCausalLMOutput:
-        """Predict.
+        """Compute logits, and with labels the loss.
 
         Args:
             input_ids: (batch, time).
             attention_mask: (batch, time), 0 at padding on either side.
-            position_ids: (batch, time); in packed rows they start again at 0 with each document, and nothing is then
-                predicted across that border. That attention stays within a document is up to the backbone: Llama's and
-                most others' does without a cache, OPT's does not.
-            labels: (batch, time), unshifted as everywhere in Transformers; -100 is not a target, nor is the first
-                token of a sequence, before which there is only padding or another document.
+            position_ids: (batch, time). In packed rows they restart at 0 with each document, and no token is then
+                predicted from another document. Whether attention stays within a document depends on the backbone: in
+                Llama and most others it does if there is no cache, in OPT it does not.
+            labels: (batch, time), unshifted as everywhere in Transformers. Labels of -100 are not targets. Neither is
+                the first token of a sequence, as only padding or another document precedes it.
             token_type_ids: (batch, time), for a backbone that takes them.
             ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
-            num_items_in_batch: What every part of the loss is divided by; None counts the next-token targets here.
-            nll_weights: Ensemble weights to score the labels under, in one pass: see `nlls` of the output.
-            logits_to_keep: Only the last so many positions' logits, or those of these indices; 0 is all.
-            skip_logits: Whether to leave the logits out; None leaves them out in training with labels.
-            output_last_hidden_state: Whether to return it.
-            kwargs: Passed to the backbone, but for two. `shift_labels` (batch, time) are labels that are shifted
-                already, the target of each position at its own index; they take precedence over `labels`.
+            num_items_in_batch: Divisor of every part of the loss; None uses the number of next-token targets here.
+            nll_weights: Ensemble weights under which to score the labels, in one pass: see `nlls` of the output.
+            logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
+            skip_logits: Whether to skip the logits; None skips them in training with labels.
+            output_last_hidden_state: Whether to return the last hidden state.
+            kwargs: Passed to the backbone, except two. `shift_labels` (batch, time) are already shifted labels, with
+                the target of each position at the index of that position; they take precedence over `labels`.
                 `label_smoothing` is the share of the uniform distribution in the targets of the loss.
         Raises:
-            ValueError: If labels or the attention mask have another shape, labels are outside the vocabulary or missing
-                beside `num_items_in_batch`, logits of positions beyond the text are asked for, a weight is outside
-                [0, 1] or there is none, word differences lack `input_ids`, or an ensemble is asked for that there is
-                not: of heads with `separate_output_heads`, with a cache that does not hold what its positions
-                predicted, or with labels beside a filled one.
+            ValueError: If labels or the attention mask have a wrong shape; labels are outside the vocabulary; there is
+                `num_items_in_batch` but no labels; `logits_to_keep` exceeds the text; a weight is outside [0, 1];
+                `nll_weights` is empty; or word differences lack `input_ids`. Also if an ensemble is requested of heads
+                with `separate_output_heads`, with a cache that lacks earlier hidden states, or for labels together
+                with a filled cache.
         """
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
@@ -206,7 +206,10 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         if weight and past_key_values is not None:
             HiddenStateCache.check(past_key_values)
             if call.scored and past_key_values.get_seq_length():
-                raise ValueError("an ensemble scores labels of whole sequences; leave out past_key_values or labels")
+                raise ValueError(
+                    f"an ensemble scores labels of whole sequences only, got {past_key_values.get_seq_length()} "
+                    "positions in a cache; leave out past_key_values or labels"
+                )
         outputs = call.read(self.backbone)
         hidden: Tensor = outputs[0]
         output, targets = self.get_output_embeddings(), call.targets()
@@ -214,7 +217,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         if call.scored or weight:
             cache = outputs.get("past_key_values") if weight else None
             known = known_tokens(cast(MultiTokenConfig, self.config), call, hidden, cache)
-            # one call with a gradient: of several, FSDP may lose that of a tied matrix
+            # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
             read = partial(read_future, self.heads, output)
             future, exists, sums = call_inside(output, read, *known, targets, smoothing)
 

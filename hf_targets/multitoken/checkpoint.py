@@ -1,4 +1,4 @@
-"""Two forms of a checkpoint, both read strictly: everything, or the heads alone with the name of their base model."""
+"""Two forms of checkpoint, both loaded strictly: the whole model, or only the heads and the name of the base model."""
 
 import copy
 import logging
@@ -26,36 +26,36 @@ from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 logger = logging.getLogger(__name__)
 
 HEADS_NAME = "heads.safetensors"
-_FINGERPRINT = "base_fingerprint"  # in the metadata of that file
+_FINGERPRINT = "base_fingerprint"  # a key of that file's metadata
 
 
 class CheckpointMixin(StrictLoading):
     """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
 
     base_fingerprint: Fingerprint | None = None
-    """Of the backbone when heads were put on it; None in a model that was loaded whole."""
+    """Fingerprint of the backbone when the heads were added; None in a model that was loaded whole."""
 
     def save_pretrained(
         self, save_directory: str | PathLike, *args: Any, heads_only: bool = False, **kwargs: Any
     ) -> None:
-        """Save the model, or with `heads_only` its heads alone: a few MB that name their base model.
+        """Save the model, or with `heads_only` only the heads and the name of the base model: a few MB.
 
         Args:
-            heads_only: Write `heads.safetensors`, with a fingerprint of the backbone, and a configuration that says
-                where the backbone comes from. Of a model that was loaded whole, the base model is loaded to compare.
+            heads_only: Write `heads.safetensors`, with a fingerprint of the backbone, and a configuration that names
+                the base model. For a model that was loaded whole, the base model is loaded to compare fingerprints.
         Raises:
-            ValueError: If `heads_only` is asked for, and the base model has no name or the backbone has changed since
-                it was loaded from there; nothing is written then.
+            ValueError: With `heads_only`, if the base model has no name, or the backbone differs from it; nothing is
+                written then.
         """
         if not heads_only:
             super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
             return
         if args or kwargs:
-            raise ValueError(f"heads_only=True takes no other argument, got {[*args, *kwargs]}")
+            raise ValueError(f"heads_only=True takes no other argument, got {[*args, *kwargs]}; leave them out")
         config: MultiTokenConfig = copy.deepcopy(self.config)  # pyright: ignore[reportAttributeAccessIssue]
         if not config.base_model_name_or_path:
             raise ValueError(
-                "a checkpoint of heads alone names its base model, and this one has no name; make the model with "
+                "heads_only=True needs the name of the base model, and this one has no name; make the model with "
                 "from_base(name or path), or set config.base_model_name_or_path"
             )
         base = self._unchanged_base(config.base_model_name_or_path)
@@ -67,14 +67,14 @@ class CheckpointMixin(StrictLoading):
             config.save_pretrained(unfinished)
 
     def _unchanged_base(self, name: str) -> Fingerprint:
-        """Return the fingerprint of the base model, once it is certain that the backbone still is that model."""
+        """Return the fingerprint of the base model; raise an error if the backbone differs from it."""
         backbone: PreTrainedModel = self.backbone  # pyright: ignore[reportAttributeAccessIssue]
         loaded = self.base_fingerprint or Fingerprint.of(_load_backbone(name, {}))
         if changed := loaded.differences(Fingerprint.of(backbone)):
             raise ValueError(
-                f"heads_only=True saves no backbone, and this one differs from {name}, onto which the heads would be "
-                f"loaded: {listed(changed)}. Save the whole model, without heads_only; to train heads alone, freeze "
-                "the backbone with model.backbone.requires_grad_(False)"
+                f"heads_only=True saves no backbone, and this one differs from {name}, the base model that is loaded "
+                f"with the heads: {listed(changed)}. Save the whole model, without heads_only; to train only the "
+                "heads, freeze the backbone with model.backbone.requires_grad_(False)"
             )
         return loaded
 
@@ -88,13 +88,13 @@ class CheckpointMixin(StrictLoading):
     ) -> Self:
         """Load a model from either form of checkpoint.
 
-        A checkpoint of heads alone loads its base model first, with the same arguments (dtype, device_map ...) but for
-        those that say where in the Hub the heads lie.
+        For a checkpoint of only heads, the base model is loaded with the same arguments (dtype, device_map ...), except
+        those that locate the heads on the Hub.
 
         Raises:
-            ValueError: If the checkpoint is of another kind, a file of it is cut short, or a tensor is missing, left
-                over or of another shape; of heads alone, if the base model has no name, or is another than the one
-                that they were made for, or has been trained since.
+            ValueError: If the checkpoint is of another kind, one of its files is cut short, or a tensor is missing,
+                unexpected or of another shape. For a checkpoint of only heads also if the base model has no name, is
+                not the one that the heads were made for, or has been trained since.
         """
         name = pretrained_model_name_or_path
         hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
@@ -103,13 +103,13 @@ class CheckpointMixin(StrictLoading):
         loading = {key: value for key, value in kwargs.items() if key not in hub}
         known, unused = cls._read_config(name, config, hub, own, loading)
         if known.heads_only:
-            if config is not None:  # an Auto class has put fields of the backbone that it was given there
+            if config is not None:  # an Auto class sets fields of the backbone there, from its own arguments
                 saved = MultiTokenConfig.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
                 loading = {**known.changed_from(saved), **loading}
             model = cls._load_heads(name, known, hub, loading)
             info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         else:
-            if own or config is not None:  # else Transformers reads it, and sets the generation's configuration too
+            if own or config is not None:  # else Transformers reads the file, and also sets generation_config from it
                 loading = {"config": known, **unused}
             loading |= {"output_loading_info": True, **hub}
             model, info = super().from_pretrained(name, *args, **loading)  # pyright: ignore[reportGeneralTypeIssues]
@@ -124,7 +124,7 @@ class CheckpointMixin(StrictLoading):
         own: dict[str, Any],
         loading: dict[str, Any],
     ) -> tuple[MultiTokenConfig, dict[str, Any]]:
-        """Return the configuration, with `own` fields and those among `loading` set, and the rest of `loading`."""
+        """Return the configuration with the fields in `own` and `loading` set, and the other items of `loading`."""
         if config is None:
             values, _ = PreTrainedConfig.get_config_dict(name, **hub)
         else:
@@ -144,20 +144,20 @@ class CheckpointMixin(StrictLoading):
         base = config.base_model_name_or_path
         if not base:
             raise ValueError(
-                f"{name} holds heads alone, and its config.json names no base model; give base_model_name_or_path, the "
-                "name or path of the model that they were made for"
+                f"{name} holds only heads, and its config.json names no base model; give base_model_name_or_path, the "
+                "name or path of the model that the heads were made for"
             )
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
         state, made_for = read_tensors(file), _read_fingerprint(file)
         fields = {key: getattr(config, key) for key in BASE_FIELDS}
         backbone = _load_backbone(base, backbone_kwargs)
         if made_for is None:
-            logger.info("%s has no fingerprint of its base model: whether it is %s is not known", file, base)
+            logger.info("%s has no fingerprint of its base model: cannot check that it is %s", file, base)
         elif different := made_for.differences(Fingerprint.of(backbone)):
             raise ValueError(
                 f"the heads in {file} were made for a base model that differs from {base}: {listed(different)}. Give "
-                "that model as base_model_name_or_path; to try the heads on this one, put new heads on it with "
-                "from_base, and load the file into them"
+                f"the right model as base_model_name_or_path; to try the heads on {base} all the same, make new heads "
+                "with from_base and load the file into them"
             )
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
@@ -167,7 +167,7 @@ class CheckpointMixin(StrictLoading):
 
 def _load_backbone(name: str, loading: dict[str, Any]) -> PreTrainedModel:
     model = load_base(name, loading)
-    return cast(PreTrainedModel, model.backbone if isinstance(model, CheckpointMixin) else model)  # without its heads
+    return cast(PreTrainedModel, model.backbone if isinstance(model, CheckpointMixin) else model)
 
 
 def _read_fingerprint(file: Path) -> Fingerprint | None:
@@ -176,4 +176,6 @@ def _read_fingerprint(file: Path) -> Fingerprint | None:
     try:
         return None if text is None else Fingerprint.from_json(text)
     except ValueError as error:
-        raise ValueError(f"{file} has a {_FINGERPRINT} in its metadata that cannot be read: {error}") from error
+        raise ValueError(
+            f"{file} has a {_FINGERPRINT} in its metadata that cannot be read: {error}; copy or download it again"
+        ) from error

@@ -22,13 +22,13 @@ BASE_FIELDS = (
     "separate_output_heads",
     "base_model_name_or_path",
 )
-"""What a user chooses when putting heads on a base model; the other fields follow from that model."""
+"""Fields that a user may choose when putting heads on a base model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
 
 
 class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
-    """Configuration of `MultiTokenForCausalLM`: a backbone's own configuration, and the heads put on it.
+    """Configuration of `MultiTokenForCausalLM`: the backbone's configuration, and the fields of the heads.
 
     Raises:
         ValueError: If a field is outside the range that its help text gives.
@@ -48,80 +48,81 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     }
 
     backbone: dict | PreTrainedConfig | None = field(
-        default=None, metadata={"help": "Configuration of the wrapped model; GPT-Neo's default without one."}
+        default=None, metadata={"help": "Configuration of the wrapped model; None: GPT-Neo's default."}
     )
     ngram_size: int = field(
-        default=4, metadata={"help": "N: tokens predicted from each position, the next one included; 2 or more."}
+        default=4, metadata={"help": "N: tokens predicted at each position, including the next one; 2 or more."}
     )
     target: Target = field(
         default="difference",
         metadata={"help": '"difference": word difference representations; "embedding": the simple N-gram.'},
     )
     loss_weight: float = field(
-        default=0.1, metadata={"help": "Alpha, the weight of the heads' losses together, 0 or more; .1 in table 9."}
+        default=0.1, metadata={"help": "Alpha, the weight of the mean of the heads' losses, 0 or more; 0.1 in table 9."}
     )
     ensemble_weight: float | None = field(
         default=None,
-        metadata={"help": "Lambda in [0, 1]: share of the heads' earlier predictions in the logits; None: none."},
+        metadata={"help": "Lambda in [0, 1], the share of the heads' earlier predictions in the logits; None: 0."},
     )
     head: str = field(
         default="mlp",
         metadata={
             "help": '"mlp": two linear layers with ReLU; "medusa": a residual SiLU block; "conditional": an MLP that '
-            "also reads the conjugate, so that a word difference depends on the tokens before it. Or a registered one."
+            "also reads the conjugate, so that a word difference depends on the tokens before it. Or a registered head."
         },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
     separate_output_heads: bool = field(
         default=False,
         metadata={
-            "help": "Whether each head has an output matrix of its own instead of sharing the model's; as in Medusa's "
-            "published checkpoints."
+            "help": "Whether each head has its own output matrix, as in Medusa's published checkpoints, instead of "
+            "sharing the model's."
         },
     )
     heads_only: bool = field(
-        default=False, metadata={"help": "Whether the checkpoint holds the heads alone and names its base model."}
+        default=False, metadata={"help": "Whether the checkpoint holds only the heads and the name of the base model."}
     )
     base_model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Where the backbone of a checkpoint of heads alone comes from."}
+        default=None, metadata={"help": "Name or path of the base model, which a checkpoint of only heads loads."}
     )
 
     attribute_map = {"own_outputs": "separate_output_heads"}  # noqa: RUF012, the base class declares it
 
     def __post_init__(self, **kwargs) -> None:
-        if "own_outputs" in kwargs:  # what checkpoints of before call it
+        if "own_outputs" in kwargs:  # its name in older checkpoints
             self.separate_output_heads = kwargs.pop("own_outputs")
         check_fields(self)
         if self.ngram_size < 2:
             raise ValueError(
-                f"ngram_size (N) counts the next token too and must be 2 or more, got {self.ngram_size}; "
+                f"ngram_size (N) includes the next token and must be 2 or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
         if self.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(map(repr, HEADS))}, got {self.head!r}")
         if HEADS[self.head].reads_conjugate and self.target != "difference":
             raise ValueError(
-                f'head="{self.head}" reads the conjugate of a word difference, and target is {self.target!r}; choose '
-                'target="difference", or another head'
+                f'head="{self.head}" reads the conjugate of a word difference, and target is {self.target!r}; set '
+                'target="difference", or choose another head'
             )
-        if not self.loss_weight >= 0:  # not a number either
+        if not self.loss_weight >= 0:  # so that nan fails too
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
         if self.separate_output_heads and self.target == "difference":
             raise ValueError(
-                'separate_output_heads=True needs target="embedding", got target="difference": a word difference is '
-                "completed by rows of the model's output matrix and must be read by that same matrix; change either"
+                'separate_output_heads=True needs target="embedding", got target="difference": the conjugate of a word '
+                "difference consists of rows of the model's output matrix, so that the sum must be read by the same "
+                "matrix; change one of the two"
             )
         if self.separate_output_heads and self.ensemble_weight:
             raise ValueError(
-                f"separate_output_heads=True needs ensemble_weight=None, got {self.ensemble_weight}: the ensemble "
-                "mixes predictions before the one output matrix that they then must share; change either of them"
+                f"separate_output_heads=True needs ensemble_weight=None, got {self.ensemble_weight}: an ensemble mixes "
+                "predictions before the output matrix, which the heads must then share; change one of the two"
             )
         super().__post_init__(**kwargs)
 
     def describe(self) -> str:
-        """Return what a model of this configuration is, in a line."""
+        """Return a description of a model of this configuration, in one line."""
         how = "as word differences" if self.target == "difference" else "directly"
         return (
             f"A {self.get_text_config().model_type} model with heads that predict the tokens after the next one, {how} "
@@ -129,6 +130,6 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         )
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """Return the backbone's configuration: vocabulary, layers and cache are the backbone's."""
-        assert isinstance(self.backbone, PreTrainedConfig)  # made one when the configuration was
+        """Return the text configuration of the backbone, which has the vocabulary, the layers and the cache."""
+        assert isinstance(self.backbone, PreTrainedConfig)  # the base class has converted a dict
         return self.backbone.get_text_config(decoder=decoder, encoder=encoder)

@@ -1,4 +1,4 @@
-"""Heads for drafting, trained on a backbone that stays as it is."""
+"""Heads for drafting, trained on a frozen backbone."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,16 +21,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "simple": {"target": "embedding", "head": "mlp"},
     "medusa": {"target": "embedding", "head": "medusa"},
 }
-"""Draft heads by name: what they predict, and what they are made of."""
+"""Kinds of draft heads by name, each with its target and its head."""
 
 
 def settings_of(kind: str) -> dict[str, Any]:
-    """Return the fields of `MultiTokenConfig` of a kind of draft heads: one of `KINDS`, or any registered head.
+    """Return the fields of `MultiTokenConfig` for a kind of draft heads: one of `KINDS`, or any registered head.
 
-    A registered head predicts word differences if it reads their conjugate, and embeddings if not.
+    A registered head predicts word differences if it reads the conjugate, else embeddings.
 
     Raises:
-        ValueError: If there is none of that name; it names those there are.
+        ValueError: If no kind has this name; the message lists the kinds.
     """
     if kind in KINDS:
         return KINDS[kind]
@@ -40,11 +40,11 @@ def settings_of(kind: str) -> dict[str, Any]:
 
 
 def load_base(name_or_path: str) -> PreTrainedModel:
-    """Return a causal language model in evaluation mode; of a model with future-token heads, its backbone."""
+    """Load a causal language model in evaluation mode; if it has future-token heads, return its backbone."""
     model = AutoModelForCausalLM.from_pretrained(name_or_path)
     if isinstance(model, MultiTokenForCausalLM):
         model = model.backbone
-        model.name_or_path = name_or_path  # what heads saved alone name as their base
+        model.name_or_path = name_or_path  # heads saved without the backbone name this as their base model
     return model.eval()
 
 
@@ -61,12 +61,13 @@ def draft_text(
     text_column: str = "text",
     seed: int = 0,
 ) -> tuple[Dataset, Dataset]:
-    """Return blocks of tokens to train draft heads on, and others to measure them on.
+    """Return blocks of tokens for training draft heads, and blocks for measuring them.
 
     Args:
-        dataset: As for `load_corpus`, whose train and validation parts they are; None samples from the model itself.
+        dataset: A corpus for `load_corpus`, of which the train and validation parts are used; None samples both from
+            the base model.
         max_train_words, config_name, text_column: As for `load_corpus`.
-        num_generated, num_held_out: How many blocks to sample, if so.
+        num_generated, num_held_out: How many blocks to sample for training and for measuring.
     """
     if dataset is None:
         sample = partial(sample_blocks, base, tokenizer, block_size=block_size)
@@ -84,14 +85,14 @@ def train_draft_heads(
     ngram_size: int,
     prepare: Callable[[MultiTokenTrainer], object] | None = None,
 ) -> MultiTokenForCausalLM:
-    """Return new heads of a kind on a base model, trained alone.
+    """Train new draft heads on a frozen base model, and return the model with them.
 
-    The loss is equation (6) with alpha = 1, of which only the heads' part has a gradient. The base model is frozen,
-    read without dropout, and not copied.
+    The loss is equation (6) with alpha = 1; only the part of the heads has a gradient. The base model is not copied,
+    and runs without dropout.
 
     Args:
-        kind: As for `settings_of`.
-        ngram_size: N: the heads draft up to N - 1 tokens.
+        kind: A name that `settings_of` takes.
+        ngram_size: N; the heads draft up to N - 1 tokens.
         prepare: Called with the trainer before the training, such as `log_briefly`.
     Raises:
         ValueError: If the kind is unknown.

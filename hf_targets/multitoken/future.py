@@ -1,4 +1,4 @@
-"""What the heads of a model predict, which of it exists, and what it loses against the targets."""
+"""The predictions of a model's heads, a mask of those that exist, and their losses."""
 
 from collections.abc import Sequence
 
@@ -20,16 +20,20 @@ from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 def known_tokens(
     config: MultiTokenConfig, call: CausalCall, hidden: Tensor, cache: Cache | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the hidden states and tokens that the heads look at, and the steps of the positions read now.
+    """Return the hidden states and tokens that the heads read, and the steps into the sequence of the new positions.
 
-    With a cache the first two go back to earlier positions, whose heads predict the targets of these.
+    With a cache, hidden states and tokens begin with earlier positions, from which heads predict the new targets.
+    Without one, or at the first call, they belong to the new positions only.
+
+    Raises:
+        ValueError: If the heads predict word differences and the call has no `input_ids`.
     """
     batch, time, _ = hidden.shape
     tokens = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.input_ids is None else call.input_ids
     if config.target == "difference" and call.input_ids is None:
         raise ValueError(
-            'heads with target="difference" need input_ids: the tokens between a position and its target are part '
-            "of the prediction"
+            'heads with target="difference" need input_ids, as they add the embeddings of the tokens before the target '
+            'to what they predict; give input_ids instead of inputs_embeds, or use heads with target="embedding"'
         )
     layer = None
     if isinstance(cache, DynamicCache):
@@ -56,23 +60,23 @@ def read_future(
     targets: Tensor | None,
     smoothing: float,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return what the heads predict with the output matrix, which of it exists, and the summed losses.
+    """Return the heads' predictions, a mask of those that exist, and the summed losses.
 
-    Entry n - 1 of the first two is head n's, (batch, time - n, d) and (batch, time - n), longer if a cache tells
-    what earlier positions predicted; its last row predicts the target of the last position. Entry n of the losses
-    is the sum of L_n of equation (5); there are none without targets.
+    Entry n - 1 of the first two is head n's: predicted embeddings (batch, time - n, d) and a mask (batch, time - n),
+    whose last column predicts the target of the last position. Both are longer, up to `time`, if a cache holds earlier
+    positions. Entry n of the losses is the sum of L_n of equation (5); without targets there are no losses.
     """
     time = steps.shape[1]
     past = hidden.shape[1] - time
     rows = F.embedding(tokens[:, 1:], matrix.detach()) if heads.differences else None
     future = heads(hidden, rows, past)
-    exists = [steps[:, time - said.shape[1] :] >= n for n, said in enumerate(future, start=1)]
+    exists = [steps[:, time - predictions.shape[1] :] >= n for n, predictions in enumerate(future, start=1)]
     if targets is None:
         return future, exists, []
-    kept = [targets[:, n:].masked_fill(~there, IGNORED) for n, there in enumerate(exists, start=1)]
+    kept = [targets[:, n:].masked_fill(~present, IGNORED) for n, present in enumerate(exists, start=1)]
     states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
     labels = [part.flatten() for part in (targets, *kept)]
-    if heads.outputs is None:  # one call over all rows: one gradient of the shared matrix
+    if heads.outputs is None:  # one call for all rows holds one gradient of the shared matrix, not one a head
         joined = torch.cat(states), matrix, torch.cat(labels), bias
         losses = token_cross_entropy(*joined, label_smoothing=smoothing).split([len(part) for part in states])
     else:

@@ -1,4 +1,4 @@
-"""The kinds of heads: what one makes of a hidden state, alone or with the tokens since then."""
+"""The kinds of heads: networks that read a hidden state, and perhaps the conjugate of a word difference."""
 
 from typing import ClassVar
 
@@ -11,13 +11,13 @@ from hf_targets.registry import Registry
 
 
 class Head(nn.Module):
-    """One head; a kind has this as its base and is made with `width` (d) and `bias`.
+    """Base class of a head; a kind derives from it and is made with `width` (d) and `bias`.
 
     Its `forward(hidden)` maps hidden states (..., d) to predicted embeddings or differences (..., d). A kind that reads
-    the conjugate of a word difference has `forward(hidden, conjugate)` instead: its target must be a difference.
+    the conjugate of a word difference has `forward(hidden, conjugate)` instead; its target must be a difference.
 
     Attributes:
-        reads_conjugate: Whether it does.
+        reads_conjugate: Whether `forward` takes the conjugate.
     """
 
     reads_conjugate: ClassVar[bool] = False
@@ -26,8 +26,8 @@ class Head(nn.Module):
 class MlpHead(Head):
     """Two d x d linear layers with ReLU between them: the paper's head, 8.39M parameters at d = 2048.
 
-    Source: Heo et al., equation (4) and appendix A.3.1. That the layers keep the width d is derived from the counts
-        given there; whether they have biases cannot be told from them.
+    Source: Heo et al., equation (4) and appendix A.3.1. The paper gives only parameter counts: they imply that both
+        layers have width d, and leave open whether the layers have biases.
     """
 
     def __init__(self, width: int, *, bias: bool) -> None:
@@ -41,10 +41,10 @@ class MlpHead(Head):
 
 
 class MedusaHead(Head):
-    """x + SiLU(W x + b), the identity at the start.
+    """x + SiLU(W x + b), which is the identity before training.
 
     Source: Cai et al. 2024, "Medusa", section 2.1.1.
-    Departs: there b keeps its random start; ours is zero, so that a new head is exactly the identity.
+    Departs: Medusa initialises b at random; we set it to zero, so that a new head is exactly the identity.
     """
 
     def __init__(self, width: int, *, bias: bool) -> None:
@@ -57,12 +57,12 @@ class MedusaHead(Head):
 
 
 class ConditionalHead(Head):
-    """The paper's head on the hidden state and the conjugate: two linear layers, 2d -> d -> d, with ReLU between them.
+    """The paper's head applied to hidden state and conjugate: linear layers 2d -> d -> d with ReLU between them.
 
-    Both inputs are brought to root mean square 1 first, as their lengths differ by the model.
+    Both inputs are first scaled to root mean square 1, as the ratio of their lengths depends on the model.
 
-    Departs: the paper's head sees the hidden state alone, and the tokens since then only enter by being added to what
-        it says. Reading them too, as Hydra's draft heads do (Ankner et al. 2024), makes its drafts right more often.
+    Departs: the paper's head reads only the hidden state, and the conjugate is only added to its output. Our head also
+        reads the conjugate, as Hydra's draft heads read earlier tokens (Ankner et al. 2024); more drafts are accepted.
     """
 
     reads_conjugate = True
@@ -79,9 +79,9 @@ class ConditionalHead(Head):
 
 
 HEADS: Registry[type[Head]] = Registry("head", Head, needs=("forward",), reserved=("simple", "wdr"))
-"""The kinds by the name that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
+"""The kinds of heads by the names that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
 
-The reserved names are of heads together with a target, `multitoken.draft_heads.KINDS`."""
+Reserved names stand for a head together with a target, in `multitoken.draft_heads.KINDS`."""
 
 HEADS.register("mlp", MlpHead)
 HEADS.register("medusa", MedusaHead)

@@ -1,4 +1,4 @@
-"""Future-token heads: small networks that share the output matrix of the model they sit on, or bring their own."""
+"""Future-token heads: small networks that share the backbone's output matrix, or have their own."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ class FutureHeads(nn.Module):
 
     Args:
         width: d, the width of the hidden states.
-        vocab_size: V, the rows of an output matrix; needed with `separate_output_heads` only.
+        vocab_size: V, the number of rows of an output matrix; needed only with `separate_output_heads`.
     """
 
     def __init__(self, config: MultiTokenConfig, width: int, vocab_size: int | None = None) -> None:
@@ -37,12 +37,12 @@ class FutureHeads(nn.Module):
         return self.layers[index]
 
     def output(self, n: int, shared: nn.Linear) -> nn.Linear:
-        """Return the layer that turns what head n says into logits: its own, or `shared`.
+        """Return the layer that turns predictions of head n into logits: the head's own, or `shared`.
 
         Args:
             n: 1 to N - 1.
         Raises:
-            ValueError: If its own is not a plain linear layer (LoRA on it, say).
+            ValueError: If the head's own layer is not a plain linear layer, for example with LoRA on it.
         """
         assert 1 <= n <= len(self)
         if self.outputs is None:
@@ -57,33 +57,37 @@ class FutureHeads(nn.Module):
 
     @torch.no_grad()
     def copy_outputs(self, shared: nn.Linear) -> None:
-        """Start the heads' own output matrices, if they have any, at that of `shared`; its bias is left behind."""
+        """Copy the weight of `shared`, but not its bias, into the heads' own output matrices, if they have any."""
         for layer in self.outputs or ():
             call_inside(shared, lambda weight, _, own: own.copy_(weight), layer.weight)
 
     def states(self, hidden: Tensor, count: int) -> Tensor:
-        """Return what heads 1 to `count` make of hidden states (rows, d) without a token, (rows, count, d)."""
+        """Return what heads 1 to `count` compute from hidden states (rows, d) alone, as (rows, count, d).
+
+        A head that reads the conjugate cannot start yet: its state is the hidden state.
+        """
         return torch.stack([self._begun(n, hidden) for n in range(1, count + 1)], dim=1)
 
     def complete(self, n: int, states: Tensor, tokens: Tensor | None) -> Tensor:
-        """Return head n's predicted embeddings (rows, d) from its `states`, given the n tokens since then.
+        """Return head n's predicted embeddings (rows, d) from its `states` and the n tokens before the predicted one.
 
         Args:
-            tokens: Embeddings (rows, n, d) of those tokens; not looked at by heads that predict embeddings themselves.
+            tokens: Embeddings (rows, n, d) of those tokens; heads with `target="embedding"` ignore them.
         """
         if tokens is None or not self.differences:
             return states
         return self._completed(n, states, reconstruction_conjugates(tokens, n)[:, 0])
 
     def forward(self, hidden: Tensor, tokens: Tensor | None, past: int = 0) -> list[Tensor]:
-        """Return head n's predicted embeddings that are due among the last positions, for n = 1 to N - 1.
+        """Return the embeddings predicted by heads n = 1 to N - 1 for the targets of positions `past` and later.
 
         Args:
             hidden: Hidden states (batch, time, d).
-            tokens: Embeddings of tokens at all positions but the first, (batch, time - 1, d); for differences.
-            past: How many of the positions are there only for what they said of the others.
-        Returns: For head n, what it says at positions max(past - n, 0) to time - n - 1, as its token at position i is
-            needed n positions later: (batch, time - max(past, n), d). An empty tensor if there are none.
+            tokens: Embeddings of the tokens at all positions except the first, (batch, time - 1, d); needed only for
+                word differences.
+            past: Number of first positions that are cached and used only to predict targets of later positions.
+        Returns: For head n, predictions made at positions max(past - n, 0) to time - n - 1, (batch, time - max(past,
+            n), d): a prediction made at position i is for the target of position i + n. Empty if there are none.
         """
         time, predictions = hidden.shape[1], []
         for n in range(1, len(self) + 1):
@@ -97,9 +101,9 @@ class FutureHeads(nn.Module):
         return predictions
 
     def _begun(self, n: int, hidden: Tensor) -> Tensor:
-        """Return what head n says of hidden states (..., d) alone; these as they are if it waits for the conjugate."""
+        """Return the output of head n for hidden states (..., d); if it needs the conjugate, return them unchanged."""
         return hidden if self.reads_conjugate else self.layers[n - 1](hidden)
 
     def _completed(self, n: int, begun: Tensor, conjugate: Tensor) -> Tensor:
-        """Return head n's predicted embeddings (..., d), now that the conjugate of its difference is known."""
+        """Return head n's predicted embeddings (..., d): its word difference plus the conjugate."""
         return (self.layers[n - 1](begun, conjugate) if self.reads_conjugate else begun) + conjugate

@@ -1,4 +1,4 @@
-"""What earlier positions had to say of the tokens to come: one more layer of the key-value cache."""
+"""A layer of the key-value cache that keeps hidden states of earlier positions, for the ensemble."""
 
 from typing import Self
 
@@ -10,46 +10,46 @@ from transformers.cache_utils import DynamicLayer
 
 
 class HiddenStateCache(DynamicLayer):
-    """The last hidden states of all positions in the cache, with their tokens and their steps into the sequence.
+    """The last layer's hidden states of all cached positions, with their tokens and their steps into the sequence.
 
-    Beams reorder it and assisted decoding crops it, as they do every layer. Its keys are the hidden states (batch, 1,
-    time, dim), its values the tokens and steps (batch, 1, time, 2): with as many key-value heads as query heads it adds
-    1 / (2 * layers) to the cache.
+    Beam search reorders this layer and assisted decoding crops it, like any other layer. Its keys are the hidden states
+    (batch, 1, time, dim), and its values are the tokens and steps (batch, 1, time, 2). If the model has as many
+    key-value heads as query heads, the cache grows by a share of 1 / (2 * layers).
     """
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take the types of the first states."""
+        """Set the types of keys and values to those of the first states."""
         super().lazy_initialization(key_states, value_states)
         self.values = torch.tensor([], dtype=value_states.dtype, device=self.device)
 
     @classmethod
     def find(cls, cache: Cache) -> Self | None:
-        """Return this layer of a cache, if there is one."""
+        """Return the layer of this class in a cache; None if there is none."""
         return next((layer for layer in cache.layers if isinstance(layer, cls)), None)
 
     @classmethod
     def check(cls, cache: Cache) -> None:
-        """Raise an error if the cache cannot hold, or does not hold, what its positions predicted.
+        """Raise an error if a cache cannot hold, or lacks, the hidden states of its positions.
 
         Raises:
-            ValueError: If it is not a dynamic cache, or was filled without an ensemble.
+            ValueError: If it is not a dynamic cache in memory, or was filled without an ensemble.
         """
         if not isinstance(cache, DynamicCache) or cache.offloading:
             kind = "an offloaded" if cache.offloading else f"a {type(cache).__name__}"
             raise ValueError(
-                f"an ensemble keeps what earlier positions predicted in a DynamicCache, got {kind}; leave out "
+                f"an ensemble keeps hidden states of earlier positions in a DynamicCache, got {kind}; leave out "
                 "cache_implementation, or pass use_cache=False"
             )
         layer = cls.find(cache)
         held = 0 if layer is None else layer.get_seq_length()
         if held != cache.get_seq_length():
             raise ValueError(
-                f"the cache holds {cache.get_seq_length()} positions, and what {held} of them predicted: it was filled "
-                "without an ensemble. Fill it with the same ensemble_weight, or start with a new one"
+                f"the cache holds {cache.get_seq_length()} positions, and hidden states of {held} of them, as it was "
+                "filled without an ensemble; fill it with the same ensemble_weight, or start with a new cache"
             )
 
     def last_steps(self) -> Int[Tensor, "batch"] | None:
-        """Return the steps into the sequence of the last position, or None while there is none."""
+        """Return the steps into the sequence of the last position, or None if the layer is empty."""
         return self.values[:, 0, -1, 1] if self.values is not None and self.get_seq_length() else None
 
     def extend(
@@ -60,7 +60,10 @@ class HiddenStateCache(DynamicLayer):
         *,
         window: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Append positions, and return them behind the last `window` positions before them."""
+        """Append positions, and return the last `window` earlier positions followed by the new ones.
+
+        Returns: Hidden states, tokens and steps, shaped as the arguments but with up to `window` positions more.
+        """
         keys, values = self.update(hidden[:, None], torch.stack([tokens, steps], dim=-1)[:, None])
         kept = window + hidden.shape[1]
         return keys[:, 0, -kept:], values[:, 0, -kept:, 0], values[:, 0, -kept:, 1]

@@ -1,4 +1,4 @@
-"""Medusa checkpoints, as its authors and vLLM lay them out: read onto any base model, and written for vLLM."""
+"""Medusa checkpoints in the layouts of its authors and of vLLM: loaded onto any base model, and saved for vLLM."""
 
 import json
 import logging
@@ -26,19 +26,21 @@ logger = logging.getLogger(__name__)
 
 Layout = Literal["shared", "own", "vllm"]
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "model.safetensors")
-_WHOLE = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "pytorch_model.bin")  # of a whole model
-_WEIGHT, _BIAS, _OUTPUT = "layers.{}.linear.weight", "layers.{}.linear.bias", "outputs.{}.weight"  # ours, by head
+_WHOLE = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "pytorch_model.bin")  # a whole model
+_WEIGHT, _BIAS, _OUTPUT = "layers.{}.linear.weight", "layers.{}.linear.bias", "outputs.{}.weight"  # our names
 _MEDUSA = {_WEIGHT: "{}.0.linear.weight", _BIAS: "{}.0.linear.bias", _OUTPUT: "{}.1.weight"}
 _VLLM = {_WEIGHT: "blocks.{}.layers.0.weight", _BIAS: "blocks.{}.layers.0.bias", _OUTPUT: "lm_heads.{}.weight"}
 
 
 @dataclass(frozen=True)
 class MedusaReport:
-    """What `load_medusa_heads` found in a file, and where it put it.
+    """The tensors that `load_medusa_heads` found in a file, and the parameters that received them.
 
     Attributes:
-        layout: "shared": heads under the base model's output matrix; "own": each its own; "vllm": either, as vLLM's.
-        matched: Names in the file and in the model. An output matrix equal to the base model's is matched with that.
+        layout: "shared": the heads use the base model's output matrix. "own": each head has its own. "vllm": vLLM's
+            layout, with either kind of output matrix.
+        matched: Pairs of names, in the file and in the model. An output matrix that equals the base model's is paired
+            with the base model's.
     """
 
     layout: Layout
@@ -56,27 +58,28 @@ def load_medusa_heads(
     """Load the heads of a Medusa checkpoint onto their base model: Medusa's head h, from 0, is our head h + 1.
 
     A folder or repository holds `medusa_lm_head.safetensors` or `.pt` (Medusa) or `model.safetensors` (vLLM), and
-    beside it `config.json`. The tensors of head h, with hidden width d and V tokens:
+    `config.json` in the same folder. The tensors of head h, with hidden width d and V tokens:
 
         Medusa                  vLLM
         {h}.0.linear.weight     blocks.{h}.layers.0.weight     (d, d)
         {h}.0.linear.bias       blocks.{h}.layers.0.bias       (d,)      vLLM: with `medusa_fc_bias`
-        {h}.1.weight            lm_heads.{h}.weight            (V, d)    Medusa: or none, the base model's is shared
-                                lm_head.weight                 (V, d)    instead, for all, with `original_lm_head`
+        {h}.1.weight            lm_heads.{h}.weight            (V, d)    Medusa: absent if the base model's is shared
+                                lm_head.weight                 (V, d)    vLLM: one for all, with `original_lm_head`
 
-    The file says how many heads there are: published configurations speak of 2 where there are 5. Output matrices that
-    are the base model's bit for bit become shared ones. All weights take the type of the base model's output matrix.
+    The file determines the number of heads: published configurations declare 2 where the file has 5. If all output
+    matrices equal the base model's bit for bit, the heads share the latter. All weights are converted to the type of
+    the base model's output matrix.
 
     Args:
         path_or_hub_id: A folder, a repository of the Hub, or the file of weights itself.
         base: The base model, used as it is, or its name or path; None takes `base_model_name_or_path` of config.json.
-        backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` where `base` is not a model.
-        hub: Where in the Hub the heads lie: `revision`, `token`, `cache_dir`, `subfolder` ...
-    Returns: The model, of `head="medusa"`, `target="embedding"`, `ngram_size` = heads + 1; and what was matched.
+        backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if `base` is not a model.
+        hub: Location of the heads on the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+    Returns: The model, with `head="medusa"`, `target="embedding"` and `ngram_size` = heads + 1, and the report.
     Raises:
-        ValueError: If the file cannot be read, a tensor is missing, left over or does not fit the base model, a head
-            has more than one residual block, vLLM's vocabulary is truncated or its logits are scaled, or the
-            checkpoint is of a whole model that was trained with its heads, as Medusa-2's are.
+        ValueError: If the file cannot be read; a tensor is missing, unexpected or does not fit the base model; a head
+            has more than one residual block; vLLM's vocabulary is truncated or its logits are scaled; or the
+            checkpoint holds a whole model that was trained with its heads, as in Medusa-2.
     Source: FasterDecoding/Medusa, medusa/model/medusa_model_legacy.py ("shared") and medusa_model_new.py ("own");
         vllm-project/vllm, vllm/model_executor/models/medusa.py.
     """
@@ -91,20 +94,22 @@ def load_medusa_heads(
         _refuse_whole_model(file, has_heads=True)
     layout, num_heads, names = _match(file, tensors.keys(), config)
     if base is None and (base := config.get("base_model_name_or_path")) is None:
-        raise ValueError(f"no config.json beside {file} names the base model of these heads; give it as base")
+        raise ValueError(f"no config.json in the folder of {file} names the base model of these heads; give it as base")
     base = load_base(base, backbone_kwargs)
     output = output_embedding(base)
     matrices = {theirs for ours, theirs in names.items() if ours.startswith("outputs.")}
-    copies = output.bias is None and all(torch.equal(tensors[one].to(output.weight), output.weight) for one in matrices)
+    copies = output.bias is None and all(torch.equal(tensors[key].to(output.weight), output.weight) for key in matrices)
     own = bool(matrices) and not copies
     loaded = {ours: theirs for ours, theirs in names.items() if own or theirs not in matrices}
     fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "separate_output_heads": own}
     model = MultiTokenForCausalLM.from_base(base, head="medusa", target="embedding", **fields)
     expected = {ours: tuple(tensor.shape) for ours, tensor in model.heads.state_dict().items()}
     given = {ours: tuple(tensors[theirs].shape) for ours, theirs in loaded.items()}
-    wrong = [f"{loaded[one]} is {given[one]}, not {expected[one]}" for one in given if given[one] != expected[one]]
+    wrong = [f"{loaded[key]} is {given[key]}, not {expected[key]}" for key in given if given[key] != expected[key]]
     if wrong:
-        raise ValueError(f"{file} does not fit the base model: {'; '.join(wrong)}; give the one that it was trained on")
+        raise ValueError(
+            f"{file} does not fit the base model: {'; '.join(wrong)}; give the model that the heads were trained on"
+        )
     model.heads.load_state_dict({ours: tensors[theirs] for ours, theirs in loaded.items()})
     base_matrix = next(name for name, module in model.named_modules() if module is output) + ".weight"
     matched = [(theirs, f"heads.{ours}" if ours in loaded else base_matrix) for ours, theirs in names.items()]
@@ -113,20 +118,20 @@ def load_medusa_heads(
 
 
 def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike) -> None:
-    """Write the heads as a `config.json` and `model.safetensors` that vLLM loads beside the base model.
+    """Write the heads as the `config.json` and `model.safetensors` that vLLM loads together with the base model.
 
-    `load_medusa_heads` tells the names, and reads them back. Heads that share the base model's output matrix bring it
-    along, once. Both files are written in full before either takes its place.
+    The docstring of `load_medusa_heads` lists the names; that function reads the files, too. If the heads share the
+    base model's output matrix, the file holds one copy of it. Both files are complete before either is in `folder`.
 
     Raises:
-        ValueError: If the heads are not Medusa's, or they share an output layer that has a bias.
+        ValueError: If the heads are not Medusa heads, or share an output layer that has a bias.
     Source: vllm-project/vllm, vllm/transformers_utils/configs/medusa.py.
     """
     config, output = model.config, model.get_output_embeddings()
     if (config.head, config.target) != ("medusa", "embedding"):
         raise ValueError(
             'vLLM\'s Medusa loads heads with head="medusa" and target="embedding" only, got '
-            f"head={config.head!r} and target={config.target!r}; train such heads, or keep these with save_pretrained"
+            f"head={config.head!r} and target={config.target!r}; train such heads, or save these with save_pretrained"
         )
     if output.bias is not None and not config.separate_output_heads:
         raise ValueError(
@@ -148,11 +153,13 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
 
 def _refuse_whole_model(file: Path, *, has_heads: bool) -> NoReturn:
     if not has_heads:
-        raise ValueError(f"{file} is of a whole model, and holds no Medusa heads as far as its config.json tells")
+        raise ValueError(
+            f"{file} is a file of a whole model, whose config.json declares no Medusa heads; give a checkpoint of heads"
+        )
     raise ValueError(
-        f"{file} is of a whole model, trained with its heads (Medusa-2), and heads are loaded from a file of their "
-        "own; write its tensors medusa_head.*, without that prefix, to medusa_lm_head.safetensors, and give the model "
-        "itself as base"
+        f"{file} is a file of a whole model, trained with its heads (Medusa-2), and heads are loaded only from a file "
+        "without the model; write its tensors medusa_head.*, without that prefix, to medusa_lm_head.safetensors, and "
+        "give the model itself as base"
     )
 
 
@@ -161,18 +168,27 @@ def _by_head(table: dict[str, str], num_heads: int) -> dict[str, str]:
 
 
 def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout, int, dict[str, str]]:
-    """Return the layout, the number of heads, and the file's name for each tensor of ours: none is missing or left."""
+    """Return the layout, the number of heads, and the name in the file of each of our tensors.
+
+    Raises:
+        ValueError: If a tensor is missing or unexpected, or the file holds heads that are not supported.
+    """
     vllm = any(name.startswith("blocks.") for name in found)
     heads = {match[1] for name in found if (match := re.match(r"(?:blocks\.)?(\d+)\.", name))}
     if not heads:
-        raise ValueError(f"{file} holds no Medusa heads, but {', '.join(sorted(found)[:3]) or 'nothing'} ...")
+        raise ValueError(
+            f"{file} holds no Medusa heads, but {', '.join(sorted(found)[:3]) or 'nothing'} ...; give a file of heads"
+        )
     if deeper := sorted(name for name in found if re.match(r"\d+\.[1-9]\d*\.linear|blocks\.\d+\.layers\.[1-9]", name)):
         raise ValueError(
-            f"{file} holds heads of two residual blocks or more ({listed(deeper)}), and heads of one are supported, "
-            "which all published ones are"
+            f"{file} holds heads of two residual blocks or more ({listed(deeper)}); only heads of one block are "
+            "supported, as are all published ones"
         )
     if vllm and ("token_map" in found or config.get("logit_scale", 1.0) != 1.0):
-        raise ValueError(f"{file}: a truncated vocabulary (token_map) and a logit_scale other than 1 are not supported")
+        raise ValueError(
+            f"{file}: a truncated vocabulary (token_map) and a logit_scale other than 1 are not supported; give a "
+            "checkpoint without them"
+        )
     declared = config.get("num_heads" if vllm else "medusa_num_heads", 0)
     num_heads = max(len(heads), declared)
     table = dict(_VLLM if vllm else _MEDUSA)
@@ -180,14 +196,14 @@ def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout,
         del table[_BIAS]
     if not vllm and not any(re.fullmatch(r"\d+\.1\.weight", name) for name in found):
         del table[_OUTPUT]
-    if vllm and config.get("original_lm_head", False):  # vLLM takes either name
+    if vllm and config.get("original_lm_head", False):  # vLLM accepts both names
         table[_OUTPUT] = "lm_head.weight" if "lm_head.weight" in found else "lm_heads.0.weight"
     names = _by_head(table, num_heads)
     missing, extra = set(names.values()) - found, found - set(names.values())
     if missing or extra:
         raise ValueError(
             f"{file} is not a whole Medusa checkpoint; missing: {', '.join(sorted(missing)) or 'none'}; left over: "
-            f"{', '.join(sorted(extra)) or 'none'}. It holds {len(heads)} heads, config.json speaks of "
-            f"{declared or 'no number'}: it is cut short, or one of them is wrong"
+            f"{', '.join(sorted(extra)) or 'none'}. It holds {len(heads)} heads, and config.json declares "
+            f"{declared or 'no number'}: the file is cut short, or config.json belongs to another one"
         )
     return "vllm" if vllm else "own" if _OUTPUT in table else "shared", num_heads, names

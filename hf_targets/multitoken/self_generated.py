@@ -1,4 +1,4 @@
-"""Text that a model writes itself: what its draft heads will have to guess, where its training text is not at hand."""
+"""Text sampled from a model, on which its draft heads can be trained if its own training text is not available."""
 
 import copy
 from typing import Any
@@ -19,15 +19,17 @@ def sample_blocks(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> Dataset:
-    """Return blocks of tokens sampled from a causal model, each begun with its first token and nothing else.
+    """Return blocks of tokens sampled from a causal model; the prompt of each block is a single token.
 
-    A text ends where the model's generation configuration says that it does.
+    A text ends at an end token of the model's generation configuration.
 
     Args:
-        tokenizer: Whose `bos_token_id`, else `eos_token_id`, each block begins with.
-        num_blocks: How many, at least 1.
-        block_size: Tokens in each, at least 2; a text that ends earlier is padded on the right.
-        temperature: Of sampling, above 0.
+        tokenizer: Its `bos_token_id`, or else its `eos_token_id`, is the first token of each block.
+        num_blocks: Number of blocks, at least 1.
+        block_size: Tokens in each block, at least 2; a text that ends earlier is padded on the right.
+        batch_size: Blocks sampled at a time, at least 1.
+        temperature: Sampling temperature, above 0.
+        seed: Seed of the samples; the global random state stays as it was.
     Returns: `input_ids`, `attention_mask` and `labels` (-100 at padding), as `pack_blocks` gives them.
     Raises:
         ValueError: If the tokenizer has neither token, or a size or the temperature is out of range.
@@ -39,11 +41,11 @@ def sample_blocks(
         )
     first = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), None)
     if first is None:
-        raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set one")
+        raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set either")
     known: Any = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
     ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
     padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
-    sampler = copy.copy(model)  # with the same weights; `generate` fills what it is not given from the configuration
+    sampler = copy.copy(model)  # a shallow copy shares the weights, and may have a generation_config of its own
     sampler.generation_config = GenerationConfig(
         do_sample=True,
         temperature=temperature,
@@ -62,6 +64,6 @@ def sample_blocks(
     ids = torch.cat(blocks).cpu()
     text = torch.ones_like(ids)
     ended = torch.isin(ids[:, 1:], torch.tensor(ends, dtype=ids.dtype)).int().cumsum(dim=1)
-    text[:, 2:] = (ended[:, :-1] == 0).long()  # the end token is part of the text, what follows it is not
+    text[:, 2:] = (ended[:, :-1] == 0).long()  # the end token belongs to the text, later tokens are padding
     labels = ids.masked_fill(text == 0, -100)
     return Dataset.from_dict({"input_ids": ids.numpy(), "attention_mask": text.numpy(), "labels": labels.numpy()})

@@ -1,4 +1,4 @@
-"""Training and evaluation of a language model with future-word heads, or of a plain one beside it."""
+"""Training and evaluation of a causal model with future-token heads, or of a plain model as its baseline."""
 
 import copy
 from collections.abc import Iterable
@@ -20,19 +20,23 @@ from hf_targets.training.trainer import TargetTrainer, num_targets
 def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
     """Return token-level and word-level perplexities of summed negative log-likelihoods.
 
-    exp(NLL / tokens) and exp(NLL / words): for each weight, as `perplexity_0.2`; for the ordinary head, as
-    `perplexity`; and as `perplexity_ensemble` for the best weight above 0, with that weight as `ensemble_weight`.
+    They are exp(NLL / tokens) and exp(NLL / words). Keys are `perplexity_0.2` and so on for each weight, `perplexity`
+    for weight 0 (the ordinary head), and `perplexity_ensemble` for the best weight above 0, which is returned as
+    `ensemble_weight`. Word-level keys begin with `word_`.
 
     Args:
         nlls: Sums over all targets, (weights,), natural logarithms.
-        num_tokens: How many targets they are of.
-        num_words: Words those targets make; 0 leaves the word-level figures out.
+        num_tokens: Number of targets.
+        num_words: Number of words that the targets form; 0 leaves out the word-level figures.
         weights: The ensemble weights, in the order of `nlls`.
     Raises:
         ValueError: If there is no target.
     """
     if num_tokens == 0:
-        raise ValueError("a perplexity needs at least one target, and all labels are -100, padding or a first token")
+        raise ValueError(
+            "a perplexity needs at least one target, got none: all labels are -100, padding or a first token; give "
+            "longer texts"
+        )
     by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
     metrics = {f"perplexity_{weight:g}": perplexity(nll) for weight, nll in by_weight.items()}
     chosen = {}
@@ -52,13 +56,13 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
 
 
 def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
-    """Return the model with future-word heads that this is, plain or under peft; None for any other model."""
+    """Return the model with future-token heads, unwrapped from peft; None if the model is of another class."""
     core = unwrapped(model)
     return core if isinstance(core, MultiTokenForCausalLM) else None
 
 
 def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> MultiTokenTrainingArguments:
-    """Return the arguments of the phase in which the heads learn alone: nothing is evaluated, saved or reported."""
+    """Return the arguments of the phase that trains only the heads: it evaluates, saves and reports nothing."""
     args = copy.copy(args)
     args.max_steps, args.head_warmup_steps, args.warmup_steps = num_steps, None, 0
     if args.head_learning_rate is not None:
@@ -70,19 +74,21 @@ def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> Mu
 
 
 class MultiTokenTrainer(TargetTrainer):
-    """Trainer of `MultiTokenForCausalLM`, plain or under peft; a plain causal model is the baseline beside it.
+    """Trainer of `MultiTokenForCausalLM`, plain or under peft, and of a plain causal model as its baseline.
 
-    What it adds: every part of the loss is logged by name; an evaluation reports perplexities for all
-    `ensemble_weights` from one pass; the heads may learn at a learning rate of their own, and alone in a phase before
-    the training (`head_warmup_steps`). That phase has its own optimizer and schedule and leaves the backbone as it is,
-    so that the backbone of a model with heads takes the updates of a plain one's training, in the same order.
+    It adds to Transformers' Trainer:
+    - Each part of the loss is logged by name.
+    - An evaluation reports perplexities for all `ensemble_weights`, from one pass over the data.
+    - The heads may have their own learning rate (`head_learning_rate`).
+    - A phase before training may train only the heads (`head_warmup_steps`). It has its own optimizer and schedule, and
+      does not change the backbone: the backbone then takes as many updates as in plain training, on the same batches.
 
-    The data sets have `input_ids`, `labels`, `attention_mask`, and `num_words` for word-level perplexities, as
+    Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them.
 
     Raises:
-        ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary, or the
-            arguments ask for the heads of a model that has none, or for their own phase under DeepSpeed.
+        ValueError: Before training starts, if a data set has token ids outside the model's vocabulary, if there are
+            arguments about heads and the model has no heads, or if `head_warmup_steps` is set under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
@@ -90,9 +96,9 @@ class MultiTokenTrainer(TargetTrainer):
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         self.has_heads = heads_of(model) is not None
         if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
-            raise ValueError(f"{type(model).__name__} has no heads: leave out head_warmup_steps, head_learning_rate")
+            raise ValueError(f"{type(model).__name__} has no heads; leave out head_warmup_steps and head_learning_rate")
         smoothing = args.label_smoothing_factor
-        if self.has_heads:  # our model smooths its own labels: Trainer would take them away, and want all logits
+        if self.has_heads:  # our model smooths labels itself: Trainer would remove them, and would need all logits
             args.label_smoothing_factor = 0.0
         try:
             super().__init__(model=model, args=args, **kwargs)
@@ -100,28 +106,31 @@ class MultiTokenTrainer(TargetTrainer):
             args.label_smoothing_factor = smoothing
         if args.head_warmup_steps is not None and self.is_deepspeed_enabled:
             raise ValueError(
-                "head_warmup_steps takes two trainings of one model, and DeepSpeed allows one; train the heads first "
-                "in a run without DeepSpeed, with model.backbone.requires_grad_(False)"
+                "head_warmup_steps trains one model twice, and DeepSpeed allows one; train the heads first in a run "
+                "without DeepSpeed, with model.backbone.requires_grad_(False)"
             )
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
 
     @property
     def new_parts_learning_rate(self) -> float | None:
-        """The heads' learning rate, if it is another than the backbone's."""
+        """The heads' own learning rate; None if they use that of the backbone."""
         return self.args.head_learning_rate
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train as Trainer does, after the phase of the heads alone; a checkpoint is of a training that had it."""
+        """Run the phase that trains only the heads, if it is set, then train as Trainer does.
+
+        When resuming from a checkpoint that phase is skipped, as it was over before the checkpoint was written.
+        """
         if self.args.head_warmup_steps is not None and not resume_from_checkpoint:
             self._train_heads_alone(self.args.head_warmup_steps)
-            set_seed(self.args.seed)  # the random state that a training without this phase begins with
+            set_seed(self.args.seed)  # so that training starts with the same random state as without this phase
         return super().train(resume_from_checkpoint, **kwargs)
 
     def _train_heads_alone(self, num_steps: int) -> None:
-        """Train the heads for so many steps, with an optimizer and a schedule of their own, and nothing else.
+        """Train only the heads for `num_steps` steps, with a separate optimizer and schedule.
 
-        The schedule is of the kind of the training's, with its `lr_scheduler_kwargs` as they are, without its warm-up,
-        and ends with the phase. Optimizers and callbacks that the trainer was given are not used.
+        The schedule has the type and the `lr_scheduler_kwargs` of the training's schedule, has no warm-up, and ends
+        with the phase. Optimizers and callbacks that were given to this trainer are not used.
         """
         assert self.model is not None
         trainer = _HeadsAlone(
@@ -143,28 +152,28 @@ class MultiTokenTrainer(TargetTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Compute the loss as Trainer does; a model with heads smooths its own labels."""
+        """Compute the loss as Trainer does; a model with heads smooths labels itself."""
         if self.has_heads and model.training:
             inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss, each row's negative log-likelihoods (rows, weights), and its number of targets."""
+        """Return the loss, the rows' negative log-likelihoods (rows, weights), and their numbers of targets (rows,)."""
         if not self.has_heads:
             return super().row_losses(model, inputs)
         outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
         return outputs.loss, outputs.nlls, num_targets(next_targets(inputs["labels"], None))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
-        """Return the `perplexities` of all weights."""
+        """Return the `perplexities` for all ensemble weights."""
         return perplexities(losses.sum(dim=0), num_tokens, num_words, self.weights)
 
 
 class _HeadsAlone(MultiTokenTrainer):
-    """Trainer of the phase in which the heads learn and nothing else does."""
+    """Trainer of the phase that trains only the heads."""
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train with everything but the heads frozen; sharded weights keep what they were sharded with."""
+        """Train with all other parameters frozen; under FSDP none is frozen, as FSDP has fixed that when sharding."""
         assert self.model is not None
         heads = set(map(id, new_parameters(self.model)))
         others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in heads]
@@ -178,7 +187,7 @@ class _HeadsAlone(MultiTokenTrainer):
                 parameter.requires_grad_(True)
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        """Take gradients, of which only the heads keep theirs where nothing is frozen."""
+        """Compute gradients; under FSDP, where nothing is frozen, drop those of all parameters except the heads'."""
         loss = super().training_step(model, *args, **kwargs)
         if self.is_fsdp_enabled:
             heads = set(map(id, new_parameters(model)))

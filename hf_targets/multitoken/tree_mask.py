@@ -1,4 +1,4 @@
-"""Whether a wrapped model can verify a tree of continuations in one pass."""
+"""A check that a wrapped model can verify a tree of continuations in one pass."""
 
 import math
 from functools import partial
@@ -14,10 +14,10 @@ from hf_targets.positions import max_positions
 
 @torch.no_grad()
 def takes_tree_mask(backbone: PreTrainedModel) -> bool:
-    """Try on four tokens whether the backbone reads a tree of continuations under a mask (batch, 1, query, key).
+    """Return whether the backbone reads a tree correctly under a mask (batch, 1, query, key), tried on four tokens.
 
-    A backbone whose attention has a window shorter than its texts is said not to: windows count positions in the chunk,
-    of which a tree has more than steps.
+    False for a backbone with an attention window shorter than its longest text: a window counts indices in the chunk,
+    and a tree has more nodes than steps.
     """
     config = backbone.config.get_text_config()
     windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
@@ -27,7 +27,7 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     if any(window is not None and window < longest for window in windows):
         return False
     device, dtype = execution_device(output_embedding(backbone)), backbone.dtype
-    # 0 -> 1, 0 -> 2 -> 3: what position 3 sees in the tree is the chain 0, 2, 3
+    # the tree 0 -> 1, 0 -> 2 -> 3: position 3 sees the chain 0, 2, 3
     tokens = torch.arange(4, device=device)[None]
     path = torch.tensor([[0, 2, 3]], device=device)
     visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()

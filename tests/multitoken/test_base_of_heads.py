@@ -161,5 +161,5 @@ def test_heads_that_name_no_base_model_ask_nobody_for_it(name, heads_folder, mon
     file = heads_folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": name}))
     monkeypatch.setattr(wrapping.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("asked"))
-    with pytest.raises(ValueError, match=rf"{heads_folder} holds heads alone, and its config.json names no base model"):
+    with pytest.raises(ValueError, match=rf"{heads_folder} holds only heads, and its config.json names no base model"):
         MultiTokenForCausalLM.from_pretrained(heads_folder)

@@ -128,7 +128,7 @@ def test_the_words_of_a_bfloat16_model_are_remembered_exactly():
 def test_a_cache_that_cannot_tell_is_refused_before_it_is_touched():
     model, ids = make_model("gpt2"), token_ids(1, 6)
     cache = model(ids, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="holds 6 positions, and what 0 of them predicted"):
+    with pytest.raises(ValueError, match="holds 6 positions, and hidden states of 0 of them"):
         model(ids[:, :1], past_key_values=cache, ensemble_weight=0.3)
     assert cache.get_seq_length() == 6
     with pytest.raises(ValueError, match="in a DynamicCache, got a StaticCache; leave out cache_implementation"):

@@ -114,7 +114,7 @@ def test_a_cache_that_holds_what_all_its_positions_predicted_passes(cache):
 
 @pytest.mark.parametrize(("length", "held"), [(3, None), (3, 0), (5, 2)])
 def test_a_cache_filled_without_an_ensemble_is_an_error(length, held):
-    with pytest.raises(ValueError, match=f"holds {length} positions, and what {held or 0} of them predicted"):
+    with pytest.raises(ValueError, match=f"holds {length} positions, and hidden states of {held or 0} of them"):
         HiddenStateCache.check(cache_of(length, held))
 
 

@@ -44,7 +44,7 @@ def write(folder, tensors, file="model.safetensors"):
 def test_a_whole_model_trained_with_its_heads_is_told_what_it_is(file, whole, tmp_path):
     path = write(tmp_path, whole, file)
     for given in (tmp_path, path):
-        told = rf"{re.escape(str(path))} is of a whole model, trained with its heads \(Medusa-2\).*as base"
+        told = rf"{re.escape(str(path))} is a file of a whole model, trained with its heads \(Medusa-2\).*as base"
         with pytest.raises(ValueError, match=told):
             load_medusa_heads(given)
 
@@ -62,6 +62,6 @@ def test_its_heads_load_as_that_error_says(whole, tmp_path):
 def test_a_whole_model_without_heads_is_told(tmp_path):
     make_backbone("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     with pytest.raises(
-        ValueError, match=r"model\.safetensors\.index\.json is of a whole model, and holds no Medusa heads"
+        ValueError, match=r"model\.safetensors\.index\.json is a file of a whole model, whose .* no Medusa heads"
     ):
         load_medusa_heads(tmp_path)
