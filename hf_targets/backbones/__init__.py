@@ -1,1 +1,1 @@
-"""What every wrapped Transformers model needs: wrapping, checks, checkpoints, and access to weights where they are."""
+"""Code that all wrapped Transformers models share: wrapping, checks, checkpoints, offloaded and sharded weights."""

@@ -1,4 +1,4 @@
-"""Which future-token predictions exist: how far each position stands inside its own sequence."""
+"""Positions counted within their own sequence, to tell which future-token predictions exist and which are targets."""
 
 import torch
 from torch import Tensor
@@ -16,21 +16,22 @@ def steps_into_sequence(
     *,
     before: Tensor | None = None,
 ) -> Tensor:
-    """Return, for each position, how many positions of the same sequence stand before it; -1 at padding.
+    """Return, for each position, the number of earlier positions of the same sequence; -1 at padding.
 
-    A sequence begins at the first position, after padding, and in packed rows wherever `position_ids` do not go up by
-    one. A head's prediction made n positions earlier is of the same sequence where this is at least n.
+    A sequence begins at the first position, after padding, and wherever `position_ids` do not increase by one, as in
+    packed rows. A prediction made n positions earlier belongs to the same sequence if this number is at least n.
 
     Args:
-        attention_mask: (batch, time), nonzero where attended. A mask of another form tells nothing of padding and is
-            passed over.
+        attention_mask: (batch, time), nonzero where attended. Masks of other shapes do not show padding and are
+            ignored.
         position_ids: (batch, time) or (1, time).
-        before: (batch,), the steps of the position that stands before the first of these, in a cache; None: none does.
+        before: (batch,), the steps of the last cached position, which precedes the first position here; None: nothing
+            is cached.
     Returns: Integers (batch, time).
     """
     index = torch.arange(time, device=device).expand(batch, time)
     steps = torch.zeros(batch, 1, dtype=index.dtype, device=device) if before is None else before[:, None] + 1
-    first_begins = torch.zeros(batch, 1, dtype=torch.bool, device=device)  # the first position may go on from a cache
+    first_begins = torch.zeros(batch, 1, dtype=torch.bool, device=device)  # the first position may continue a cache
     begins = first_begins
     attended = torch.ones_like(index, dtype=torch.bool)
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
@@ -46,8 +47,8 @@ def steps_into_sequence(
 def mask_first_tokens(labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
     """Return labels (batch, time) with -100 for padding and for the first token of every sequence.
 
-    Before that there is only padding or another document, from which nothing can be predicted. The very first column is
-    left as it is: no position stands before it.
+    Only padding or another document precedes that token, and nothing predicts it. The first column is not changed, as
+    no position precedes it.
     """
     steps = steps_into_sequence(labels.shape[0], labels.shape[1], attention_mask, position_ids, labels.device)
     return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(steps[:, 1:] < 1, IGNORED)], dim=1)
@@ -60,11 +61,11 @@ def next_targets(
     *,
     shifted: Tensor | None = None,
 ) -> Tensor:
-    """Return what the state at each position predicts, (batch, time), -100 where that is nothing.
+    """Return the target of the hidden state at each position, (batch, time); -100 where there is no target.
 
     Args:
         labels: (batch, time), unshifted.
-        shifted: (batch, time), labels that are shifted already; they are returned as they are.
+        shifted: (batch, time), already shifted labels, returned unchanged; None: shift `labels`.
     """
     if shifted is not None:
         return shifted

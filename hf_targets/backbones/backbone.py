@@ -1,4 +1,4 @@
-"""What a wrapped model must offer: hidden states that its output matrix turns into its logits, and nothing else."""
+"""The requirement on a wrapped model: its logits are its output matrix applied to its last hidden states."""
 
 import torch
 from torch import nn
@@ -12,7 +12,8 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
     """Return the layer that turns hidden states into logits.
 
     Raises:
-        ValueError: If there is none, or it is not a plain linear layer (LoRA on it, say): our models share its rows.
+        ValueError: If there is none, or it is not a plain linear layer (for example with LoRA): our models share its
+            rows.
     """
     layer = backbone.get_output_embeddings()
     if layer is None:
@@ -21,7 +22,7 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
         )
     if not isinstance(layer, nn.Linear):
         raise ValueError(
-            f"the output embedding must be a torch.nn.Linear, whose rows are shared, got {type(layer).__name__}; "
+            f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "
             "leave it out of the adapter's target_modules"
         )
     return layer
@@ -29,17 +30,21 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
 
 @torch.no_grad()
 def check_backbone(backbone: PreTrainedModel) -> None:
-    """Try on a few tokens that the backbone's logits are its output embedding applied to its hidden states.
+    """Check on a few tokens that the backbone's logits are its output embedding applied to its last hidden states.
 
     Raises:
-        ValueError: If they are not: a soft cap or a scale on the logits, a transform before them, or no base model.
+        ValueError: If they are not, because of a soft cap or scale on the logits or a transform before them; or if the
+            backbone has no base model.
     """
     layer = output_embedding(backbone)
     if backbone.base_model is backbone:
-        raise ValueError(f"{type(backbone).__name__} has no base model below its output embedding")
+        raise ValueError(
+            f"{type(backbone).__name__} has no base model below its output embedding; load the model with "
+            "AutoModelForCausalLM"
+        )
     device = execution_device(layer)
     if device.type == "meta" or layer.weight.numel() == 0:
-        return  # weights are being loaded, or sharded: nothing to try on
+        return  # weights are not loaded yet, or are sharded: they cannot be tried
     with without_dropout(backbone):
         ids = torch.arange(8, device=device)[None] % num_rows(layer)
         logits = []
@@ -47,11 +52,11 @@ def check_backbone(backbone: PreTrainedModel) -> None:
             with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
                 torch.manual_seed(0)  # Reformer hashes at random
                 logits.append(run().float())
-    # the same product twice may differ by rounding: libraries choose their way by where in memory a tensor lies
+    # the same product may be rounded differently: libraries choose a kernel by the memory alignment of a tensor
     rounding = max(2.0**-15, 4 * torch.finfo(layer.weight.dtype).eps) * float(logits[0].abs().max())
     if not torch.allclose(*logits, rtol=0.0, atol=rounding):
         raise ValueError(
             f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states (a soft "
-            f"cap, a scale, a transform): its logits differ by up to {(logits[0] - logits[1]).abs().max():.2g}. What "
-            "shares its output matrix would not predict what it predicts; such models are not supported"
+            f"cap, a scale, a transform): its logits differ by up to {(logits[0] - logits[1]).abs().max():.2g}. Such "
+            "models are not supported, as their output matrix cannot be shared; choose another base model"
         )

@@ -1,4 +1,4 @@
-"""One call of a causal model around a backbone: what it is given, checked, and what its positions are to predict."""
+"""One call of a causal model around a backbone: its arguments, their checks, and the targets of its positions."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,15 +14,16 @@ from hf_targets.maths.losses import IGNORED, target_count
 
 @dataclass(frozen=True)
 class CausalCall:
-    """What `forward` of a wrapped causal model was given.
+    """The arguments of a call of `forward` of a wrapped causal model.
 
     Attributes:
         input_ids, labels, shift_labels: (batch, time), integers.
         attention_mask, position_ids, token_type_ids: (batch, time).
+        past_key_values: The cache; None: no cache was given.
         inputs_embeds: (batch, time, d), in place of `input_ids`.
-        num_items_in_batch: What a loss is divided by; None: the targets.
-        kept: The positions whose logits are wanted.
-        others: Arguments for the backbone alone.
+        num_items_in_batch: Divisor of a loss; None: the number of targets.
+        kept: The positions for which logits are requested.
+        others: Arguments that only the backbone uses.
     """
 
     input_ids: Tensor | None
@@ -47,18 +48,20 @@ class CausalCall:
         logits_to_keep: int | Tensor,
         **given: Any,
     ) -> Self:
-        """Return the call, once shapes, mask and count are certain to fit each other.
+        """Check that shapes, mask and count fit each other, and return the call.
 
         Args:
-            output_class: Of the model, for an error.
-            others: Arguments that the model does not know itself, among them perhaps `shift_labels`: Trainer takes
-                every parameter with "label" in its name for one that its batches have, so that it is none.
+            output_class: Class of the model's output, named in an error.
+            others: Keyword arguments that are not parameters of `forward`. `shift_labels` may be among them: it is no
+                parameter, as Trainer expects each parameter with "label" in its name in every batch.
             given: The other fields of this class.
         Raises:
-            ValueError: If they do not, labels are missing beside a count, or `return_dict` is False.
+            ValueError: If they do not fit, there is a count but no labels, or `return_dict` is False.
         """
         if return_dict is False:
-            raise ValueError(f"return_dict=False is not supported: the output is always a {output_class.__name__}")
+            raise ValueError(
+                f"return_dict=False is not supported: the output is always a {output_class.__name__}; leave it out"
+            )
         others, labels = dict(others), given["labels"]
         shifted = others.pop("shift_labels", None)
         scored = labels is not None or shifted is not None
@@ -67,34 +70,36 @@ class CausalCall:
         check_attention_mask(given["attention_mask"], text, given["past_key_values"])
         kept = kept_positions(logits_to_keep, text.shape[1])
         if scored:
-            others.setdefault("use_cache", False)  # with a cache, backbones do not keep packed documents apart
+            others.setdefault("use_cache", False)  # with a cache, backbones do not separate packed documents
         return cls(**given, shift_labels=shifted, kept=kept, others=others)
 
     @property
     def scored(self) -> bool:
-        """Whether there are labels."""
+        """Whether the call has labels, shifted or not."""
         return self.labels is not None or self.shift_labels is not None
 
     @property
     def ids(self) -> dict[str, Tensor]:
-        """The token ids that were given, by name."""
+        """The arguments that hold token ids, by name, without those that are None."""
         named = {"input_ids": self.input_ids, "labels": self.labels, "shift_labels": self.shift_labels}
         return {name: ids for name, ids in named.items() if ids is not None}
 
     def check_ids(self, vocab_size: int, hint: str = "") -> None:
-        """Check that all ids are tokens.
+        """Check that all ids are in the vocabulary.
 
+        Args:
+            hint: Advice for the end of the error.
         Raises:
-            ValueError: If one is not; the hint tells what else it may be.
+            ValueError: If an id is not.
         """
         for name, ids in self.ids.items():
             check_ids(ids, vocab_size, name, None if name == "input_ids" else IGNORED, hint)
 
     def read(self, backbone: PreTrainedModel, inputs_embeds: Tensor | None = None) -> Any:
-        """Return the outputs of the backbone below its output matrix.
+        """Return the outputs of the backbone's base model, which ends before the output matrix.
 
         Args:
-            inputs_embeds: In place of the text that was given.
+            inputs_embeds: Embeddings to read in place of the given text.
         """
         own = inputs_embeds is None
         return backbone.base_model(
@@ -108,15 +113,15 @@ class CausalCall:
         )
 
     def targets(self) -> Tensor | None:
-        """Return what the state at each position predicts, (batch, time), -100 for nothing; None without labels."""
+        """Return the target of each position, (batch, time), -100 where there is no target; None without labels."""
         if not self.scored:
             return None
         return next_targets(self.labels, self.attention_mask, self.position_ids, shifted=self.shift_labels)
 
     def count(self, targets: Tensor) -> Tensor | int:
-        """Return what every part of the loss is divided by."""
+        """Return the divisor of every part of the loss."""
         return target_count(targets, self.num_items_in_batch)
 
     def wants_logits(self, skip_logits: bool | None, *, training: bool) -> bool:
-        """Return whether logits are computed: asked for, or (None) unless in training with labels."""
+        """Return whether to compute logits; if `skip_logits` is None, yes except in training with labels."""
         return not (training and self.scored) if skip_logits is None else not skip_logits

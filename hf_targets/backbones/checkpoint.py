@@ -1,7 +1,7 @@
-"""Checkpoints are read strictly: nothing missing, nothing left over."""
+"""Strict loading of checkpoints: no tensor may be missing, unexpected, or of another shape."""
 
 # pyright: reportAttributeAccessIssue=false
-# (a mixin: the rest of from_pretrained is PreTrainedModel's)
+# (a mixin: PreTrainedModel has the rest of from_pretrained)
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -16,10 +16,10 @@ _MOST_NAMES = 8
 
 
 class StrictLoading:
-    """`from_pretrained` of a model that refuses a checkpoint with too few tensors, too many, or of other shapes."""
+    """`from_pretrained` that raises an error if tensors are missing, unexpected, or of another shape."""
 
     made_by = "from_base"
-    """The method that makes a model of a checkpoint of another kind."""
+    """Name of the method that makes a model from a checkpoint of another kind."""
 
     @classmethod
     def from_pretrained(
@@ -28,14 +28,14 @@ class StrictLoading:
         """Load a model.
 
         Raises:
-            ValueError: If the checkpoint is of another kind, a file of it is cut short, or a tensor is missing, left
-                over or of another shape.
+            ValueError: If the checkpoint is of another kind, one of its files is cut short, or a tensor is missing,
+                unexpected or of another shape.
         """
         name = pretrained_model_name_or_path
         if kwargs.get("config") is None:
             hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
             cls.check_kind(name, PreTrainedConfig.get_config_dict(name, **hub)[0])
-        kwargs["ignore_mismatched_sizes"] = True  # the check below refuses them, and tells their shapes
+        kwargs["ignore_mismatched_sizes"] = True  # the check below raises an error that names the shapes
         with broken_files_named(name, kwargs):
             model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         mismatched = {tensor: (found, expected) for tensor, found, expected in info["mismatched_keys"]}
@@ -44,24 +44,29 @@ class StrictLoading:
 
     @classmethod
     def check_kind(cls, name: str | PathLike, values: dict[str, Any]) -> None:
-        """Check that a checkpoint with this configuration is one of this class.
+        """Check that a checkpoint with this configuration belongs to this class.
 
+        Args:
+            values: The content of its config.json.
         Raises:
             ValueError: If it is of another kind.
         """
-        kind, ours = values.get("model_type"), cls.config_class.model_type
-        if kind != ours:
+        kind, expected = values.get("model_type"), cls.config_class.model_type
+        if kind != expected:
             raise ValueError(
-                f"{name} is a checkpoint of kind {kind!r}, not {ours!r}; "
-                f"make one of it with {cls.__name__}.{cls.made_by}({str(name)!r})"
+                f"{name} is a checkpoint of kind {kind!r}, not {expected!r}; "
+                f"make a model from it with {cls.__name__}.{cls.made_by}({str(name)!r})"
             )
 
 
 def check_tensors(where: str | PathLike, found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Check that a file's tensors are those that a model has, by their names and shapes.
+    """Check that the tensors of a file have the names and shapes that a model expects.
 
+    Args:
+        where: The file, named in the error.
+        shapes: The expected shapes by name.
     Raises:
-        ValueError: If they are not, with the names of the tensors.
+        ValueError: If they do not; the message names the tensors.
     """
     both = found.keys() & shapes.keys()
     mismatched = {name: (found[name].shape, shapes[name]) for name in both if found[name].shape != shapes[name]}
@@ -76,15 +81,15 @@ def _check_complete(
 ) -> None:
     shapes = [f"{name} is {tuple(found)}, not {tuple(expected)}" for name, (found, expected) in mismatched.items()]
     wrong = {"missing": missing, "not in the model": extra, "of another shape": shapes}
-    told = [f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names]
-    if told:
+    problems = [f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names]
+    if problems:
         raise ValueError(
-            f"the checkpoint at {where} does not fit its configuration; {'; '.join(told)}. It is cut short, or its "
-            "config.json is of another model"
+            f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. It is cut short, or its "
+            "config.json belongs to another model; copy or download it again"
         )
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names in one string, with the number of the others."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more

@@ -1,4 +1,4 @@
-"""Models tried or measured without dropout, and left as they were."""
+"""Temporary evaluation mode, to check or measure a model without dropout."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Switch every module of a model to evaluation for the time of a `with`, and each back to what it was."""
+    """Set every module of a model to evaluation mode inside the `with` block, then restore each module's mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""A fingerprint of a model: a few values of each weight. Another model has another, and so has a trained one."""
+"""A fingerprint of a model: a few values of each weight, which differ in another model or after training."""
 
 import json
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from transformers import PreTrainedModel
 _NUM_VALUES = 8
 _OTHER_VALUES = "has other values"
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
-_ABSOLUTE = 2.0**-24  # what float16 cannot tell from 0
+_ABSOLUTE = 2.0**-24  # float16 rounds smaller values to 0
 
 
 @dataclass(frozen=True)
 class WeightSample:
-    """What is kept of one weight.
+    """A few values of one weight, with its type and shape.
 
     Attributes:
-        dtype: The type it was loaded with, by its name in torch.
-        shape: None if it is not known here: of a quantised weight, or one that ZeRO-3 has sharded.
-        values: The first value, the last, and those at even steps between them; None if they are not known here: of a
-            quantised, sharded or offloaded weight.
+        dtype: The type that the weight was loaded with, by its name in torch.
+        shape: Its shape; None if it is not known, for a weight that is quantised or that ZeRO-3 has sharded.
+        values: Its first value, its last, and six at even steps between them; None if they are not known, for a weight
+            that is quantised, sharded or offloaded.
     """
 
     dtype: str
@@ -45,12 +45,12 @@ class WeightSample:
         return cls(dtype, tuple(weight.shape), tuple(weight.detach().flatten()[positions].cpu().double().tolist()))
 
     def difference(self, other: Self) -> str | None:
-        """Return how another sample differs from this one, None if it is of the same weight."""
+        """Describe how another sample differs from this one; None if both may be of the same weight."""
         if self.shape is not None and other.shape is not None and self.shape != other.shape:
             return f"is {other.shape}, not {self.shape}"
         if self.values is None or other.values is None:
             return None
-        # types of the same checkpoint differ by their rounding
+        # a checkpoint loaded in two types differs by rounding
         types = {self.dtype, other.dtype}
         rounding = 0.0 if len(types) == 1 else max(torch.finfo(getattr(torch, dtype)).eps for dtype in types)
         pair = (torch.tensor(sample.values, dtype=torch.float64) for sample in (self, other))
@@ -62,13 +62,14 @@ class WeightSample:
 class Fingerprint:
     """Samples of a model's weights: their names, shapes, and 8 values of each.
 
-    The fingerprint of GPT-2 takes 9 ms and 22 KB. It depends on neither the device nor the files that the model was
-    loaded from, and on the type only by its rounding. Weights that are quantised, sharded over processes or offloaded
-    are compared by name, and by shape where that is known. Training changes nearly every value of a weight: 8 show it.
+    The fingerprint of GPT-2 takes 9 ms and 22 KB. It does not depend on the device, nor on the files that the model was
+    loaded from; another type changes it only by rounding. Weights that are quantised, sharded over processes or
+    offloaded are compared by name, and by shape if it is known. Training changes nearly every value of a weight, so
+    that 8 values are enough to detect it.
 
     Attributes:
-        weights: By their names.
-        quantized: Whether the model is, which replaces weights by others.
+        weights: The samples by the names of the weights.
+        quantized: Whether the model is quantised, which replaces some weights by others.
     """
 
     weights: dict[str, WeightSample]
@@ -81,10 +82,10 @@ class Fingerprint:
         return cls(weights, hasattr(model.config, "quantization_config"))
 
     def differences(self, other: Self) -> list[str]:
-        """Return how another fingerprint differs: weights that are missing or new, then other shapes, then values."""
+        """Describe how another fingerprint differs: missing weights, then new ones, other shapes, other values."""
         ours, theirs = self.weights, other.weights
         found = {name: ours[name].difference(theirs[name]) for name in ours if name in theirs}
-        changed = [f"{name} {how}" for name, how in found.items() if how is not None]
+        changed = [f"{name} {difference}" for name, difference in found.items() if difference is not None]
         changed.sort(key=lambda line: (line.endswith(_OTHER_VALUES), line))
         if self.quantized or other.quantized:
             return changed
@@ -92,20 +93,20 @@ class Fingerprint:
         return [*missing, *(f"{name} is new" for name in sorted(theirs.keys() - ours.keys())), *changed]
 
     def to_json(self) -> str:
-        """Return it as JSON."""
-        weights = {name: [one.dtype, one.shape, one.values] for name, one in self.weights.items()}
+        """Return the fingerprint as JSON."""
+        weights = {name: [sample.dtype, sample.shape, sample.values] for name, sample in self.weights.items()}
         return json.dumps({"quantized": self.quantized, "weights": weights})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return what `to_json` gave.
+        """Return the fingerprint that `to_json` wrote.
 
         Raises:
-            ValueError: If it gave something else.
+            ValueError: If `text` is not the JSON of a fingerprint.
         """
         try:
             content = json.loads(text)
-            weights = {name: _sample(*one) for name, one in content["weights"].items()}
+            weights = {name: _sample(*fields) for name, fields in content["weights"].items()}
             return cls(weights, bool(content["quantized"]))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"not a fingerprint of weights ({type(error).__name__}: {error})") from error

@@ -1,4 +1,4 @@
-"""What `AutoModel` loads: the backbone of a wrapper without an output embedding, which returns hidden states."""
+"""Loading with `AutoModel`: the backbone of a wrapper without its output embedding, which returns hidden states."""
 
 from os import PathLike
 from typing import Any, ClassVar
@@ -10,17 +10,17 @@ from transformers import PreTrainedConfig, PreTrainedModel
 class Headless:
     """Loads a checkpoint of a wrapper and returns its `base_model`, a plain model of Transformers.
 
-    `AutoModel` gives hidden states for any checkpoint of Transformers, whatever heads it has; feature extraction relies
-    on it. The heads and the phrase encoder are left behind.
+    Feature extraction relies on `AutoModel` to return hidden states for any checkpoint of Transformers, with or without
+    heads. The heads and the phrase encoder of the checkpoint are dropped.
     """
 
     config_class: ClassVar[type[PreTrainedConfig]]
     whole: ClassVar[type[PreTrainedModel]]
-    """The class that loads a checkpoint."""
+    """The wrapper's class, which loads the checkpoint."""
 
     @classmethod
     def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the base model of a checkpoint; arguments are those of the wrapper's `from_pretrained`."""
+        """Return the base model of a checkpoint; takes the arguments of the wrapper's `from_pretrained`."""
         loaded: Any = cls.whole.from_pretrained(name, *args, **kwargs)
         return (loaded[0].base_model, loaded[1]) if isinstance(loaded, tuple) else loaded.base_model  # pyright: ignore
 
@@ -30,5 +30,5 @@ class Headless:
 
 
 def headless(whole: type[PreTrainedModel]) -> type[Headless]:
-    """Return the class that `AutoModel` knows a wrapper's checkpoints by."""
+    """Return the class to register with `AutoModel` for checkpoints of a wrapper class."""
     return type(f"Headless{whole.__name__}", (Headless,), {"whole": whole, "config_class": whole.config_class})

@@ -1,6 +1,6 @@
-"""What a call of a model may be given: a text, labels and masks that fit it, logits of positions that it has.
+"""Checks of a call's arguments: the text, labels and masks that fit it, and the positions whose logits are requested.
 
-Values are looked at on a CPU alone: elsewhere the look would wait for the device.
+Values of tensors are checked only on a CPU: on another device the check would wait for that device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,28 +15,28 @@ _INTEGERS = (torch.int64, torch.int32)
 
 
 def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) -> None:
-    """Check that a count of targets comes with the labels that it counts.
+    """Check that a count of targets comes with labels.
 
-    Trainer takes the labels away, and leaves the count, to compute a loss of its own from the logits: for its
-    `label_smoothing_factor` or a `compute_loss_func`. That loss would train the next token alone.
+    With `label_smoothing_factor` or `compute_loss_func`, Trainer removes the labels but not the count, and computes its
+    own loss from the logits. That loss would train only the prediction of the next token.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If there is a count and no labels.
     """
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
-            "num_items_in_batch counts labels, and there are none: Trainer keeps them for label_smoothing_factor or "
-            "compute_loss_func, whose losses are not this model's. Use the model's own trainer of hf_targets, or set "
-            "label_smoothing_factor=0; for a loss of your own set model.accepts_loss_kwargs=False before the Trainer "
-            "is made"
+            "num_items_in_batch needs labels, and there are none: Trainer keeps them for label_smoothing_factor or "
+            "compute_loss_func, and replaces this model's loss. Use the trainer of hf_targets for this model, or set "
+            "label_smoothing_factor=0; for a custom loss set model.accepts_loss_kwargs=False before you create the "
+            "Trainer"
         )
 
 
 def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **labels: Tensor | None) -> Tensor:
-    """Return the input, once it is certain that there is a token, and that all labels are shaped as the input is.
+    """Check that the input has at least one token and that all labels have its shape, and return the input.
 
     Raises:
-        ValueError: If not.
+        ValueError: If the input is missing or empty, or labels have another shape or are not integers.
     """
     given = inputs_embeds if input_ids is None else input_ids
     if given is None or given.shape[0] == 0 or given.shape[1] == 0:
@@ -44,7 +44,11 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **label
         raise ValueError(f"input_ids or inputs_embeds must hold at least one token, got shape {shape}")
     for name, ids in labels.items():
         if ids is not None and ids.shape != given.shape[:2]:
-            hint = "they are unshifted: the model shifts them" if name == "labels" else "each at its own position"
+            hint = (
+                "give them unshifted, as the model shifts them"
+                if name == "labels"
+                else "give one target for each position"
+            )
             raise ValueError(
                 f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
             )
@@ -53,24 +57,25 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **label
 
 
 def check_integers(**named: Tensor | None) -> None:
-    """Check that tensors of these names, where there are any, hold token ids.
+    """Check that the given tensors hold integers; None is allowed.
 
     Raises:
-        ValueError: If they are not of integers.
+        ValueError: If a tensor has another type; the message has its name.
     """
     for name, ids in named.items():
         if ids is not None and ids.dtype not in _INTEGERS:
-            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}")
+            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}; convert them with .long()")
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:
-    """Check that ids are of the vocabulary.
+    """Check that all ids are in the vocabulary.
 
     Args:
-        ignored: A label that is not a target.
-        hint: What to do, at the end of the error.
+        name: The name of the argument, for the error.
+        ignored: A value that is allowed too, such as the label -100.
+        hint: Advice for the end of the error; by default about the tokenizer.
     Raises:
-        ValueError: If one is not.
+        ValueError: If an id is outside the vocabulary.
     """
     if not can_look(ids):
         return
@@ -86,30 +91,30 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
 
 
 def check_segments(token_type_ids: Tensor | None) -> None:
-    """Check that a tokenizer's segments are all the first one, for a model that knows no other.
+    """Check that all segment ids are 0, for a model that has no second segment.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If a segment id is not 0.
     """
     if token_type_ids is None or not can_look(token_type_ids):
         return
     if token_type_ids.any():
         raise ValueError(
-            f"token_type_ids must be 0, as this model knows no second segment, got {int(token_type_ids.max())}; give "
-            "the tokenizer one text a row"
+            f"token_type_ids must be 0, as this model has no second segment, got {int(token_type_ids.max())}; give "
+            "the tokenizer single texts, not pairs"
         )
 
 
 def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None) -> None:
-    """Check that a mask has a number for each position of the text, and for each one in the cache before it.
+    """Check that a mask covers every cached position and every position of the text.
 
-    Masks of four dimensions, and those that are no tensors, are the backbone's own kinds. Caches that are not dynamic
-    have room for more positions than they hold, and their masks may have it too.
+    Masks of four dimensions, and objects that are not tensors, are for the backbone and are not checked. Nor are masks
+    for a cache that is not dynamic: it has more slots than positions, and the mask may cover all slots.
 
     Args:
         text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
     Raises:
-        ValueError: If it has not.
+        ValueError: If the mask has another shape.
     """
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() == 4:
         return
@@ -121,7 +126,7 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None)
         held = f" with the {past} positions in the cache" if past else ""
         raise ValueError(
             f"attention_mask must be (batch, time), {(batch, past + time)}{held}, got {tuple(attention_mask.shape)}; "
-            "take it from the tokenizer's call that made the text, or leave it out where nothing is padded"
+            "use the mask that the tokenizer returned with the text, or leave it out if nothing is padded"
         )
 
 
@@ -166,13 +171,15 @@ def have_holes(keep: Tensor) -> Tensor:
 
 
 def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
-    """Check the mask of a prompt: of the whole text, which beside a filled cache may be given again or in part.
+    """Check that the mask of a prompt covers the prompt, or the cached positions followed by the prompt.
+
+    With a filled cache the prompt may be the whole text, or only the part that is not cached.
 
     Args:
-        inputs: The prompt, if it is given as the first argument of `generate`.
-        given: The others.
+        inputs: The prompt, if it is the first positional argument of `generate`.
+        given: The keyword arguments of `generate`.
     Raises:
-        ValueError: If it is not.
+        ValueError: If the mask has another shape.
     """
     mask = given.get("attention_mask")
     prompts = (given.get("inputs_embeds"), inputs, given.get("inputs"), given.get("input_ids"))
@@ -182,16 +189,16 @@ def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
 
 
 def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
-    """Return the positions, of `time` in all, that logits are asked for.
+    """Return the positions for which logits are requested, as an index into `time` positions.
 
     Raises:
-        ValueError: If there are no such positions.
+        ValueError: If `logits_to_keep` is out of range, or neither an integer nor a tensor of indices.
     """
     if type(logits_to_keep) is int and 0 <= logits_to_keep <= time:
         return slice(-logits_to_keep, None)
     if isinstance(logits_to_keep, Tensor) and logits_to_keep.dim() == 1 and logits_to_keep.dtype in _INTEGERS:
-        there = (logits_to_keep >= -time) & (logits_to_keep < time)
-        if not can_look(there) or there.all():
+        valid = (logits_to_keep >= -time) & (logits_to_keep < time)
+        if not can_look(valid) or valid.all():
             return logits_to_keep
     raise ValueError(
         f"logits_to_keep must be in [0, {time}], the number of last positions and 0 for all, or indices in "
@@ -200,10 +207,10 @@ def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
 
 
 def check_nll_weights(nll_weights: Sequence[float] | None, *, has_labels: bool) -> None:
-    """Check that there is something to score, and under a weight.
+    """Check that `nll_weights`, if given, are not empty and come with labels.
 
     Raises:
-        ValueError: If not.
+        ValueError: If they are empty, or there are no labels.
     """
     if nll_weights is None:
         return
@@ -216,13 +223,15 @@ def check_nll_weights(nll_weights: Sequence[float] | None, *, has_labels: bool) 
 def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None:
     """Check that all values are in [start, stop).
 
+    Args:
+        name: The beginning of the error, such as "ids must be".
     Raises:
-        ValueError: If one is not.
+        ValueError: If a value is not.
     """
     if can_look(values) and (wrong := (values < start) | (values >= stop)).any():
         raise ValueError(f"{name} in [{start}, {stop - 1}], got {values[wrong][0].item()}")
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Return whether a tensor's values are here to be looked at."""
+    """Return whether a tensor's values can be read at once: it is on the CPU, and no graph is being compiled."""
     return tensor.is_cpu and not torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""Models and tokenizers of llama2.c (`stories260K.bin`, `tok512.bin` ...) as models and tokenizers of Transformers.
+"""Conversion of llama2.c models and tokenizers (`stories260K.bin`, `tok512.bin` ...) to those of Transformers.
 
 `python -m hf_targets.backbones.llama2c CHECKPOINT.bin TOKENIZER.bin OUTPUT_FOLDER` writes a folder that
 `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load.
@@ -19,7 +19,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 _HEADER = struct.Struct("<7i")
 _HEADER_FIELDS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len")
-_TENSORS = (  # in the order of the file; {} is the layer, along L
+_TENSORS = (  # in the order of the file; {} is the number of the layer, which runs along L
     ("model.embed_tokens", "VD"),
     ("model.layers.{}.input_layernorm", "LD"),
     ("model.layers.{}.self_attn.q_proj", "LDD"),
@@ -33,11 +33,11 @@ _TENSORS = (  # in the order of the file; {} is the layer, along L
     ("model.norm", "D"),
     ("rotary cosines", "TH"),
     ("rotary sines", "TH"),
-    ("lm_head", "VD"),  # only if vocab_size is negative; else the embeddings serve as this
+    ("lm_head", "VD"),  # only if vocab_size is negative; else the embeddings are used
 )
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _FIRST_PIECES = [_UNKNOWN, _BEGIN, _END, *(f"<0x{byte:02X}>" for byte in range(256))]
-_SPACE = "▁"  # SentencePiece's own sign; the export has spaces in its place
+_SPACE = "▁"  # SentencePiece's sign for a space; the export has plain spaces
 
 
 def load_llama2c(checkpoint: str | PathLike) -> LlamaForCausalLM:
@@ -47,14 +47,14 @@ def load_llama2c(checkpoint: str | PathLike) -> LlamaForCausalLM:
     the float32 tensors of `_TENSORS` with D = dim, F = hidden_dim, L = n_layers, V = |vocab_size|, T = seq_len,
     H = D / (2 n_heads) and K = 2 H n_kv_heads.
 
-    llama2.c rotates the pair of dimensions (2i, 2i + 1) of each head by position / 10000^(i / H), Transformers the pair
-    (i, i + H): the rows of wq and wk are reordered in each head, which leaves every q . k as it was.
+    In each head, llama2.c rotates the pair of dimensions (2i, 2i + 1) by position / 10000^(i / H), and Transformers
+    rotates the pair (i, i + H). So the rows of wq and wk are reordered in each head; no product q . k changes.
 
-    Generation ends at `</s>` and, as in `run.c`, at `<s>`: a story is followed by the next one's `<s>`.
+    Generation ends at `</s>` and, as in `run.c`, at `<s>`, because the `<s>` of the next story follows a story.
 
     Raises:
-        ValueError: If `checkpoint` is no file, its header describes no model, its length is not the header's, or a
-            weight is not finite.
+        ValueError: If `checkpoint` is not a file, its header has impossible sizes, its length does not fit the header,
+            or a weight is not finite.
 
     Source: karpathy/llama2.c, `run.c` and `legacy_export` of `export.py`.
     """
@@ -85,20 +85,21 @@ def load_llama2c_tokenizer(
     """Return the tokenizer of a llama2.c export: SentencePiece's byte-pair merges, with bytes for other characters.
 
     The file is an int32 max_token_length, then for each id a float32 score, an int32 length and as many bytes of UTF-8,
-    all little-endian. Ids 0, 1, 2 are `<unk>`, `<s>` (put before the text) and `</s>`, 3..258 the bytes. The text gets
-    a space in front; then, while two neighbours together are a piece, those whose piece has the highest score become
-    it, leftmost first. `decode(encode(text), skip_special_tokens=True) == text`, unless `text` has special tokens or
-    "▁", the sign for a space.
+    all little-endian. Ids 0, 1, 2 are `<unk>`, `<s>` (put before the text) and `</s>`; ids 3..258 are the bytes. A
+    space is put before the text. Then, of all neighbouring pieces that together form a piece, those with the highest
+    score are merged, leftmost first, until no such pair is left. `decode(encode(text), skip_special_tokens=True)` is
+    `text`, unless `text` has special tokens or "▁", the sign for a space.
 
     Args:
-        vocab_size: Number of ids of the model; without it, any.
-        model_max_length: Longest input of the model, for truncation.
+        vocab_size: Number of ids that the model has; None: not checked.
+        model_max_length: Longest input of the model in tokens, for truncation.
 
     Raises:
-        ValueError: If `path` is no file or not such an export, or has not `vocab_size` ids.
+        ValueError: If `path` is not a file or not such an export, or the number of ids is not `vocab_size`.
 
     Source: karpathy/llama2.c, `tokenizer.py` (the layout) and `encode` of `run.c`.
-    Departs: white space at the ends and in a row is kept as in `run.c`; the SentencePiece model may say otherwise.
+    Departs: white space at both ends and repeated white space are kept, as in `run.c`; the SentencePiece model may
+        treat them differently.
     """
     file = _existing_file(path)
     pieces, scores = _read_pieces(file)
@@ -123,7 +124,7 @@ def load_llama2c_tokenizer(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Read a checkpoint and its tokenizer, and only if both are whole write them to a new or empty folder."""
+    """Convert a checkpoint and its tokenizer into a new or empty folder; write nothing unless both are whole."""
     parser = argparse.ArgumentParser(
         "python -m hf_targets.backbones.llama2c", description="Convert a model of llama2.c."
     )
@@ -151,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _existing_file(path: str | PathLike) -> Path:
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"a file of llama2.c is needed, and {file} is none; check the path")
+        raise ValueError(f"a file of llama2.c is needed, and {file} is not a file; check the path")
     return file
 
 
@@ -202,7 +203,7 @@ def _read_state(file: Path, header: dict[str, int]) -> dict[str, Tensor]:
         if name.endswith(("q_proj", "k_proj")):
             tensor = tensor.unflatten(1, (-1, half, 2)).transpose(2, 3).reshape(shape)
         for layer, rows in enumerate(tensor) if "{}" in name else [(0, tensor)]:
-            state[f"{name.format(layer)}.weight"] = rows.clone()  # else all parameters were views of one buffer
+            state[f"{name.format(layer)}.weight"] = rows.clone()  # else all parameters would be views of one buffer
     return state
 
 
@@ -216,7 +217,7 @@ def _read_pieces(file: Path) -> tuple[list[str], list[float]]:
         if not 0 < length <= longest or start > len(data) or math.isnan(score):
             raise ValueError(
                 f"an exported tokenizer has a score, a length in 1..{longest} and as many bytes for each id, and "
-                f"{file} has not for id {len(pieces)}; fetch it again, or export it with llama2.c's tokenizer.py"
+                f"{file} lacks them for id {len(pieces)}; fetch it again, or export it with llama2.c's tokenizer.py"
             )
         try:
             pieces.append(data[start - length : start].decode("utf-8").replace(" ", _SPACE))
@@ -233,7 +234,7 @@ def _read_pieces(file: Path) -> tuple[list[str], list[float]]:
 
 
 def _merges(pieces: list[str], scores: list[float]) -> list[tuple[str, str]]:
-    """Return every way to join two pieces into one, the piece with the highest score first."""
+    """Return all pairs of pieces that join into a piece, ordered by the score of the result, highest first."""
     ids = {piece: id_ for id_, piece in enumerate(pieces[len(_FIRST_PIECES) :], start=len(_FIRST_PIECES))}
     ranked = []
     for piece, id_ in ids.items():

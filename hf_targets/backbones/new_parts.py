@@ -1,4 +1,4 @@
-"""What a target adds to a model, whatever wraps it: the attribute `new_part` of its class names the submodule."""
+"""The submodule that a target adds to a model, found through the class attribute `new_part`, also under peft."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ def unwrapped(model: nn.Module) -> Any:
 
 
 def new_part_of(model: nn.Module) -> str | None:
-    """Return the name of the submodule that a target adds to the backbone; None for a model that has none.
+    """Return the name of the submodule that a target adds to the backbone; None for a model without a target.
 
-    A class of a target says it in its attribute `new_part`, such as `"heads"`.
+    It is the class attribute `new_part`, such as `"heads"`.
     """
     return getattr(unwrapped(model), "new_part", None)
 
 
 def new_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of what a target adds, none for a model without; under peft also its copies of them."""
+    """Return the parameters of the submodule that a target adds, with peft's copies of them; [] without a target."""
     name = new_part_of(model)
     return [] if name is None else list(unwrapped(model).get_submodule(name).parameters())

@@ -1,4 +1,4 @@
-"""Which logits processors look at the text that they are given."""
+"""A test of logits processors: does one of them read the text?"""
 
 from transformers.generation.logits_process import (
     EpsilonLogitsWarper,
@@ -19,5 +19,5 @@ _BLIND = (
 
 
 def read_text(processors: LogitsProcessorList) -> bool:
-    """Return whether any of the processors looks at the text; if none does, all rows may share one call."""
+    """Return whether any processor reads the text; if none does, one call can process rows of all lengths."""
     return not all(type(processor) in _BLIND for processor in processors)

@@ -1,4 +1,4 @@
-"""Files of checkpoints in other programs' layouts: found in a folder or on the Hub, and read as tensors alone."""
+"""Checkpoint files in the layouts of other programs: found in a folder or on the Hub, and read without running code."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 def find_checkpoint(
     name: str | os.PathLike, files: Sequence[str], hub: Mapping[str, Any]
 ) -> tuple[Path, dict[str, Any]]:
-    """Return a checkpoint's file of weights, and what the config.json beside it says, {} without one.
+    """Return the weight file of a checkpoint, and the content of the config.json in its folder, {} without one.
 
     Args:
         name: A folder, a repository of the Hub, or the file of weights itself.
-        files: Names of the file, the first that there is.
-        hub: Where in the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+        files: Possible names of the file; the first that exists is taken.
+        hub: Location on the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
     Raises:
-        ValueError: If there is none of the files, config.json is cut short, or `hub` has another argument.
+        ValueError: If none of the files exists, config.json is cut short, or `hub` has an unknown argument.
     """
     if unknown := set(hub) - set(HUB_ARGUMENTS):
         raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {', '.join(HUB_ARGUMENTS)}")
@@ -44,23 +44,23 @@ def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is not whole JSON: {error}") from error
+        raise ValueError(f"{file} is not whole JSON: {error}; copy or download it again") from error
     if not isinstance(config, dict):
-        raise ValueError(f"{file} must hold settings by name, got a {type(config).__name__}")
+        raise ValueError(f"{file} must hold settings by name, got a {type(config).__name__}; download it again")
     return config
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, or of one of PyTorch's that holds nothing else; no code is run.
+    """Return the tensors of a safetensors file, or of a PyTorch file that holds only tensors; no code is run.
 
     Raises:
-        ValueError: If the file is not whole, or holds something else.
+        ValueError: If the file is not whole, or holds other objects.
     """
     try:
         tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is not a whole file of tensors: {error}") from error
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:  # torch advises to run the code in the file
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:  # its message advises running code in the file
         raise ValueError(f"{file} is not a whole file of tensors ({type(error).__name__})") from error
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"{file} must hold tensors by name and nothing else, got a {type(tensors).__name__}")

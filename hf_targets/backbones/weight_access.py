@@ -1,4 +1,4 @@
-"""The one way to use a layer's weights outside of its own `forward`, where they may be offloaded or sharded."""
+"""Access to a layer's weights outside of its own `forward`, also if they are offloaded or sharded."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,22 +13,22 @@ from hf_targets.maths.losses import token_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
-    """A layer with another `forward`, for one call: its parameters, hooks and all other attributes are the layer's own.
+    """A module that shares all attributes of a layer, among them parameters and hooks, but has another `forward`.
 
-    What a hook sets or swaps on it (DeepSpeed counts gradients there) is thereby set on the layer. A user's hooks run
-    too, with the arguments of `_compute`.
+    An attribute that a hook sets on this module (DeepSpeed counts gradients there) is therefore set on the layer. The
+    user's hooks run too, and get the arguments of `_compute`.
     """
 
     __slots__ = ("_layer",)
-    _compiled_call_impl = property(lambda self: None)  # pyright: ignore  # of a compiled layer, which computes one thing
+    _compiled_call_impl = property(lambda self: None)  # pyright: ignore  # else a compiled layer runs its own forward
 
     def __init__(self, layer: nn.Module) -> None:
         object.__setattr__(self, "__dict__", layer.__dict__)
         object.__setattr__(self, "_layer", layer)
 
     @property
-    def forward(self) -> Callable[..., Any]:  # a property: accelerate puts a `forward` on the layer itself
-        """Compute with the weights, between the hooks that bring them and take them away."""
+    def forward(self) -> Callable[..., Any]:  # a property: accelerate sets `forward` on the layer
+        """The computation with the weights; `__call__` runs the hooks that load and unload them around it."""
         return self._compute
 
     def _compute(self, compute: Callable[..., Any], *arguments: Any) -> Any:
@@ -43,23 +43,24 @@ class _BorrowedLayer(nn.Module):
 def call_inside(layer: nn.Module, compute: Callable[..., Any], *arguments: Any) -> Any:
     """Return compute(weight, bias, *arguments), run as if it were a call of the layer.
 
-    accelerate's offloading, FSDP2 and ZeRO-3 keep a weight elsewhere, and bring it back by hooks on its module's call
-    alone. Read at any other time it is an empty tensor, a shard, or on the device "meta".
+    accelerate's offloading, FSDP2 and ZeRO-3 keep a weight elsewhere. Hooks on a call of its module load it; at any
+    other time it is an empty tensor, a shard, or on the device "meta".
 
     Args:
         layer: An input or output embedding, or another layer with a `weight` and perhaps a `bias`.
-        compute: Uses the two and nothing else of the layer.
-        arguments: Tensors that need gradients are given here and not closed over, so that FSDP sees them.
+        compute: A function that uses the weight and the bias, and nothing else of the layer.
+        arguments: Other arguments of `compute`. Pass tensors that need gradients here, so that FSDP sees them; do not
+            let `compute` close over them.
     """
-    if torch.compiler.is_compiling():  # hooks break a graph, and a layer made on the fly does
+    if torch.compiler.is_compiling():  # hooks, and a module made inside the graph, would break it
         return compute(*_weights(layer), *arguments)
     return _BorrowedLayer(layer)(compute, *arguments)
 
 
 def gathered(*modules: nn.Module) -> AbstractContextManager[Any]:
-    """Return a context in which weights are whole that ZeRO-3 has sharded and no hook brings back yet.
+    """Return a context in which weights that ZeRO-3 has sharded are whole, if no hook loads them yet.
 
-    Models loaded under ZeRO-3 have such weights until DeepSpeed takes them over. Gradients do not flow to them.
+    Models loaded under ZeRO-3 have such weights until DeepSpeed initialises its engine. They get no gradient here.
     """
     sharded = [
         parameter
@@ -75,7 +76,7 @@ def _weights(layer: nn.Module) -> tuple[Tensor | None, Tensor | None]:
 
 
 def execution_device(module: nn.Module) -> torch.device:
-    """Return the device on which a module computes: where its first weight is, or where accelerate will bring it."""
+    """Return the device on which a module computes: that of its first weight, or the one accelerate will load it to."""
     for part in module.modules():
         device = getattr(getattr(part, "_hf_hook", None), "execution_device", None)
         if device is not None:
@@ -86,7 +87,7 @@ def execution_device(module: nn.Module) -> torch.device:
 
 
 def is_readable(module: nn.Module) -> bool:
-    """Return whether all weights of a module are whole and here: neither offloaded nor sharded."""
+    """Return whether all weights of a module can be read directly: they are neither offloaded nor sharded."""
     return not any(
         parameter.is_meta or hasattr(parameter, "to_local") or hasattr(parameter, "ds_id")
         for parameter in module.parameters()
@@ -94,16 +95,16 @@ def is_readable(module: nn.Module) -> bool:
 
 
 def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's state dict, with the weights that accelerate has offloaded."""
+    """Return the state dict of a module, including weights that accelerate has offloaded."""
     return module.state_dict() if is_readable(module) else get_state_dict_offloaded_model(module)
 
 
 def num_rows(layer: nn.Module) -> int:
-    """Return V of an input or output embedding, whose weight may be elsewhere; or which peft has wrapped."""
+    """Return V, the rows of an input or output embedding, also if its weight is offloaded or peft has wrapped it."""
     while not isinstance(layer, nn.Linear | nn.Embedding) and hasattr(layer, "base_layer"):
         layer = cast(nn.Module, layer.base_layer)  # of LoRA
     while not isinstance(layer, nn.Linear | nn.Embedding) and hasattr(layer, "original_module"):
-        layer = cast(nn.Module, layer.original_module)  # of modules_to_save, or of single rows that are trained
+        layer = cast(nn.Module, layer.original_module)  # of modules_to_save, or of trainable_token_indices
     if isinstance(layer, nn.Linear):
         return layer.out_features
     return layer.num_embeddings if isinstance(layer, nn.Embedding) else len(cast(Tensor, layer.weight))
@@ -115,10 +116,10 @@ def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
 
 
 def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return `token_cross_entropy` of hidden states (..., d) and targets (...), shaped as the targets are.
+    """Return `token_cross_entropy` of hidden states (..., d) and targets (...), in the shape of the targets.
 
     Args:
-        layer: The output embedding that hidden states are read by.
+        layer: The output embedding, which turns hidden states into logits.
     """
     losses = call_inside(layer, _losses, hidden.flatten(0, -2), targets.flatten(), label_smoothing)
     return losses.view(targets.shape)

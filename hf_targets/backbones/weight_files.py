@@ -1,4 +1,4 @@
-"""Errors that name the weight file which cannot be read: safetensors' own errors do not."""
+"""Errors that name the weight file that cannot be read, which the errors of safetensors do not."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,24 +15,24 @@ HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "re
 
 @contextmanager
 def broken_files_named(name: str | PathLike, loading: Mapping[str, Any]) -> Iterator[None]:
-    """Turn the error of a weight file that is not whole into one that names the file.
+    """Inside the `with` block, replace the error of a broken weight file by an error that names the file.
 
     Args:
-        name: What is loaded: a folder, or a repository of the Hub.
-        loading: The arguments of `from_pretrained`, of which those are used that say where in the Hub.
+        name: The checkpoint that is loaded: a folder, or a repository of the Hub.
+        loading: The arguments of `from_pretrained`; only those that give the location on the Hub are used.
     Raises:
         ValueError: If a file of weights is cut short or missing.
     """
     try:
         yield
     except (SafetensorError, FileNotFoundError, json.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
-        if (what := _what_is_broken(_folder(name, loading))) is None:
+        if (problem := _what_is_broken(_folder(name, loading))) is None:
             raise
-        raise ValueError(f"{what}; copy or download the checkpoint again") from error
+        raise ValueError(f"{problem}; copy or download the checkpoint again") from error
 
 
 def _folder(name: str | PathLike, loading: Mapping[str, Any]) -> Path:
-    """Return the folder that the weights lie in: of a repository of the Hub, where its files were downloaded to."""
+    """Return the folder of the weight files: for a repository of the Hub, the folder of the downloaded files."""
     folder = Path(name, loading.get("subfolder") or "")
     if folder.is_dir():
         return folder

@@ -1,4 +1,4 @@
-"""The configuration of a model around a backbone, which answers for the backbone."""
+"""The configuration of a model around a backbone, through which the backbone's fields are read and set."""
 
 from typing import Any, ClassVar
 
@@ -25,21 +25,21 @@ ANSWERED = (
     "use_cache",
     "vocab_size",
 )
-"""Fields of the backbone's configuration that are read and set on the wrapper's as well."""
+"""Fields of the backbone's configuration that can also be read and set on the wrapper's configuration."""
 
 _SWITCHES = ("output_attentions", "output_hidden_states")
-"""Fields that every configuration has, and the backbone's decides."""
+"""Fields that every configuration has; setting one on the wrapper's configuration also sets it on the backbone's."""
 
 
 class AnswersForBackbone:
-    """A configuration with a field `backbone`, whose sizes, token ids and switches are its own to read and to set.
+    """A configuration with a field `backbone`; it forwards sizes, token ids and switches to that configuration.
 
-    Evaluation harnesses, peft and serving programs read them from `model.config`, and `from_pretrained` sets those that
-    it is given (`use_cache=False`, `pad_token_id=0` ...). Without an answer some take a default: lm-eval, for one,
-    reads 2,048 positions of a model that has 128.
+    Evaluation harnesses, peft and serving programs read these fields from `model.config`, and `from_pretrained` sets
+    those that it is given (`use_cache=False`, `pad_token_id=0` ...). If a field were missing, some programs would use a
+    default: lm-eval, for example, would read 2,048 positions with a model that has 128.
     """
 
-    auto_map: ClassVar[dict[str, str]] = {}  # TRL asks every configuration whether its model brings code of its own
+    auto_map: ClassVar[dict[str, str]] = {}  # TRL reads it from every configuration; empty means no remote code
 
     def __post_init__(self, **kwargs: Any) -> None:
         answered = {name: kwargs.pop(name) for name in ANSWERED if name in kwargs}
@@ -51,7 +51,7 @@ class AnswersForBackbone:
             setattr(self, name, wanted)
 
     def changed_from(self, other: Any) -> dict[str, Any]:
-        """Return the backbone's fields that differ from another configuration's, as `from_pretrained` takes them."""
+        """Return the backbone's fields that differ from those in `other`, as arguments of `from_pretrained`."""
         names = (*ANSWERED, *_SWITCHES)
         pairs = {name: (getattr(self, name, None), getattr(other, name, None)) for name in names}
         changed = {name: ours for name, (ours, theirs) in pairs.items() if ours != theirs}
@@ -79,19 +79,19 @@ class AnswersForBackbone:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a configuration of its fields; the backbone's are those inside `backbone`, if it is there."""
+        """Make a configuration from its fields; if `backbone` is among them, ignore the backbone's fields beside it."""
         if config_dict.get("backbone") is not None:
             config_dict = {name: value for name, value in config_dict.items() if name not in ANSWERED}
         return super().from_dict(config_dict, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, with the backbone's sizes beside them, where peft looks for them."""
+        """Return all fields, and those of the backbone beside them, where peft looks for sizes."""
         backbone = self._backbone()
         text = None if backbone is None else backbone.get_text_config()
         answers = {} if text is None else {name: getattr(text, name) for name in ANSWERED if hasattr(text, name)}
         return {**answers, **super().to_dict()}  # pyright: ignore[reportAttributeAccessIssue]
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Return the fields that a checkpoint keeps: the backbone's stand in its own part alone."""
+        """Return the fields to save in a checkpoint; those of the backbone appear only inside `backbone`."""
         values: dict[str, Any] = super().to_diff_dict()  # pyright: ignore[reportAttributeAccessIssue]
         return {name: value for name, value in values.items() if name not in ANSWERED}

@@ -1,7 +1,7 @@
-"""What all models around a backbone do in the same way."""
+"""Methods and functions that all models around a backbone share."""
 
 # pyright: reportAttributeAccessIssue=false
-# (a mixin: the backbone and PreTrainedModel's methods are its model's)
+# (a mixin: the model defines `backbone`, and PreTrainedModel the other methods)
 
 import copy
 import inspect
@@ -32,18 +32,18 @@ LOADING_ARGUMENTS = (
     "use_safetensors",
     "variant",
 )
-"""What `from_base` passes on to `from_pretrained` where it is given a name or a path."""
+"""Arguments that `from_base` passes on to `from_pretrained` if the base is a name or a path."""
 
 
 class _DynamicCacheSupport:
-    """`_supports_default_dynamic_cache` of a wrapper: the backbone's own for a model, and True for the class."""
+    """`_supports_default_dynamic_cache` of a wrapper: the backbone's for an instance, True for the class."""
 
     def __get__(self, model: Any, owner: type) -> Any:
         return (lambda: True) if model is None else model.backbone._supports_default_dynamic_cache
 
 
 class WrapsBackbone:
-    """A model with a `backbone`, a causal language model, whose embeddings, cache and attention are its own."""
+    """Mixin for a model around a `backbone`, a causal language model whose embeddings, cache and attention it uses."""
 
     new_part: str
     """Name of the module that the target adds."""
@@ -52,7 +52,7 @@ class WrapsBackbone:
     base_model_prefix = "backbone"
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
     supports_gradient_checkpointing = True
-    _supports_sdpa = True  # what we add has no attention of its own kind: each Transformer inside answers for itself
+    _supports_sdpa = True  # we add no attention of our own: each Transformer inside checks its own support
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
@@ -60,7 +60,7 @@ class WrapsBackbone:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model; its backbone generates with the same configuration of generation as the model."""
+        """Load a model, and give its backbone a copy of the model's `generation_config`."""
         loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         model.backbone.generation_config = copy.deepcopy(model.generation_config)
@@ -68,14 +68,14 @@ class WrapsBackbone:
 
     @property
     def base_model(self) -> nn.Module:
-        """The backbone without its output embedding: what makes the hidden states that all predictions are read from.
+        """The backbone without its output embedding, which computes the hidden states for all predictions.
 
-        `base_model_prefix` names the backbone itself, whose weights have that prefix in a checkpoint.
+        `base_model_prefix` is the name of the whole backbone, as its weights have that prefix in a checkpoint.
         """
         return self.backbone.base_model
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode; a backbone with nothing to train stays in evaluation mode, in which it will decode."""
+        """Set the mode; a frozen backbone stays in evaluation mode, as in generation."""
         super().train(mode)
         if mode and not any(parameter.requires_grad for parameter in self.backbone.parameters()):
             self.backbone.eval()
@@ -98,22 +98,23 @@ class WrapsBackbone:
         self.backbone.set_output_embeddings(new_embeddings)
 
     def add_model_tags(self, tags: list[str] | str) -> None:
-        """Tag the model, as TRL's trainers do with the model that they will train.
+        """Tag the model; TRL's trainers call this on the model that they will train.
 
         Raises:
-            ValueError: If that is SFTTrainer: it reads hidden states and output matrix itself, for the loss of the next
-                token alone, and would pass by what the target adds.
+            ValueError: If the trainer is SFTTrainer: it computes the loss of the next token itself, from hidden states
+                and output matrix, and would never train the part that the target adds.
         """
         names = {tags} if isinstance(tags, str) else set(tags)
         new_part = getattr(self, self.new_part)
         if {"trl", "sft"} <= names:
             raise ValueError(
-                f"TRL's SFTTrainer computes the loss of the next token alone, and would never train this model's "
+                f"TRL's SFTTrainer computes only the loss of the next token, and would never train this model's "
                 f"{self.new_part}; use {self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
             )
         if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
             logger.warning(
-                "TRL trains the backbone of %s and leaves its %s as they are: train them again afterwards, with %s",
+                "TRL trains the backbone of %s but not its %s, which will no longer fit: train them again afterwards, "
+                "with %s",
                 type(self).__name__,
                 self.new_part,
                 self.trained_by,
@@ -121,7 +122,7 @@ class WrapsBackbone:
         super().add_model_tags(tags)  # pyright: ignore
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        """Check what `generate` was given, as Transformers does: segments and embeddings, which some do not take."""
+        """Check arguments of `generate` as Transformers does, and those that some backbones do not take."""
         takes = {
             "token_type_ids": self.backbone.base_model.forward,
             "inputs_embeds": self.backbone.prepare_inputs_for_generation,
@@ -139,14 +140,14 @@ def load_base(
     *,
     auto_class: Any = AutoModelForCausalLM,
 ) -> PreTrainedModel:
-    """Return the model that this is, or is the name or path of.
+    """Return `base` if it is a model; if it is a name or path, load that model.
 
     Args:
-        backbone_kwargs: For `from_pretrained`.
-        name: What the caller's argument is called, for the error.
-        auto_class: Which Auto class loads it.
+        backbone_kwargs: Arguments of `from_pretrained`.
+        name: The name of the caller's argument, for the error.
+        auto_class: The Auto class that loads the model.
     Raises:
-        ValueError: If it is neither, or a file of it is cut short.
+        ValueError: If `base` is neither, or one of its files is cut short.
     """
     if isinstance(base, str | PathLike):
         with broken_files_named(base, backbone_kwargs or {}):
@@ -157,43 +158,43 @@ def load_base(
 
 
 def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
-    """Move what a target adds to the device and type of the output matrix, and tell where all parts of the model are.
+    """Move the part that a target adds to the device and type of the output matrix, and set `hf_device_map`.
 
     Args:
         model: A wrapper of `base`.
-        new_part: The name of the module.
+        new_part: The name of the submodule.
     """
     output = output_embedding(base)
     device = execution_device(output)
     getattr(model, new_part).to(device=device, dtype=output.weight.dtype)
     devices = getattr(base, "hf_device_map", None)
-    if devices is not None:  # Transformers saves offloaded weights by it
+    if devices is not None:  # Transformers needs it to save offloaded weights
         of_backbone = {f"backbone.{name}".rstrip("."): on for name, on in devices.items()}
         model.hf_device_map = {**of_backbone, new_part: str(device)}
 
 
 def check_loading(loading: dict[str, Any], *sources: Any) -> None:
-    """Check that there is something to load where it is said how.
+    """Check that arguments for loading come with a name or path to load.
 
     Raises:
-        ValueError: If all of the sources are models, or None.
+        ValueError: If there are such arguments, and all of the sources are models or None.
     """
     if loading and not any(isinstance(source, str | PathLike) for source in sources):
         raise ValueError(
-            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; load it that way "
-            "yourself, or give its name"
+            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; pass it to the "
+            "base model's from_pretrained, or give the model's name as base"
         )
 
 
 def split_fields(
     config_class: type, given: dict[str, Any], allowed: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return those of the arguments of `from_base` that are fields of the configuration, and those for loading.
+    """Split the arguments of `from_base` into fields of the configuration and arguments for loading.
 
     Args:
         allowed: The fields that a user may choose.
     Raises:
-        ValueError: If one is neither, with the fields that there are.
+        ValueError: If an argument is neither; the message lists the fields.
     """
     fields = {name: value for name, value in given.items() if name in allowed}
     loading = {name: value for name, value in given.items() if name in LOADING_ARGUMENTS}
@@ -206,12 +207,12 @@ def split_fields(
 
 
 def backbone_inputs(**optional: Any) -> dict[str, Any]:
-    """Return those of the arguments that are not None: a backbone need not know the others."""
+    """Return the arguments that are not None; a backbone may not accept the others."""
     return {name: value for name, value in optional.items() if value is not None}
 
 
 def check_copyable(base: PreTrainedModel) -> None:
-    """Check that a model's weights are here, to be copied.
+    """Check that a model's weights can be copied.
 
     Raises:
         ValueError: If they are offloaded or sharded.
@@ -219,12 +220,12 @@ def check_copyable(base: PreTrainedModel) -> None:
     if not is_readable(base) and execution_device(base).type != "meta":
         raise ValueError(
             f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
-            "offloaded or sharded; give phrase_encoder=, or load the base model whole, and save the model made of it"
+            "offloaded or sharded; give phrase_encoder=, or load the base model whole and save the resulting model"
         )
 
 
 def keep_weights(*models: PreTrainedModel) -> None:
-    """Mark models as initialised, so that a wrapper's `post_init` leaves their weights as they are."""
+    """Mark models as initialised, so that the `post_init` of a wrapper does not change their weights."""
     for model in models:
         for module in model.modules():
             module._is_hf_initialized = True  # pyright: ignore[reportArgumentType]

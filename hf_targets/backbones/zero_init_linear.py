@@ -1,7 +1,7 @@
-"""A layer that the first step of training finds at zero, whatever a model's other layers start as."""
+"""A linear layer with an initial weight of zero."""
 
 from torch import nn
 
 
 class ZeroInitLinear(nn.Linear):
-    """A linear layer that `_init_weights` of our models starts at zero, its bias too."""
+    """A linear layer whose weight and bias are set to zero by the `_init_weights` of our models."""

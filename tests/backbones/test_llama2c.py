@@ -302,7 +302,7 @@ def test_a_weight_that_is_no_number_is_refused(value, tmp_path):
 @pytest.mark.parametrize("load", [load_llama2c, load_llama2c_tokenizer])
 @pytest.mark.parametrize("name", [".", "absent.bin"])
 def test_what_is_no_file_is_refused(load, name, tmp_path):
-    with pytest.raises(ValueError, match="is none; check the path"):
+    with pytest.raises(ValueError, match="is not a file; check the path"):
         load(tmp_path / name)
 
 
@@ -310,8 +310,8 @@ def test_what_is_no_file_is_refused(load, name, tmp_path):
     ("tokens", "told"),
     [
         ([*TOKENS, (b"\xff", -99.0)], f"UTF-8, and id {VOCAB} of"),
-        ([*TOKENS, ("the", math.nan)], f"has not for id {VOCAB};"),
-        ([*TOKENS, ("", -99.0)], f"has not for id {VOCAB};"),
+        ([*TOKENS, ("the", math.nan)], f"lacks them for id {VOCAB};"),
+        ([*TOKENS, ("", -99.0)], f"lacks them for id {VOCAB};"),
         ([*TOKENS, ("日本", -99.0)], "no piece twice"),
         (TOKENS[:258], "begins with <unk>"),
         ([*TOKENS[1:3], TOKENS[0], *TOKENS[3:]], "begins with <unk>"),
@@ -327,12 +327,12 @@ def test_a_file_that_is_no_tokenizer_is_refused(tokens, told, tmp_path):
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data[:-8], lambda data: data + b"\0\0\0"])
 def test_a_tokenizer_that_is_cut_short_or_goes_on_is_refused(change, export):
     export.write_bytes(change(export.read_bytes()))
-    with pytest.raises(ValueError, match=r"has not for id .*fetch it again"):
+    with pytest.raises(ValueError, match=r"lacks them for id .*fetch it again"):
         load_llama2c_tokenizer(export)
 
 
 def test_a_piece_longer_than_the_longest_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"length in 1\.\.5 .* has not for id 2;"):
+    with pytest.raises(ValueError, match=r"length in 1\.\.5 .* lacks them for id 2;"):
         load_llama2c_tokenizer(write_tokenizer(tmp_path / "tok.bin", longest=5))
 
 

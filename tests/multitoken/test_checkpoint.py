@@ -89,7 +89,7 @@ def test_a_file_cut_short_is_told(heads_folder):
 
 
 def test_a_checkpoint_of_another_kind_names_the_way_out(base_folder):
-    with pytest.raises(ValueError, match=r"kind 'gpt2', not 'multitoken'; make one of it with .*from_base"):
+    with pytest.raises(ValueError, match=r"kind 'gpt2', not 'multitoken'; make a model from it with .*from_base"):
         MultiTokenForCausalLM.from_pretrained(base_folder)
 
 
