@@ -1,1 +1,1 @@
-"""Sentence curves: a text's embeddings as points of one B-spline, whose control points a model predicts instead."""
+"""Sentence curves: the embeddings of a text are points of one B-spline, and a model predicts its control points."""

@@ -1,4 +1,4 @@
-"""The configuration of a sentence curve: how many control points a text has, and how many weigh in each token."""
+"""The configuration of a sentence curve: the number of control points of a text, and the degree of the curve."""
 
 import math
 from dataclasses import field
@@ -13,30 +13,32 @@ DegreeConvention = Literal["degree", "order"]
 
 
 class CurveConfig(PreTrainedConfig):
-    """Configuration of `SentenceCurve`, a part of the configurations of models that predict curves.
+    """Configuration of `SentenceCurve`, which is part of the configuration of a model that predicts curves.
 
-    A text of L tokens has N = trunc(L * num_control_points_ratio) control points, and the curve by default the degree
-    max(trunc(N * degree_ratio), 2). The defaults are those of table 6; table 3 has the best for each data set.
+    A text of L tokens has N = trunc(L * num_control_points_ratio) control points. By default the curve has degree
+    max(trunc(N * degree_ratio), 2). The defaults are those of table 6; table 3 lists the best for each data set.
 
-    Its N_ratio = 0.2 for LM1B is not among those searched (appendix B.2: 2.0, 2.5, 3.0), nor what the text asks for,
-    N > L: B^T B is singular, and the formula (B^T B)^-1 B^T does not exist. The pseudo-inverse in its place keeps 25 of
-    the 128 directions of a text of 128, and the way there and back loses 81 % of unit noise (0.812 by
-    `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
+    Table 3 gives N_ratio = 0.2 for LM1B. This value is not among those searched (appendix B.2: 2.0, 2.5, 3.0), and
+    contradicts the condition N > L in the text: B^T B is singular, so that (B^T B)^-1 B^T does not exist. With the
+    pseudo-inverse in its place, a text of 128 tokens keeps 25 of its 128 directions. Mapping unit noise to control
+    points and back then loses 81 % of it (0.812 by `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
 
-    Eta is fixed or max(trunc(N * degree_ratio), 2). The paper gives it two readings; `degree_convention` chooses one:
+    Eta is fixed, or max(trunc(N * degree_ratio), 2). The paper allows two readings; `degree_convention` chooses one:
 
-    - "degree": a basis of degree eta, so that eta + 1 control points shape a point of the curve. Section 4.1 says "a
-      B-spline basis of degree eta", section 5.2 "sentence curve degree eta".
-    - "order": eta control points shape a point, a basis of degree eta - 1. Figure 3 draws eta = 3 with triangles of
-      three control points, and appendix C.2 has eta at least 2 so that "at least two control points contribute".
+    - "degree": the basis has degree eta, so that each point of the curve depends on eta + 1 control points. Section 4.1
+      says "a B-spline basis of degree eta", section 5.2 "sentence curve degree eta".
+    - "order": each point depends on eta control points, so that the basis has degree eta - 1. Figure 3 draws eta = 3
+      with triangles of three control points. Appendix C.2 demands eta of at least 2, so that "at least two control
+      points contribute".
 
-    The higher the degree, the larger the control points: with the defaults, errors of tokens grow up to 30 times in
-    those of 128 tokens, 904 times of 250, and a million times of 512; from 934 tokens on there is no inverse. For long
-    texts choose a low degree_ratio (0.01: 10 times of 1024 tokens), or a fixed degree.
+    A higher degree gives larger control points, and larger errors. With the defaults, an error of the embeddings grows
+    up to 30 times in the control points of 128 tokens, 904 times for 250 tokens, and a million times for 512; from 934
+    tokens on there is no inverse. For long texts choose a low degree_ratio (with 0.01 errors grow 10 times for 1024
+    tokens), or a fixed degree.
 
     Raises:
-        ValueError: If a field is outside the range that its help text gives, if a fixed degree needs more than a fixed
-            number of control points, or if there are fewer control points than tokens and `rank_deficient` is None.
+        ValueError: If a field is outside the range in its help text, if a fixed number of control points is too small
+            for a fixed degree, or if there are fewer control points than tokens and `rank_deficient` is None.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.2.
     """
 
@@ -45,28 +47,29 @@ class CurveConfig(PreTrainedConfig):
     num_control_points_ratio: float = field(
         default=2.0,
         metadata={
-            "help": "N_ratio, control points a token; above 0. Below 1 a curve cannot hold its text: the inverse B^+ = "
-            "(B^T B)^-1 B^T does not exist, and rank_deficient must say what to do instead."
+            "help": "N_ratio, control points per token; above 0. Below 1 a curve cannot represent all of a text: the "
+            "inverse B^+ = (B^T B)^-1 B^T does not exist, and rank_deficient must be set."
         },
     )
     num_control_points: int | None = field(
-        default=None, metadata={"help": "N, the same for texts of all lengths; None: by num_control_points_ratio."}
+        default=None, metadata={"help": "N, fixed for texts of all lengths; None: by num_control_points_ratio."}
     )
     degree_ratio: float = field(
-        default=0.1, metadata={"help": "Eta_ratio, the degree over the number of control points; in [0, 1)."}
+        default=0.1, metadata={"help": "Eta_ratio, the degree divided by the number of control points; in [0, 1)."}
     )
     degree: int | None = field(
-        default=None, metadata={"help": "Eta, the same for texts of all lengths, 1 or more; None: by degree_ratio."}
+        default=None, metadata={"help": "Eta, fixed for texts of all lengths, 1 or more; None: by degree_ratio."}
     )
     degree_convention: DegreeConvention = field(
         default="degree",
         metadata={
-            "help": 'What eta counts: "degree", the degree of the basis; "order", the control points that shape a '
-            "point, one more than the degree."
+            "help": 'Meaning of eta: "degree", the degree of the basis; "order", the number of control points that a '
+            "point of the curve depends on, one more than the degree."
         },
     )
     num_curves: int = field(
-        default=1, metadata={"help": "K, how many curves are predicted and weighed; 1 or more, 1 weighs nothing."}
+        default=1,
+        metadata={"help": "K, the number of predicted curves, which a scorer weighs; 1 or more. 1: no scorer."},
     )
     margin: float = field(
         default=0.01, metadata={"help": "Share of the curve before the first and after the last token; in [0, 0.5)."}
@@ -74,8 +77,8 @@ class CurveConfig(PreTrainedConfig):
     rank_deficient: Literal["pseudo_inverse"] | None = field(
         default=None,
         metadata={
-            "help": 'What to do where B^T B is singular: None, an error; "pseudo_inverse", the nearest curve, which '
-            "loses the rest of the text."
+            "help": 'What to do if B^T B is singular: None, raise an error; "pseudo_inverse", take the nearest curve, '
+            "which loses a part of the text."
         },
     )
     place: Place = field(
@@ -98,31 +101,34 @@ class CurveConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
         if self.degree == 1 and self.degree_convention == "order":
             raise ValueError(
-                'degree must be at least 2 with degree_convention="order", as two control points or more shape a point '
-                "(appendix C.2), got 1"
+                'degree must be at least 2 with degree_convention="order", as a point of the curve depends on at least '
+                "two control points (appendix C.2), got 1; raise degree"
             )
         if not 0 < self.num_control_points_ratio < math.inf:
-            raise ValueError(f"num_control_points_ratio must be above 0, got {self.num_control_points_ratio}")
+            raise ValueError(
+                f"num_control_points_ratio must be finite and above 0, got {self.num_control_points_ratio}; the "
+                "default is 2"
+            )
         if not 0 <= self.degree_ratio < 1:
             raise ValueError(f"degree_ratio must be in [0, 1), got {self.degree_ratio}; for a fixed degree set degree")
         if not 0 <= self.margin < 0.5:
             raise ValueError(f"margin must be in [0, 0.5), got {self.margin}")
         if self.num_curve_layers is not None and self.place != "hidden":
             raise ValueError(
-                f'num_curve_layers={self.num_curve_layers} needs place="hidden", got place={self.place!r}, where all '
-                "layers run on control points; change either of them"
+                f'num_curve_layers={self.num_curve_layers} needs place="hidden", got place={self.place!r}, with which '
+                "all layers run on control points; change one of the two"
             )
         count = self.num_control_points
         if count is not None and self.degree is not None and count <= (degree := self._degree_of(self.degree)):
             raise ValueError(
                 f"a degree-{degree} curve needs at least {degree + 1} control points, got num_control_points={count}; "
-                "raise it or lower degree"
+                "raise num_control_points or lower degree"
             )
         if self.num_control_points is None and self.num_control_points_ratio < 1 and self.rank_deficient is None:
             raise ValueError(
                 f"num_control_points_ratio={self.num_control_points_ratio} gives a text fewer control points than "
-                "tokens, so B^T B is singular, B^+ does not exist, and the curve loses a part of the text (as with the "
-                "0.2 of the paper's table 3 for LM1B); raise it to 2 (1 holds only short texts), or choose "
+                "tokens, so that B^T B is singular, B^+ does not exist, and the curve loses a part of the text, as "
+                "with 0.2 in table 3 of the paper; raise it to 2 (1 is enough only for short texts), or choose "
                 'rank_deficient="pseudo_inverse" for the nearest curve'
             )
         super().__post_init__(**kwargs)
@@ -131,14 +137,14 @@ class CurveConfig(PreTrainedConfig):
         """Return N for a text of `length` tokens, at least 1."""
         if self.num_control_points is not None:
             return self.num_control_points
-        # Departs: with N_ratio below 1 the paper's rule leaves a short text no control point; we leave it one
+        # Departs: with N_ratio below 1 the paper's rule gives a short text no control point; ours gives it one
         return max(math.trunc(length * self.num_control_points_ratio), 1)
 
     def degree_for(self, length: int) -> int:
         """Return the degree of the basis for a text of `length` tokens, below N."""
         count = self.num_control_points_for(length)
         eta = max(math.trunc(count * self.degree_ratio), 2) if self.degree is None else self.degree
-        # Departs: the paper's rule has no curve for a text with N at or below the degree; ours has the highest there is
+        # Departs: the paper's rule gives no curve if N is at most the degree; ours takes the highest possible degree
         return min(self._degree_of(eta), count - 1)
 
     def _degree_of(self, eta: int) -> int:

@@ -1,4 +1,4 @@
-"""What a sentence curve loses of a text: noise is mapped to control points and back."""
+"""The reconstruction error of sentence curves, measured by mapping noise to control points and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from hf_targets.maths.bsplines import basis_matrix, inverse_matrix
 
 @dataclass(frozen=True)
 class CurveReconstruction:
-    """What one setting loses.
+    """The reconstruction error of one setting.
 
     Attributes:
-        length: L, of the sequences.
+        length: L, the length of the sequences.
         num_control_points_ratio: N_ratio.
         degree_ratio: Eta_ratio.
         num_control_points: N.
-        degree: Eta.
-        mse: Mean squared error of what comes back, where the noise itself has variance 1: the share that is lost.
+        degree: Degree of the basis.
+        mse: Mean squared error of the reconstructed noise. As the noise has variance 1, it is the share that is lost.
         rank: How many of L directions the inverse keeps.
-        inverse_norm: ||B^+||_2, by which errors of embeddings grow in control points.
+        inverse_norm: ||B^+||_2, the largest factor by which an error of the embeddings grows in the control points.
     """
 
     length: int
@@ -47,19 +47,19 @@ def reconstruction_error(
 ) -> list[CurveReconstruction]:
     """Return the mean squared error of E -> P = E B^+ -> P B on standard normal noise E, for all settings.
 
-    With the pseudo-inverse the error to expect is 1 - rank / L, plus what rounding adds.
+    The expected error is 1 - rank / L, plus rounding errors, as B^+ is the pseudo-inverse.
 
     Args:
-        lengths: L, of the sequences.
-        num_control_points_ratios: N_ratio, as in `CurveConfig`; below 1 too.
-        degree_ratios: Eta_ratio, as there; 0 for degree 2.
-        num_sequences: How many sequences of numbers are drawn; the dimensions of an embedding would not differ.
+        lengths: Values of L, the length of the sequences.
+        num_control_points_ratios: Values of N_ratio, as in `CurveConfig`; values below 1 are allowed.
+        degree_ratios: Values of Eta_ratio, as in `CurveConfig`; 0 gives degree 2.
+        num_sequences: Number of random sequences of scalars. Dimensions of an embedding would only be more sequences.
         margin: As in `CurveConfig`.
         dtype: Type in which both mappings are applied; the matrices are computed in float64.
-        seed: Of the noise, which is the same for all settings of a length.
-    Returns: A row for each degree ratio, each ratio of control points, and each length, the length running fastest.
+        seed: Seed of the noise, which is the same for all settings of a length.
+    Returns: A row for each degree ratio, ratio of control points and length, in this order; the length varies fastest.
     Raises:
-        ValueError: If a setting is outside its range, or there are no sequences.
+        ValueError: If a setting is outside its range, or `num_sequences` is below 1.
     Source: Heo and Choi, "Sentence Curve Language Models", appendix C.2 and figure 8.
     """
     margin = float(margin)

@@ -1,4 +1,4 @@
-"""What sentence curves lose of a text, over its length, as figure 8 of the paper."""
+"""A figure of the reconstruction error of sentence curves over the length of the text, as figure 8 of the paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,18 +8,18 @@ from hf_targets.extras import require
 
 
 def plot_reconstruction_error(rows: Sequence[CurveReconstruction], path: Path | str) -> None:
-    """Draw a PNG of the mean squared error over the length: a panel a degree ratio, a line a ratio of control points.
+    """Plot the mean squared error over the length: a panel for each degree ratio, a line for each N_ratio.
 
     Args:
-        rows: From `reconstruction_error`.
-        path: Of the PNG.
+        rows: The result of `reconstruction_error`.
+        path: The PNG file to write.
     Raises:
         ValueError: If there are no rows.
         ImportError: If matplotlib is missing.
     Source: Heo and Choi, "Sentence Curve Language Models", figure 8.
     """
     if not rows:
-        raise ValueError("there must be a row to draw, got none; call reconstruction_error with a length")
+        raise ValueError("there must be a row to plot, got none; call reconstruction_error with a length")
     require("matplotlib", extra="figures")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

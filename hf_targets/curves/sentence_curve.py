@@ -1,4 +1,4 @@
-"""The mapping between a text's embeddings and the control points of its curve, and the matrices it takes, kept."""
+"""The mapping between embeddings and control points of a sentence curve, with a cache of the matrices it needs."""
 
 import threading
 from collections import OrderedDict
@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from hf_targets.curves.configuration import CurveConfig
 
 MAX_TABLE_LENGTH = 256
-"""The longest text whose matrices stand in a table, from which rows of many lengths are looked up on the device."""
+"""The longest length in the table of matrices, from which batches of many lengths are looked up on the device."""
 
 _STEP = 32
 _MAX_BYTES = 2**30
 
 Matrices = tuple[Tensor, Tensor]
-"""What makes control points of embeddings, (..., N, length), the paper's B^+, and what makes embeddings of these."""
+"""B^+ and B, transposed: one maps embeddings to control points, (..., N, length), the other back, (..., length, N)."""
 
 F = TypeVar("F", bound=Callable)
 
 
 def _apart(make: F) -> F:
-    """Have the compiler break its graph where this is called."""
+    """Let the compiler break its graph at each call of `make`."""
     return cast(F, torch.compiler.disable(make))
 
 
 def _constant(make: F) -> F:
-    """Have the compiler take what a method returns for a constant; where the width varies, it breaks its graph."""
+    """Let the compiler treat the result of a method as a constant; if the width varies, it breaks its graph there."""
     apart = _apart(make)
 
     @torch.compiler.assume_constant_result
@@ -44,15 +44,15 @@ def _constant(make: F) -> F:
 class SentenceCurve(nn.Module):
     """The two mappings between embeddings E and control points P of a text: P = E B^+ and E = P B.
 
-    In rows as torch keeps them, both are matrix products along the text, alike for all dimensions. They are computed in
-    float32 (float64 for float64), inside autocast too, and given back in the type that came in: B^+ can have a norm of
-    hundreds. TF32, if you have switched it on, is used: leave it off for long texts.
+    Tensors hold tokens as rows, so both mappings are matrix products along the text, the same for every dimension. They
+    are computed in float32 (float64 for float64), also inside autocast, because B^+ can have a norm of hundreds; the
+    result has the type of the input. TF32 is used if you switch it on: leave it off for long texts.
 
-    The module has no parameters and no buffers: the matrices are computed when a length is first seen, and kept for all
-    models of the process, the least recently used of them being forgotten beyond 1 GiB. Those of all lengths to 256
-    take 258 MiB in float32 with the defaults.
+    The module has no parameters and no buffers. Matrices are computed when a length first occurs, and cached for all
+    models of the process; beyond 1 GiB the least recently used are dropped. The matrices of all lengths up to 256 take
+    258 MiB in float32 with the defaults.
 
-    Compiled with a fixed width it makes one graph; a width that changes breaks the graph where matrices are looked up.
+    With a fixed width, `torch.compile` makes one graph; if the width changes, the graph breaks at the matrix look-up.
 
     Source: Heo and Choi, "Sentence Curve Language Models", sections 4.1 and 4.2.
     """
@@ -69,10 +69,11 @@ class SentenceCurve(nn.Module):
         """Return the control points E B^+ of least norm, (batch, N(length), dim), of embeddings (batch, length, dim).
 
         Args:
-            lengths: (batch,): row r has tokens at 0 to lengths[r] - 1, and padding after them, which changes nothing
-                and comes out as zeros; a row's control points are those it has alone. None: no padding.
+            lengths: (batch,): row r has tokens at positions 0 to lengths[r] - 1, and padding after them; None: no
+                padding. Padding does not change the result: a row has the same control points as without padding,
+                followed by zeros.
         Raises:
-            ValueError: If `lengths` does not fit, or a curve cannot hold a text of that length.
+            ValueError: If `lengths` does not fit the batch, or a curve cannot represent a text of that length.
         """
         return self._map(0, embeddings, embeddings.shape[1], lengths)
 
@@ -80,20 +81,20 @@ class SentenceCurve(nn.Module):
         """Return the embeddings P B, (batch, length, dim), of control points (batch, N(length), dim).
 
         Args:
-            length: Of the longest text, or the width of the padded batch.
+            length: Length of the longest text, or the width of the padded batch.
             lengths: As in `to_control_points`.
         Raises:
-            ValueError: If there are not N(length) control points, or as in `to_control_points`.
+            ValueError: If the number of control points is not N(length), or as in `to_control_points`.
         """
         if control_points.shape[1] != self.num_control_points(length):
             raise ValueError(
                 f"texts of {length} tokens have {self.num_control_points(length)} control points, got "
-                f"{control_points.shape[1]}; give the width of the embeddings that they were made of"
+                f"{control_points.shape[1]}; give the width of the embeddings that they were made from"
             )
         return self._map(1, control_points, length, lengths)
 
     def keep(self, lengths: Tensor, length: int) -> Tensor:
-        """Return which control points belong to a text, bool (batch, N(length)), as an attention mask of them.
+        """Return an attention mask of control points, bool (batch, N(length)): true for those that belong to a text.
 
         Args:
             lengths: (batch,), as in `to_control_points`.
@@ -104,7 +105,7 @@ class SentenceCurve(nn.Module):
         return positions < self._counts(length, lengths.device)[0].index_select(0, lengths)[:, None]
 
     def extra_repr(self) -> str:
-        """Return the numbers of the curve."""
+        """Return the settings of the curve, for `print(model)`."""
         config = self.config
         count = config.num_control_points or f"{config.num_control_points_ratio} * length"
         degree = config.degree or f"{config.degree_ratio} * control points"
@@ -112,7 +113,10 @@ class SentenceCurve(nn.Module):
 
     def _map(self, direction: int, rows: Tensor, length: int, lengths: Tensor | None) -> Tensor:
         if rows.dim() != 3:
-            raise ValueError(f"a curve is of a batch, (batch, length, dim), got shape {tuple(rows.shape)}")
+            raise ValueError(
+                f"a curve takes a batch, (batch, length, dim), got shape {tuple(rows.shape)}; add a dimension with "
+                "unsqueeze(0) if it is one text"
+            )
         wide, device = torch.promote_types(rows.dtype, torch.float32), rows.device
         if lengths is None:
             matrices = self._matrices(length, wide, device)[direction]
@@ -143,20 +147,23 @@ class SentenceCurve(nn.Module):
 
 
 class _Kept:
-    """Tensors by key, for all threads, the least recently used forgotten beyond a number of bytes."""
+    """A thread-safe cache of tensors by key, which drops the least recently used beyond `max_bytes`.
+
+    Hold `lock` around `get` and `put`.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.lock = max_bytes, threading.RLock()
         self.tensors: OrderedDict[tuple, tuple[Tensor, ...]] = OrderedDict()
 
     def get(self, key: tuple) -> tuple[Tensor, ...] | None:
-        """Return what is kept under a key."""
+        """Return the tensors cached under a key, or None."""
         if key in self.tensors:
             self.tensors.move_to_end(key)
         return self.tensors.get(key)
 
     def put(self, key: tuple, tensors: tuple[Tensor, ...]) -> None:
-        """Keep tensors; not those that only stand for others, as a tracer's do."""
+        """Cache tensors, unless they are subclasses such as the fake tensors of a tracer."""
         if not all(type(tensor) is Tensor for tensor in tensors):
             return
         self.tensors[key] = tensors
@@ -165,12 +172,12 @@ class _Kept:
             self.tensors.popitem(last=False)
 
     def num_bytes(self) -> int:
-        """Return what all tensors take."""
+        """Return the size of all cached tensors in bytes."""
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors)
 
 
 _KEPT = _Kept(_MAX_BYTES)
-_longest: dict[tuple, int] = {}  # the length up to which the norm of an inverse was looked at
+_longest: dict[tuple, int] = {}  # by curve, the longest text for which the norm of the inverse was checked
 
 
 def _key(config: CurveConfig) -> tuple:
@@ -187,7 +194,7 @@ def _key(config: CurveConfig) -> tuple:
 
 
 def _compute(config: CurveConfig, length: int, *, warn: bool) -> Matrices:
-    """Return both matrices of a length, in float64 on the CPU."""
+    """Compute both matrices of a length, in float64 on the CPU."""
     from hf_targets.maths.bsplines import basis_matrix, inverse_matrix  # scipy takes a while to import
 
     setting = (length, config.num_control_points_for(length), config.degree_for(length), float(config.margin))
@@ -197,7 +204,7 @@ def _compute(config: CurveConfig, length: int, *, warn: bool) -> Matrices:
 
 
 def _is_longest(config: CurveConfig, length: int) -> bool:
-    """Return whether no text of a curve was as long so far: norms grow with the length, and one warning is enough."""
+    """Return whether this is the longest text of a curve so far; only then warn, as norms grow with the length."""
     key = _key(config)
     longest = _longest.get(key, 0)
     _longest[key] = max(longest, length)
@@ -205,9 +212,9 @@ def _is_longest(config: CurveConfig, length: int) -> bool:
 
 
 def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
-    """Return both matrices of a length."""
+    """Return both matrices of a length, cached."""
     key = (*_key(config), length, dtype, device)
-    with _KEPT.lock, torch.inference_mode(False):  # else training could not use what generation left
+    with _KEPT.lock, torch.inference_mode(False):  # else training could not use tensors made in generation
         kept = _KEPT.get(key)
         if kept is None:
             computed = _compute(config, length, warn=_is_longest(config, length))
@@ -217,7 +224,7 @@ def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torc
 
 
 def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
-    """Return both matrices of all lengths of 0 to `width`, filled up with zeros to those of `width`."""
+    """Return both matrices for each length from 0 to `width`, padded with zeros to the size of those of `width`."""
     key = (*_key(config), "table", dtype, device)
     with _KEPT.lock, torch.inference_mode(False):
         kept = _KEPT.get(key)
@@ -231,7 +238,7 @@ def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.de
 def _grown_table(
     config: CurveConfig, old: tuple[Tensor, ...] | None, width: int, dtype: torch.dtype, device: torch.device
 ) -> Matrices:
-    """Return a table of lengths up to `width`, and further to a multiple of 32 if curves can hold such texts."""
+    """Return a table of lengths up to `width`, extended to a multiple of 32 as far as curves for such lengths exist."""
     start = 1 if old is None else len(old[0])
     new = {width: _compute(config, width, warn=_is_longest(config, width))}
     new.update((length, _compute(config, length, warn=False)) for length in range(start, width))
@@ -239,7 +246,7 @@ def _grown_table(
     while top % _STEP:
         try:
             new[top + 1] = _compute(config, top + 1, warn=False)
-        except ValueError:  # no text has asked for it
+        except ValueError:  # no text of this length was requested
             break
         top += 1
     count = config.num_control_points_for(top)
@@ -255,7 +262,7 @@ def _grown_table(
 
 @_apart
 def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: torch.dtype) -> Matrices:
-    """Return both matrices of each row, filled up with zeros to those of `width`, which hold up the device."""
+    """Return both matrices of each row, padded with zeros to the size of those of `width`; waits for the device."""
     unique, positions = lengths.unique(return_inverse=True)
     count = config.num_control_points_for(width)
     shapes = (len(unique), count, width), (len(unique), width, count)
@@ -268,7 +275,7 @@ def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: t
 
 
 def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:
-    """Return the numbers of control points of texts of 0 to `width` tokens, none for none."""
+    """Return the numbers of control points of texts of 0 to `width` tokens; 0 tokens have 0."""
     key = (*_key(config), "counts", width, device)
     with _KEPT.lock, torch.inference_mode(False):
         kept = _KEPT.get(key)
@@ -281,12 +288,17 @@ def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tens
 
 def _check(lengths: Tensor, batch: int, length: int) -> None:
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
-        what = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise ValueError(f"lengths must be a tensor of integers, int32 or int64, got {what}")
+        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ValueError(f"lengths must be a tensor of integers, int32 or int64, got {kind}; convert them")
     if lengths.shape != (batch,):
-        raise ValueError(f"lengths must be one number a row, ({batch},), got shape {tuple(lengths.shape)}")
-    readable = type(lengths) is Tensor and lengths.is_cpu  # looking would hold up a device, or a tracer
+        raise ValueError(
+            f"lengths must be one number a row, ({batch},), got shape {tuple(lengths.shape)}; count the tokens of each"
+        )
+    readable = type(lengths) is Tensor and lengths.is_cpu  # reading values would wait for a device, or fail in a tracer
     if batch and readable and not torch.compiler.is_compiling():
         least, most = int(lengths.min()), int(lengths.max())
         if not 0 <= least <= most <= length:
-            raise ValueError(f"lengths must be in [0, {length}], the width of the batch, got {least} to {most}")
+            raise ValueError(
+                f"lengths must be in [0, {length}], the width of the batch, got {least} to {most}; count the tokens of "
+                "each row, without padding"
+            )

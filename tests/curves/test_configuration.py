@@ -79,9 +79,9 @@ def test_a_configuration_saved_without_a_convention_loads_as_degree():
     ("fields", "message"),
     [
         ({"num_control_points_ratio": 0.2}, "B.T B is singular.*table 3.*rank_deficient"),
-        ({"num_control_points_ratio": 0.0}, "must be above 0, got 0.0"),
-        ({"num_control_points_ratio": float("nan")}, "must be above 0, got nan"),
-        ({"num_control_points_ratio": float("inf")}, "must be above 0, got inf"),
+        ({"num_control_points_ratio": 0.0}, "must be finite and above 0, got 0.0"),
+        ({"num_control_points_ratio": float("nan")}, "must be finite and above 0, got nan"),
+        ({"num_control_points_ratio": float("inf")}, "must be finite and above 0, got inf"),
         ({"degree_ratio": 1.0}, r"degree_ratio must be in \[0, 1\), got 1.0"),
         ({"degree_ratio": -0.1}, r"degree_ratio must be in \[0, 1\), got -0.1"),
         ({"margin": 0.5}, r"margin must be in \[0, 0.5\), got 0.5"),
