@@ -1,4 +1,4 @@
-"""The one table that makes our models known to the Auto classes of Transformers."""
+"""The table of all models that are registered with the Auto classes of Transformers."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -23,9 +23,9 @@ MODELS = [
 
 
 def register() -> None:
-    """Register every configuration and model; `import hf_targets` has done it."""
+    """Register every configuration and model; `import hf_targets` calls this."""
     for auto_class, config_class, model_class in MODELS:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         auto_class.register(config_class, model_class, exist_ok=True)
-        if auto_class is AutoModelForCausalLM:  # Trainer shifts the labels that it smooths for classes named here
+        if auto_class is AutoModelForCausalLM:  # Trainer's label smoother shifts labels of these classes only
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = model_class.__name__

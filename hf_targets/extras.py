@@ -5,7 +5,7 @@ from types import ModuleType
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import `module`, or say which extra of hf-targets installs it.
+    """Return the imported `module`; if it is not installed, raise an error that names the extra of hf-targets with it.
 
     Raises:
         ImportError: If `module` is not installed. A module that is installed but broken raises its own error.

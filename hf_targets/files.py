@@ -1,4 +1,4 @@
-"""Files that belong together, written so that none is ever half there."""
+"""Writing files that belong together, so that none is left incomplete."""
 
 import os
 from collections.abc import Iterator
@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 
 @contextmanager
 def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Path]:
-    """Give a folder to write files into; at the end of the `with` they take their places in `folder`, in this order.
+    """Yield a temporary folder to write the files into; at the end of the `with` block, move them to `folder`.
 
-    `folder` is made if it is missing. If writing fails, what was in it stays as it was.
+    `folder` is made if it is missing. Files are moved in the order of `names`. If writing fails, nothing is moved, and
+    the files in `folder` stay as they were.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

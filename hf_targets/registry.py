@@ -1,4 +1,4 @@
-"""A table of plug-ins by name, to which a package of someone else's may add."""
+"""A table of plug-in classes by name, which other packages may extend."""
 
 import inspect
 from collections.abc import Collection, Iterator, Mapping
@@ -13,10 +13,10 @@ class Registry(Mapping[str, Kind]):
     """Classes of one kind, by name.
 
     Args:
-        kind: What they are, in the words of an error: "sampler".
-        base: The class that each must derive from; None: any class.
-        needs: Methods that each must have of its own, where the base leaves them open.
-        reserved: Names that mean something else where these are used.
+        kind: The kind's name in error messages, such as "sampler".
+        base: The class that each class must derive from; None: any class.
+        needs: Methods that each class must implement, because the base does not.
+        reserved: Names that may not be registered, as they have another meaning where names of this kind are used.
     """
 
     def __init__(
@@ -26,33 +26,33 @@ class Registry(Mapping[str, Kind]):
         self._classes: dict[str, Kind] = {}
 
     def register(self, name: str, cls: Kind) -> Kind:
-        """Add a class, and return it.
+        """Add a class under a name, and return the class.
 
         Raises:
-            ValueError: If the name is taken by another class, reserved, or none; if it is no class of this kind, or
-                lacks a method.
+            ValueError: If the name is not an identifier, is reserved, or belongs to another class; or if `cls` is not a
+                class of this kind, or lacks a method.
         """
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"a {self.kind} is named by an identifier, got {name!r}")
-        told = getattr(cls, "__qualname__", repr(cls))
+            raise ValueError(f"the name of a {self.kind} must be an identifier, got {name!r}; choose another name")
+        new = getattr(cls, "__qualname__", repr(cls))
         if name in self.reserved:
-            raise ValueError(f"{name!r} means something else where a {self.kind} is named; register {told} otherwise")
+            raise ValueError(f"{name!r} is a reserved name of a {self.kind}; register {new} under another name")
         if name in self._classes and self._classes[name] is not cls:
             taken = self._classes[name].__qualname__
-            raise ValueError(f"the {self.kind} {name!r} is {taken} already; register {told} under another name")
+            raise ValueError(f"the {self.kind} {name!r} is {taken} already; register {new} under another name")
         if not isinstance(cls, type) or (self.base is not None and not issubclass(cls, self.base)):
             base = "a class" if self.base is None else f"a class derived from {self.base.__qualname__}"
-            raise ValueError(f"a {self.kind} is {base}, got {told}")
+            raise ValueError(f"a {self.kind} must be {base}, got {new}")
         if missing := [method for method in self.needs if not _has(cls, method)]:
-            raise ValueError(f"a {self.kind} has {', '.join(self.needs)}, and {told} lacks {', '.join(missing)}")
+            raise ValueError(f"a {self.kind} must implement {', '.join(self.needs)}; {new} lacks {', '.join(missing)}")
         self._classes[name] = cls
         return cls
 
     def __getitem__(self, name: str) -> Kind:
-        """Return the class of that name.
+        """Return the class of this name.
 
         Raises:
-            ValueError: If there is none; it names those there are.
+            ValueError: If no class has this name; the message lists all names.
         """
         if name not in self:
             raise ValueError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
@@ -69,6 +69,7 @@ class Registry(Mapping[str, Kind]):
 
 
 def _has(cls: Any, method: str) -> bool:
+    """Return whether a class implements a method: neither leaves it abstract, nor inherits the `forward` of Module."""
     found = inspect.getattr_static(cls, method, None)
     is_open = found is nn.Module.forward or getattr(found, "__isabstractmethod__", False)
     return found is not None and not is_open and callable(getattr(cls, method))

@@ -36,14 +36,14 @@ def test_what_is_registered_is_found_by_its_name():
     ("name", "cls", "told"),
     [
         ("taken", type("Other", (Good,), {}), "the sampler 'taken' is Good already; register Other under another name"),
-        ("none", Good, "'none' means something else where a sampler is named; register Good otherwise"),
-        ("open", type("Open", (Base,), {}), "a sampler has fill, and Open lacks fill"),
+        ("none", Good, "'none' is a reserved name of a sampler; register Good under another name"),
+        ("open", type("Open", (Base,), {}), "a sampler must implement fill; Open lacks fill"),
         ("number", type("Number", (Base,), {"fill": 3}), "Number lacks fill"),
-        ("foreign", type("Foreign", (), {"fill": print}), "a sampler is a class derived from Base, got Foreign"),
-        ("instance", Good(), "a sampler is a class derived from Base, got <"),
-        ("a name", Good, "a sampler is named by an identifier, got 'a name'"),
-        ("", Good, "named by an identifier, got ''"),
-        (None, Good, "named by an identifier, got None"),
+        ("foreign", type("Foreign", (), {"fill": print}), "a sampler must be a class derived from Base, got Foreign"),
+        ("instance", Good(), "a sampler must be a class derived from Base, got <"),
+        ("a name", Good, "the name of a sampler must be an identifier, got 'a name'"),
+        ("", Good, "must be an identifier, got ''"),
+        (None, Good, "must be an identifier, got None"),
     ],
 )
 def test_what_cannot_be_registered_is_told_why(name, cls, told):
@@ -80,12 +80,12 @@ class NoTask:
 @pytest.mark.parametrize(
     ("registry", "cls", "told"),
     [
-        (SAMPLERS, NoFill, "a sampler has fill, and NoFill lacks fill"),
-        (SAMPLERS, Good, "a sampler is a class derived from Sampler, got Good"),
-        (HEADS, NoForward, "a head has forward, and NoForward lacks forward"),
-        (HEADS, nn.Linear, "a head is a class derived from Head, got Linear"),
-        (HEADS, NoForward(), "a head is a class derived from Head, got NoForward()"),
-        (MINERS, NoTask, "a phrase miner has spans, for_task, and NoTask lacks for_task"),
+        (SAMPLERS, NoFill, "a sampler must implement fill; NoFill lacks fill"),
+        (SAMPLERS, Good, "a sampler must be a class derived from Sampler, got Good"),
+        (HEADS, NoForward, "a head must implement forward; NoForward lacks forward"),
+        (HEADS, nn.Linear, "a head must be a class derived from Head, got Linear"),
+        (HEADS, NoForward(), "a head must be a class derived from Head, got NoForward()"),
+        (MINERS, NoTask, "a phrase miner must implement spans, for_task; NoTask lacks for_task"),
     ],
 )
 def test_a_plug_in_that_lacks_a_method_is_refused(registry, cls, told):
@@ -98,5 +98,5 @@ def test_a_plug_in_that_lacks_a_method_is_refused(registry, cls, told):
 @pytest.mark.parametrize(("registry", "name"), [(HEADS, "wdr"), (HEADS, "simple"), (MINERS, "none"), (MINERS, "fmm")])
 def test_names_that_mean_something_already_are_refused(registry, name):
     mine = type("Mine", (Head, NoTask), {"forward": torch.abs, "for_task": print, "spans": print})
-    with pytest.raises(ValueError, match=r"means something else|already"):
+    with pytest.raises(ValueError, match=r"is a reserved name|already"):
         registry.register(name, mine)

@@ -1,1 +1,1 @@
-"""Tensors in, tensors out: the equations of the papers, without models."""
+"""The equations of the papers as functions of tensors, without models."""

@@ -1,4 +1,4 @@
-"""Word difference representations (WDR): n-level differences of token embeddings, and what turns them back.
+"""Word difference representations (WDR): n-level differences of token embeddings, and the way back to embeddings.
 
 Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
 equations (7) to (10) and appendix A.1.
@@ -33,9 +33,9 @@ def word_differences(embeddings: Float[Tensor, "batch time dim"], order: int) ->
 def embeddings_from_differences(
     differences: Float[Tensor, "batch time dim"], order: int
 ) -> Float[Tensor, "batch time dim"]:
-    """Return the embeddings whose `order`-level word differences are given: the inverse of `word_differences`.
+    """Return the embeddings that have the given `order`-level word differences: the inverse of `word_differences`.
 
-    The last step of every level is x[T] itself, so x[t] = x[t+1] - d[t] can be summed up from the end, level by level.
+    The last step of every level is x[T], so x[t] = x[t+1] - d[t] is summed from the end, level by level.
 
     Raises:
         ValueError: If `order` is negative.
@@ -51,9 +51,9 @@ def embeddings_from_differences(
 
 
 def conjugate_coefficients(order: int) -> list[int]:
-    """Return the weights of x[t], ..., x[t+n-1] in the conjugate of level n; their absolute sum is 2^n - 1.
+    """Return the weights of x[t], ..., x[t+n-1] in the conjugate of level n; their absolute values sum to 2^n - 1.
 
-    Weight of x[t+n-i] is -C(n, i) (-1)^i for i = n, ..., 1.
+    The weight of x[t+n-i] is -C(n, i) (-1)^i for i = n, ..., 1.
 
     >>> [conjugate_coefficients(order) for order in (1, 2, 3)]
     [[1], [-1, 2], [1, -3, 3]]
@@ -72,11 +72,11 @@ def reconstruction_conjugates(
 ) -> Float[Tensor, "batch time-{order}+1 dim"]:
     """Return, for every window of `order` embeddings, the term that turns a word difference into the next embedding.
 
-    Entry t is made of x[t], ..., x[t+n-1] alone, never of x[t+n], and difference[t] + conjugate[t] = x[t+n]. It is not
-    computed as x[t+n] - difference[t]: rounding would leave a trace of the token to be predicted.
+    difference[t] + conjugate[t] = x[t+n]. Entry t is computed only from x[t], ..., x[t+n-1]. It is not computed as
+    x[t+n] - difference[t], as rounding would then leave a trace of x[t+n], the token to be predicted.
 
     Raises:
-        ValueError: If `order` is below 1 or leaves no window.
+        ValueError: If `order` is below 1 or exceeds the number of steps.
     Source: equation (10).
     """
     num_windows = embeddings.shape[1] - order + 1

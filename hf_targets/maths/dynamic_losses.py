@@ -1,4 +1,4 @@
-"""Losses over a vocabulary of tokens and phrases together, never holding the logits of all rows."""
+"""Losses over a vocabulary of tokens and phrases, computed without holding the logits of all rows at once."""
 
 from typing import Literal
 
@@ -24,9 +24,14 @@ def _normalizer_and_chosen(hidden: Tensor, tokens: Tensor, weight: Tensor, bias:
 
 
 def _in_chunks(function, width: int, rows: tuple[Tensor | None, ...], *shared) -> Tensor:
-    """Return `function` of as many rows at a time as make `LOGITS_PER_CHUNK` logits, recomputed for the gradient.
+    """Apply `function` to chunks of rows with at most `LOGITS_PER_CHUNK` logits each, and concatenate the results.
 
-    Rows that make no more than that in all are taken at once, and what they need for the gradient is kept.
+    The backward pass recomputes each chunk. If all rows fit into one chunk, nothing is recomputed.
+
+    Args:
+        width: Logits in a row.
+        rows: Arguments that are split by rows; None is passed on.
+        shared: Arguments that are passed whole.
     """
     size = max(1, LOGITS_PER_CHUNK // width)
     count = next(len(part) for part in rows if part is not None)
@@ -48,15 +53,16 @@ def dynamic_cross_entropy(
     *,
     excluded: Bool[Tensor, "rows phrases"] | None = None,
 ) -> Float[Tensor, "rows"]:
-    """Return -log P(target | hidden) of equation (1), whose sum runs over tokens and phrases; 0 where it is -100.
+    """Return -log P(target | hidden) of equation (1) over tokens and phrases; 0 where the target is -100.
 
-    P(k) = exp(hidden . e_k) / (sum over V + sum over P): the two sums are taken apart, so that the output matrix and
-    the phrases' embeddings are never copied into one, and that an excluded phrase is left out exactly.
+    P(k) = exp(hidden . e_k) / (sum over V + sum over P). The two sums are computed separately, so that the output
+    matrix and the phrase embeddings are not copied into one matrix, and an excluded phrase has exactly no weight.
 
     Args:
         targets: In [0, vocab) for a token, vocab + p for phrase p, or -100.
-        bias: Of the tokens; phrases have none.
-        excluded: Phrases that are not in the sum of a row, such as other right continuations. Never its target.
+        bias: Bias of the tokens; phrases have none.
+        excluded: True for a phrase that is left out of the sum of a row, such as another correct continuation. The
+            target of a row must not be excluded.
     Source: Liu et al., "Generation with Dynamic Vocabulary", equation (1).
     """
     vocab_size, kept = weight.shape[0], targets != IGNORED
@@ -73,10 +79,10 @@ def dynamic_cross_entropy(
         chosen = torch.where(is_phrase, logits.gather(1, slots[:, None])[:, 0], chosen)
         if excluded is not None:
             logits = logits.masked_fill(excluded[kept], -torch.inf)
-        # a row all of whose phrases are excluded: its gradient through -inf would not be a number
-        some = logits.isfinite().any(dim=1)
-        of_phrases = logits.masked_fill(~some[:, None], 0.0).logsumexp(dim=1)
-        normalizer = torch.where(some, torch.logaddexp(normalizer, of_phrases), normalizer)
+        # if all phrases of a row are excluded, its gradient through -inf would be nan
+        has_phrases = logits.isfinite().any(dim=1)
+        of_phrases = logits.masked_fill(~has_phrases[:, None], 0.0).logsumexp(dim=1)
+        normalizer = torch.where(has_phrases, torch.logaddexp(normalizer, of_phrases), normalizer)
     return losses.masked_scatter(kept, normalizer - chosen)
 
 
@@ -92,7 +98,7 @@ def _chunk_kl(
     detach_teacher: bool,
 ) -> Tensor:
     log_q = _logits(teacher, weight, bias).log_softmax(dim=-1)
-    if detach_teacher:  # from the output matrix too, which is the student's as well
+    if detach_teacher:  # also from the output matrix, which teacher and student share
         log_q = log_q.detach()
     logits = _logits(hidden, weight, bias)
     if phrases is None or first_tokens is None or not len(phrases):
@@ -121,15 +127,16 @@ def token_kl_divergence(
     first_tokens: Int[Tensor, "phrases"] | None = None,
     excluded: Bool[Tensor, "rows phrases"] | None = None,
 ) -> Float[Tensor, "rows"]:
-    """Return KL(p || q) of each row: p the next-token distribution after `hidden`, q that after `teacher`.
+    """Return KL(p || q) of each row, where p is the next-token distribution after `hidden`, and q that after `teacher`.
 
-    Without phrases p is over the tokens alone, renormalised; with them, each phrase's share goes to its first token.
+    Without `phrases`, p is the softmax over the tokens only. With them, the probability of each phrase is added to that
+    of its first token.
 
     Args:
-        direction: "forward" is KL(p || q) as in the paper's L_kl, "reverse" KL(q || p).
-        detach_teacher: Whether q has no gradient.
+        direction: "forward" is KL(p || q) as in the paper's L_kl, "reverse" is KL(q || p).
+        detach_teacher: Whether to cut the gradient through q.
         first_tokens: The id of each phrase's first token.
-        excluded: Phrases that are not there in a row.
+        excluded: True for a phrase that a row does not have.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
     """
     if not len(hidden):

@@ -1,4 +1,4 @@
-"""The ensemble of next-token and earlier future-token predictions, before the output matrix.
+"""The ensemble of next-token predictions and earlier future-token predictions, mixed before the output matrix.
 
 Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
 equation (13).
@@ -19,7 +19,7 @@ def check_ensemble_weight(weight: float) -> float:
     """
     if not 0.0 <= weight <= 1.0:
         raise ValueError(
-            f"ensemble_weight (lambda) must be in [0, 1], got {weight}; 0 is the next-token prediction alone"
+            f"ensemble_weight (lambda) must be in [0, 1], got {weight}; 0 means the next-token prediction only"
         )
     return weight
 
@@ -33,16 +33,16 @@ def mix_predictions(
     """Return (1 - lambda) * next_token + lambda * mean of the future-token predictions of the same target.
 
     Args:
-        next_token: The ordinary predictions, one for the target of each position.
-        future: Head n's predictions of those same targets, made n positions earlier; entry n - 1 covers the last
-            `time - n` targets, as there is none for the first n.
-        exists: True where such a prediction is one of the same sequence, not of padding or of another document.
+        next_token: The predictions of the ordinary head, one for the target of each position.
+        future: Entry n - 1 holds the predictions of head n for the same targets, made n positions earlier. It covers
+            the last targets; without a cache these are `time - n`, as no position precedes the first n targets by n.
+        exists: True where a future-token prediction comes from the same sequence, not from padding or another document.
         weight: Lambda, in [0, 1].
     Raises:
         ValueError: If `weight` is outside [0, 1].
     Source: equation (13).
-    Departs: the paper divides by N - 1 everywhere and does not say what the first positions do; we average over the
-        predictions that exist and leave a position with none as it is.
+    Departs: the paper always divides by N - 1, and does not define the first positions. We average over the predictions
+        that exist; a position without any keeps its next-token prediction.
     """
     check_ensemble_weight(weight)
     batch, time, _ = next_token.shape

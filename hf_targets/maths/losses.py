@@ -1,4 +1,4 @@
-"""Cross-entropy from hidden states, never holding the logits of all rows; what it is divided by, and its perplexity."""
+"""Cross-entropy from hidden states without holding the logits of all rows at once, its divisor, and perplexity."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ IGNORED = -100
 """The label of a position that is not a target, as everywhere in Transformers."""
 
 _LARGEST_EXPONENT = 700.0
-"""Above it a float overflows."""
+"""exp of a larger number may overflow a Python float."""
 
 LOGITS_PER_CHUNK = 2**25
-"""Logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
+"""Number of logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
 
 
 def _chunk_loss(
@@ -37,15 +37,15 @@ def token_cross_entropy(
 ) -> Float[Tensor, "rows"]:
     """Return -log softmax(hidden @ weight.T + bias)[target] of every row, 0 where the target is -100.
 
-    No more than `LOGITS_PER_CHUNK` logits are held at a time, in the backward pass either: it computes them anew, which
-    is one matrix product more than keeping them. Full precision takes `linear_cross_entropy` of torch >= 2.13; half
-    precision (which that function would round the losses to), label smoothing (which it does not chunk), compiled
-    code and older releases take checkpointed chunks.
+    At most `LOGITS_PER_CHUNK` logits are held at a time. The backward pass recomputes them, which costs one more matrix
+    product than keeping them. In full precision this calls `linear_cross_entropy` of torch >= 2.13. Checkpointed chunks
+    are used in half precision (that function would round the losses to it), with label smoothing (that function would
+    not chunk), in compiled code, and with older releases of torch.
 
     Args:
-        label_smoothing: Share of the target taken from the uniform distribution, in [0, 1).
+        label_smoothing: Share of the uniform distribution in the target, in [0, 1).
     Returns: Losses in float32 (float64 for float64 input).
-    Related: one call for the rows of several heads holds one gradient of `weight`, not one a head.
+    Related: one call for the rows of several heads holds a single gradient of `weight`; separate calls hold one each.
     """
     size = max(1, LOGITS_PER_CHUNK // weight.shape[0])
     device = hidden.device.type
@@ -56,7 +56,7 @@ def token_cross_entropy(
         return F.linear_cross_entropy(
             hidden, weight, targets, linear_bias=bias, reduction="none", ignore_index=IGNORED, options=options
         )
-    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))  # so that chunks add up their gradients there
+    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))  # so that chunks sum their gradients in it
     losses = []
     for rows, labels in zip(hidden.split(size), targets.split(size), strict=True):
         arguments = (rows, weight, labels, bias, label_smoothing, dtype)
@@ -65,15 +65,15 @@ def token_cross_entropy(
 
 
 def perplexity(mean_nll: float) -> float:
-    """Return exp(mean negative log-likelihood), inf where that overflows: a text may be as good as impossible."""
+    """Return exp(mean negative log-likelihood), or inf if that overflows, as for a very improbable text."""
     return math.exp(mean_nll) if mean_nll < _LARGEST_EXPONENT else math.inf
 
 
 def target_count(targets: Int[Tensor, "batch time"], num_items_in_batch: Tensor | int | None) -> Tensor | int:
-    """Return what a loss is divided by: the Trainer's count where there is one, else the labels other than -100.
+    """Return the divisor of a loss: the Trainer's count if given, else the number of targets that are not -100.
 
-    It is at least 1, so that a step without any target has loss 0 and gradients of 0: the Trainer counts 0 there.
-    A count that is a tensor is moved to the device of the targets.
+    It is at least 1: for a step without any target the Trainer's count is 0, and loss and gradients must be 0. A count
+    that is a tensor is moved to the device of the targets.
     """
     if num_items_in_batch is None:
         return (targets != IGNORED).sum().clamp(min=1)
@@ -89,7 +89,7 @@ def ngram_loss(
 
     Args:
         next_token: L_0, the loss of the ordinary head.
-        future: L_1 to L_{N-1}, one a head, so N is one more than there are.
+        future: L_1 to L_{N-1}, one loss for each head; at least one.
         loss_weight: Alpha.
     Source: Heo et al., equation (6).
     """

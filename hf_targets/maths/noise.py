@@ -1,8 +1,8 @@
-r"""How tokens are masked over time in masked diffusion: schedules, the times to train on, and the masking itself.
+r"""The noise of masked diffusion: schedules, the times to train on, and the masking of tokens.
 
-Time t is in [0, 1]. A token is still itself at t with chance alpha(t), which falls from about 1 to about 0, and is the
-mask token otherwise; a masked token stays masked. Training weighs -log p(token) at the masked positions by
--alpha'(t) / (1 - alpha(t)), which makes its mean over t the negative evidence lower bound.
+Time t is in [0, 1]. At time t a token is unmasked with probability alpha(t), which falls from about 1 to about 0, and
+otherwise it is the mask token; a masked token stays masked. In training, -log p(token) at the masked positions has
+weight -alpha'(t) / (1 - alpha(t)): the mean of the loss over t is then the negative evidence lower bound.
 """
 
 import math
@@ -19,14 +19,14 @@ ALPHA_MIN = 1e-3
 """alpha(1) of the log-linear and the cosine schedules, so that -log alpha(1) is finite."""
 
 MIN_TIME = 1e-3
-"""The least time to train on, as the loss weight grows like 1 / t."""
+"""The smallest time to train on, as the loss weight grows like 1 / t."""
 
 _SIGMAS = {"linear": (0.0, 10.0), "geometric": (1e-3, 1.0)}
 
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """How fast tokens are masked: alpha(t) for t in [0, 1], its rate, and what follows from them.
+    """A noise schedule: alpha(t) for t in [0, 1], its derivative, and the loss weights that follow from them.
 
     With e = 1e-3, a = sigma_min and b = sigma_max:
 
@@ -38,16 +38,17 @@ class NoiseSchedule:
     | `linear`         |                             | a + t (b - a)   | 4.5e-5 for b = 10  |
     | `geometric`      |                             | a^(1 - t) b^t   | 0.37 for b = 1     |
 
-    With the default sigma_max of `geometric` more than a third of the tokens are never masked, so that a model trained
-    on it has not seen the all-masked text that generation begins with, and its loss is no bound; raise sigma_max
-    (to 10, as in `linear`) for either.
+    With the default sigma_max of `geometric`, more than a third of the tokens are never masked. A model trained on it
+    has not seen the fully masked text with which generation begins, and its loss is not a bound. For generation or a
+    bound raise sigma_max, for example to 10 as in `linear`.
 
     Methods take tensors of any shape, in float32 or float64.
 
     Raises:
-        ValueError: If there is no schedule of that name, or sigma_min and sigma_max are out of range or not used.
-    Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models": the schedules and the constants
-        of its published program.
+        ValueError: If no schedule has that name, sigma_min or sigma_max is out of range, or one of them is given for a
+            schedule that does not use it.
+    Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models": schedules and constants of the
+        published program.
     """
 
     name: ScheduleName | str = "log_linear"
@@ -63,7 +64,7 @@ class NoiseSchedule:
             if self.sigma_min is not None or self.sigma_max is not None:
                 raise ValueError(
                     f"the {self.name} schedule has no sigma_min and sigma_max, got {self.sigma_min} and "
-                    f"{self.sigma_max}; leave them out, or take the linear or the geometric schedule"
+                    f"{self.sigma_max}; leave them out, or choose the linear or the geometric schedule"
                 )
             return
         low, high = self._sigmas
@@ -81,11 +82,11 @@ class NoiseSchedule:
         return low if self.sigma_min is None else self.sigma_min, high if self.sigma_max is None else self.sigma_max
 
     def alpha(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return the chance that a token is still itself at time t."""
+        """Return the probability that a token is unmasked at time t."""
         return torch.exp(-self.sigma(t)) if self.name in _SIGMAS else 1 - self.masked(t)
 
     def masked(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return 1 - alpha(t), the chance that a token is masked at time t, to full relative precision near 0."""
+        """Return 1 - alpha(t), the probability that a token is masked at time t, to full relative precision near 0."""
         match self.name:
             case "log_linear":
                 return (1 - ALPHA_MIN) * t
@@ -97,7 +98,7 @@ class NoiseSchedule:
                 return -torch.expm1(-self.sigma(t))
 
     def sigma(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return -log alpha(t), the total noise, which is what a network conditioned on time is told."""
+        """Return -log alpha(t), the total noise, which is the input of a network that is conditioned on time."""
         match self.name:
             case "log_linear" | "cosine" | "cosine_squared":
                 return -torch.log1p(-self.masked(t))
@@ -117,7 +118,7 @@ class NoiseSchedule:
                 return (ALPHA_MIN - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
             case "cosine_squared":
                 sine = torch.sin(math.pi / 2 * t)
-                cosine = torch.cos(math.pi / 2 * t).clamp(min=0)  # float32 rounds that of t = 1 to below 0
+                cosine = torch.cos(math.pi / 2 * t).clamp(min=0)  # in float32 it is below 0 at t = 1
                 return (ALPHA_MIN - 1) * math.pi * sine * cosine
             case _:
                 return -self._sigma_rate(t) * self.alpha(t)
@@ -125,8 +126,8 @@ class NoiseSchedule:
     def weight(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """Return -alpha'(t) / (1 - alpha(t)), the loss weight of a masked token at time t.
 
-        For `log_linear` it is 1 / t, although a token is masked with chance (1 - 1e-3) t. It is inf at t = 0 where
-        alpha(0) = 1.
+        For `log_linear` it is 1 / t, although a token is masked with probability (1 - 1e-3) t. If alpha(0) = 1, it is
+        inf at t = 0.
         """
         match self.name:
             case "log_linear":
@@ -139,18 +140,18 @@ class NoiseSchedule:
                 return self._sigma_rate(t) / torch.expm1(self.sigma(t))
 
     def discrete_weight(self, t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
-        """Return T (alpha(t - 1/T) - alpha(t)) / (1 - alpha(t)), the loss weight with T time steps in place of a flow.
+        """Return T (alpha(t - 1/T) - alpha(t)) / (1 - alpha(t)), the loss weight in discrete time with T steps.
 
         Args:
-            t: Multiples of 1/T above 0, as `discrete_times` gives.
-            num_steps: T. As it grows, this becomes `weight`.
+            t: Multiples of 1/T above 0, as `discrete_times` returns.
+            num_steps: T. As it grows, the result approaches `weight`.
         Raises: ValueError if `num_steps` is below 1.
         """
         _check_num_steps(num_steps)
         return num_steps * (1 - self.masked(t - 1 / num_steps) / self.masked(t))
 
     def time_of_masked(self, masked: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return the time t at which `masked(t)` is the given chance, the nearer of 0 and 1 where there is none."""
+        """Return the time t at which `masked(t)` is the given probability; if there is none, the nearer of 0 and 1."""
         match self.name:
             case "log_linear":
                 t = masked / (1 - ALPHA_MIN)
@@ -178,14 +179,15 @@ def antithetic_times(
     device: torch.device | str | None = None,
     smallest: float = MIN_TIME,
 ) -> Float[Tensor, "count"]:
-    """Return random times, one in each of `count` equal parts of [smallest, 1], the first part first.
+    """Return random times in increasing order, one in each of `count` equal parts of [smallest, 1].
 
-    t_i = smallest + (1 - smallest) (i + u_i) / count with u_i uniform in [0, 1). Each time drawn at random from them is
-    uniform, and their mean varies far less than that of independent times, which steadies a mean of weighted losses.
+    t_i = smallest + (1 - smallest) (i + u_i) / count with u_i uniform in [0, 1). A randomly chosen one of them is
+    uniform in [smallest, 1). Their mean varies far less than that of independent times, and so does a mean of weighted
+    losses.
 
     Args:
-        generator: Where the numbers come from, on its own device, so that a seed gives the same times on any `device`.
-        device: Where the times go; None: where they are drawn.
+        generator: Source of the random numbers, on its own device: a seed gives the same times for every `device`.
+        device: Device of the result; None: that of the generator, or torch's default device.
     Raises: ValueError if `count` is below 1 or `smallest` is not in [0, 1).
     Source: Sahoo et al. 2024, its published program.
     """
@@ -205,7 +207,7 @@ def _uniform(count: int, device: torch.device | str | None, generator: torch.Gen
 
 
 def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
-    """Return times in [0, 1] rounded up to one of 1/T, 2/T, ..., 1.
+    """Return times in [0, 1], each rounded up to one of 1/T, 2/T, ..., 1.
 
     Args:
         num_steps: T.
@@ -217,7 +219,7 @@ def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, 
 
 def _check_num_steps(num_steps: int) -> None:
     if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}; None, not 0, stands for continuous time")
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}; for continuous time give None, not 0")
 
 
 def mask_tokens(
@@ -229,13 +231,15 @@ def mask_tokens(
     *,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "batch length"]:
-    """Return the canvas: `ids`, of which each that may be masked is, with chance `schedule.masked` at its row's time.
+    """Return the canvas: `ids` with tokens masked at random, each with probability `schedule.masked` at its row's time.
 
-    The random numbers go to the tokens that may be masked in order, row after row, so that on a CPU generator padding
-    changes nothing about which of them are masked.
+    Random numbers are assigned, row after row, only to the tokens that may be masked. So with a generator on the CPU,
+    padding does not change which tokens are masked.
 
     Args:
-        generator: Where the numbers come from, on its own device, which need not be that of `ids`.
+        times: The time of each row, in [0, 1].
+        may_mask: True for the tokens that may be masked.
+        generator: Source of the random numbers, on its own device, which may differ from that of `ids`.
     """
     may = may_mask.flatten()
     uniform = _uniform(len(may), ids.device, generator)

@@ -1,4 +1,4 @@
-"""When a drafted token may stay: speculative sampling, which leaves the model's distribution as it is."""
+"""Speculative sampling: accept or replace drafted tokens without changing the model's distribution."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,11 +10,11 @@ def accept_or_resample(
     draft_logits: Float[Tensor, "rows vocab"],
     logits: Float[Tensor, "rows vocab"],
 ) -> tuple[Int[Tensor, "rows"], Bool[Tensor, "rows"]]:
-    """Return a sample of softmax(logits) for each row, and whether it is the drafted token that was accepted.
+    """Return a sample of softmax(logits) for each row, and whether it is the drafted token, accepted.
 
-    With q = softmax(draft_logits), of which the draft x is a sample, and p = softmax(logits): x stays with probability
-    min(1, p(x) / q(x)); otherwise another token is drawn from max(p - q, 0) / sum(max(p - q, 0)). The token returned
-    then has distribution p, whatever q is.
+    Let q = softmax(draft_logits), p = softmax(logits), and x the drafted token, a sample of q. x is accepted with
+    probability min(1, p(x) / q(x)); otherwise a token is drawn from max(p - q, 0) / sum(max(p - q, 0)). The returned
+    token has distribution p for any q.
 
     Args:
         drafted: Samples of softmax(draft_logits).
@@ -23,10 +23,10 @@ def accept_or_resample(
     Source: Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", algorithm 1.
     """
     p, q = logits.float().softmax(dim=-1), draft_logits.float().softmax(dim=-1)
-    at = drafted[:, None]
-    accepted = torch.rand_like(p[:, 0]) * q.gather(1, at)[:, 0] < p.gather(1, at)[:, 0]
+    index = drafted[:, None]
+    accepted = torch.rand_like(p[:, 0]) * q.gather(1, index)[:, 0] < p.gather(1, index)[:, 0]
     residual = (p - q).clamp(min=0.0)
-    # p = q up to rounding: what is left is noise, and only a rounded ratio can have led here
+    # a residual of 0 means p = q up to rounding; a token is then rejected only because the ratio was rounded
     residual = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, p)
     drawn = torch.multinomial(residual, num_samples=1)[:, 0]
     return torch.where(accepted, drafted, drawn), accepted

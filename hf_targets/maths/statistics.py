@@ -1,4 +1,4 @@
-"""What a few repetitions say of a mean: its standard error, how far it may be off, and whether two means differ."""
+"""Statistics of repeated measurements: the mean, its standard error and margin, and the difference of two means."""
 
 import math
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ _ERRORS_OF_A_DIFFERENCE = 2
 
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of n values, and sqrt(var / n) with the unbiased variance.
+    """Return the mean of n values and its standard error, sqrt(var / n) with the unbiased variance.
 
-    The error is None for one value, and where the mean is not a finite number.
+    The error is None if there is only one value or the mean is not finite.
 
     Raises:
-        ValueError: If there is no value.
+        ValueError: If there are no values.
 
     >>> mean_and_standard_error([1.0, 3.0])
     (2.0, 1.0)
@@ -24,7 +24,7 @@ def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | Non
     count = len(values)
     if not count:
         raise ValueError("a mean needs at least one value, got none")
-    mean = sum(values) / count  # not fsum: it raises where a sum is beyond all numbers
+    mean = sum(values) / count  # not fsum, which raises an error if a sum overflows
     if count == 1 or not math.isfinite(mean):
         return mean, None
     variance = math.fsum((value - mean) * (value - mean) for value in values) / (count - 1)
@@ -32,15 +32,15 @@ def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | Non
 
 
 def student_margin(standard_error: float, count: int, confidence: float = 0.95) -> float:
-    """Return how far the mean of `count` values may be from the true one, with this confidence.
+    """Return the half width of a confidence interval for the mean of `count` values.
 
-    It is `standard_error` times a quantile of Student's t with count - 1 degrees of freedom: 12.7 for two values, 2.36
-    for eight, 1.96 for very many. It is exact for values of a normal distribution.
+    It is `standard_error` times a quantile of Student's t with count - 1 degrees of freedom: at 95 %, 12.7 for two
+    values, 2.36 for eight, 1.96 for very many. It is exact if the values are normally distributed.
 
     Args:
-        standard_error: As `mean_and_standard_error` gives it.
-        count: Of the values, at least 2.
-        confidence: In (0, 1).
+        standard_error: As `mean_and_standard_error` returns it.
+        count: Number of values, at least 2.
+        confidence: Probability that the interval contains the true mean, in (0, 1).
     Raises:
         ValueError: If `count` or `confidence` is out of range.
     """
@@ -52,7 +52,7 @@ def student_margin(standard_error: float, count: int, confidence: float = 0.95) 
 
 
 def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
-    """Return "mean ± standard error" of what there is; the error only with two values or more.
+    """Return "mean ± standard error" of the values that are not None; the error only if there are two or more.
 
     >>> format_mean([1.0, 3.0]), format_mean([1.0]), format_mean([None])
     ('2.00 ± 1.00', '1.00', '')
@@ -65,9 +65,10 @@ def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
 
 
 def format_difference(values: Sequence[float], reference: Sequence[float], digits: int = 2) -> str:
-    """Return the difference of two means with its standard error, and "none" if it is below two of them.
+    """Return the difference of two means with its standard error, marked "none" if it is below two standard errors.
 
-    The error is sqrt(e1^2 + e2^2), with e1 and e2 those of the two means. One seed has none, and shows nothing.
+    The error is sqrt(e1^2 + e2^2), where e1 and e2 are the standard errors of the two means. A single value has no
+    standard error; the result then says "one seed" and does not tell whether the means differ.
 
     >>> format_difference([1.0, 1.2], [2.0, 2.2])
     '-1.00 ± 0.14'

@@ -1,13 +1,13 @@
-"""A set of token sequences, looked up in a text."""
+"""A set of token sequences, and the search for them in a text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 
 class TokenTrie:
-    """Sequences of token ids as a tree, so that all that begin at a position of a text are found in one walk.
+    """A tree of token sequences, which finds all sequences that begin at a position of a text in one walk.
 
     Args:
-        sequences: Each one or more ids, in [0, 2^32).
+        sequences: Sequences of at least one id each, in [0, 2^32).
 
     >>> trie = TokenTrie([(1, 2), (1, 2, 3), (2, 3)])
     >>> list(trie.matches([1, 2, 1, 2, 3]))
@@ -23,7 +23,7 @@ class TokenTrie:
             self.add(sequence)
 
     def add(self, sequence: Sequence[int]) -> None:
-        """Add a sequence, which may be there already."""
+        """Add a sequence; nothing changes if the tree already has it."""
         node, nodes, is_end = 0, self._nodes, self._is_end
         for id_ in sequence:
             node = nodes.setdefault(node << 32 | id_, len(is_end))
@@ -32,7 +32,7 @@ class TokenTrie:
         is_end[node] = True
 
     def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield the (start, end) of each sequence in a text, by rising start, and the shorter one first."""
+        """Yield (start, end) of each occurrence of a sequence in a text, ordered by start, then by end."""
         find, is_end, length = self._nodes.get, self._is_end, len(tokens)
         for start in range(length):
             node = find(tokens[start])
@@ -46,7 +46,7 @@ class TokenTrie:
                 position += 1
 
     def longest(self, tokens: Sequence[int], start: int) -> int | None:
-        """Return the end of the longest sequence that begins at `start`, None if none does."""
+        """Return the end of the longest sequence that begins at `start`; None if no sequence begins there."""
         find, is_end = self._nodes.get, self._is_end
         node, longest = 0, None
         for index in range(start, len(tokens)):

@@ -1,7 +1,7 @@
-"""When masked tokens are unmasked, which in masked diffusion does not depend on what they become.
+"""The times at which masked tokens are unmasked; in masked diffusion they do not depend on the predicted tokens.
 
-Time runs from 1, where all that is to be filled is masked, to 0. A token masked at t is masked at s < t still with
-chance (1 - alpha(s)) / (1 - alpha(t)), each token on its own.
+Time runs from 1, at which all positions to be filled are masked, to 0. A token that is masked at t is still masked at
+s < t with probability (1 - alpha(s)) / (1 - alpha(t)), independently of other tokens.
 """
 
 import torch
@@ -14,15 +14,15 @@ from hf_targets.maths.noise import NoiseSchedule
 def unmasking_steps(
     uniform: Float[Tensor, "positions"], schedule: NoiseSchedule, num_steps: int
 ) -> Int[Tensor, "positions"]:
-    """Return at which of the steps 0 to `num_steps` - 1, from time 1 - i / num_steps to the next, each is unmasked.
+    """Return the step, in [0, `num_steps` - 1], at which each position is unmasked; step i begins at 1 - i / num_steps.
 
-    It is the first step that ends with (1 - alpha(s)) / (1 - alpha(1)) <= u: drawn at once, this is the law of tossing
-    at every step from t to s for every masked token, with chance (alpha(s) - alpha(t)) / (1 - alpha(t)).
+    It is the first step whose end s has (1 - alpha(s)) / (1 - alpha(1)) <= u. The distribution is that of deciding at
+    each step from t to s, for each masked token, to unmask it with probability (alpha(s) - alpha(t)) / (1 - alpha(t)).
 
     Args:
-        uniform: u, a number in [0, 1) for each position.
-    Departs: the last step ends at 0 and leaves nothing masked. The published program ends at 1e-5, and takes the most
-        probable token for whatever is left.
+        uniform: u, a uniform random number in [0, 1) for each position.
+    Departs: our last step ends at 0 and leaves nothing masked. The published program ends at 1e-5, and then fills the
+        positions that are still masked with the most probable tokens.
     """
     ends = torch.arange(num_steps - 1, -1, -1, dtype=uniform.dtype, device=uniform.device) / num_steps
     still_masked = schedule.masked(ends) / schedule.masked(torch.ones_like(ends))
@@ -33,13 +33,14 @@ def unmasking_steps(
 def hitting_times(
     uniform: Float[Tensor, "batch hits"], num_masked: Int[Tensor, "batch"], schedule: NoiseSchedule
 ) -> Float[Tensor, "batch hits"]:
-    """Return the times at which one masked token after another is unmasked in continuous time.
+    """Return the times at which masked tokens are unmasked one after another, in continuous time.
 
-    With m masked at time t, the next is unmasked at the time s where 1 - alpha(s) = (1 - alpha(t)) u^(1/m): the last
-    of m independent times. Which token that is does not depend on it: each is as likely.
+    If m tokens are masked at time t, the next is unmasked at the time s where 1 - alpha(s) = (1 - alpha(t)) u^(1/m),
+    the largest of m independent times. It is each of the m tokens with equal probability, independently of the time.
 
     Args:
-        uniform: u of each hit, in [0, 1). Of a row, the first `num_masked` are hits; what follows has no meaning.
+        uniform: u of each hit, a uniform random number in [0, 1).
+        num_masked: Number of masked tokens of each row: so many first entries of the result have a meaning.
     Source: Zheng et al. 2024, "Masked Diffusion Models are Secretly Time-Agnostic Masked Models and Exploit Inaccurate
         Categorical Sampling", the first-hitting sampler.
     """
@@ -52,9 +53,9 @@ def hitting_times(
 def time_of_share(
     num_masked: Int[Tensor, "batch"], num_at_start: Int[Tensor, "batch"], schedule: NoiseSchedule
 ) -> Float[Tensor, "batch"]:
-    """Return the time at which as many tokens are masked, in the mean, as are now; 1 at the start.
+    """Return the time at which the expected number of masked tokens equals the present one; it is 1 at the start.
 
-    It is what samplers that unmask by order, not by time, tell a network that is conditioned on time.
+    Samplers that unmask in an order, not by time, give it to a network that is conditioned on time.
     """
     share = num_masked.double() / num_at_start.clamp(min=1)
     return schedule.time_of_masked(share * schedule.masked(torch.ones_like(share)))
