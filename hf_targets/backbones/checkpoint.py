@@ -81,7 +81,7 @@ def _check_complete(
 ) -> None:
     shapes = [f"{name} is {tuple(found)}, not {tuple(expected)}" for name, (found, expected) in mismatched.items()]
     wrong = {"missing": missing, "not in the model": extra, "of another shape": shapes}
-    problems = [f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names]
+    problems = [f"{problem}: {listed(sorted(names))}" for problem, names in wrong.items() if names]
     if problems:
         raise ValueError(
             f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. It is cut short, or its "

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 _NUM_VALUES = 8
 _OTHER_VALUES = "has other values"
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
-_ABSOLUTE = 2.0**-24  # float16 rounds smaller values to 0
+_ABSOLUTE = 2.0**-24  # the smallest positive number of float16
 
 
 @dataclass(frozen=True)

@@ -222,13 +222,15 @@ def _read_pieces(file: Path) -> tuple[list[str], list[float]]:
         try:
             pieces.append(data[start - length : start].decode("utf-8").replace(" ", _SPACE))
         except UnicodeDecodeError as error:
-            raise ValueError(f"pieces are UTF-8, and id {len(pieces)} of {file} is not; fetch it again") from error
+            raise ValueError(
+                f"pieces must be UTF-8, and id {len(pieces)} of {file} is not; fetch the file again"
+            ) from error
         scores.append(score)
     pieces[1:3] = [piece.strip("\n") for piece in pieces[1:3]]  # exported as "\n<s>\n" and "\n</s>\n"
     if pieces[: len(_FIRST_PIECES)] != _FIRST_PIECES or len(set(pieces)) != len(pieces):
         raise ValueError(
             f"an exported tokenizer begins with <unk>, <s>, </s> and <0x00> to <0xFF> and has no piece twice, "
-            f"and {file} does not; export it with the tokenizer.py of a later llama2.c"
+            f"and {file} breaks this rule; export it with the tokenizer.py of a later llama2.c"
         )
     return pieces, scores
 

@@ -1,4 +1,4 @@
-"""A test of logits processors: does one of them read the text?"""
+"""A check whether logits processors read the text."""
 
 from transformers.generation.logits_process import (
     EpsilonLogitsWarper,
@@ -12,7 +12,7 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
-_BLIND = (
+_IGNORE_TEXT = (
     TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper, TypicalLogitsWarper,
     EpsilonLogitsWarper, EtaLogitsWarper, SuppressTokensLogitsProcessor,
 )  # fmt: skip
@@ -20,4 +20,4 @@ _BLIND = (
 
 def read_text(processors: LogitsProcessorList) -> bool:
     """Return whether any processor reads the text; if none does, one call can process rows of all lengths."""
-    return not all(type(processor) in _BLIND for processor in processors)
+    return not all(type(processor) in _IGNORE_TEXT for processor in processors)

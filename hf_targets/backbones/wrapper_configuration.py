@@ -54,7 +54,7 @@ class AnswersForBackbone:
         """Return the backbone's fields that differ from those in `other`, as arguments of `from_pretrained`."""
         names = (*ANSWERED, *_SWITCHES)
         pairs = {name: (getattr(self, name, None), getattr(other, name, None)) for name in names}
-        changed = {name: ours for name, (ours, theirs) in pairs.items() if ours != theirs}
+        changed = {name: own for name, (own, others) in pairs.items() if own != others}
         attention = self._attn_implementation  # pyright: ignore[reportAttributeAccessIssue]
         return changed if attention is None else {**changed, "attn_implementation": attention}
 

@@ -24,19 +24,19 @@ Matrices = tuple[Tensor, Tensor]
 F = TypeVar("F", bound=Callable)
 
 
-def _apart(make: F) -> F:
+def _break_graph(make: F) -> F:
     """Let the compiler break its graph at each call of `make`."""
     return cast(F, torch.compiler.disable(make))
 
 
 def _constant(make: F) -> F:
     """Let the compiler treat the result of a method as a constant; if the width varies, it breaks its graph there."""
-    apart = _apart(make)
+    uncompiled = _break_graph(make)
 
     @torch.compiler.assume_constant_result
     @wraps(make)
     def constant(*arguments):
-        return apart(*arguments)
+        return uncompiled(*arguments)
 
     return cast(F, constant)
 
@@ -146,7 +146,7 @@ class SentenceCurve(nn.Module):
         return _counts(self.config, width, device)
 
 
-class _Kept:
+class _Cache:
     """A thread-safe cache of tensors by key, which drops the least recently used beyond `max_bytes`.
 
     Hold `lock` around `get` and `put`.
@@ -176,7 +176,7 @@ class _Kept:
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors)
 
 
-_KEPT = _Kept(_MAX_BYTES)
+_CACHE = _Cache(_MAX_BYTES)
 _longest: dict[tuple, int] = {}  # by curve, the longest text for which the norm of the inverse was checked
 
 
@@ -214,25 +214,25 @@ def _is_longest(config: CurveConfig, length: int) -> bool:
 def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
     """Return both matrices of a length, cached."""
     key = (*_key(config), length, dtype, device)
-    with _KEPT.lock, torch.inference_mode(False):  # else training could not use tensors made in generation
-        kept = _KEPT.get(key)
-        if kept is None:
+    with _CACHE.lock, torch.inference_mode(False):  # else training could not use tensors made in generation
+        cached = _CACHE.get(key)
+        if cached is None:
             computed = _compute(config, length, warn=_is_longest(config, length))
-            kept = tuple(matrix.to(dtype).to(device).contiguous() for matrix in computed)
-            _KEPT.put(key, kept)
-        return kept[0], kept[1]
+            cached = tuple(matrix.to(dtype).to(device).contiguous() for matrix in computed)
+            _CACHE.put(key, cached)
+        return cached[0], cached[1]
 
 
 def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
     """Return both matrices for each length from 0 to `width`, padded with zeros to the size of those of `width`."""
     key = (*_key(config), "table", dtype, device)
-    with _KEPT.lock, torch.inference_mode(False):
-        kept = _KEPT.get(key)
-        if kept is None or len(kept[0]) <= width:
-            kept = _grown_table(config, kept, width, dtype, device)
-            _KEPT.put(key, kept)
+    with _CACHE.lock, torch.inference_mode(False):
+        cached = _CACHE.get(key)
+        if cached is None or len(cached[0]) <= width:
+            cached = _grown_table(config, cached, width, dtype, device)
+            _CACHE.put(key, cached)
         count = config.num_control_points_for(width)
-        return kept[0][: width + 1, :count, :width], kept[1][: width + 1, :width, :count]
+        return cached[0][: width + 1, :count, :width], cached[1][: width + 1, :width, :count]
 
 
 def _grown_table(
@@ -246,7 +246,7 @@ def _grown_table(
     while top % _STEP:
         try:
             new[top + 1] = _compute(config, top + 1, warn=False)
-        except ValueError:  # no text of this length was requested
+        except ValueError:  # no curve of this length exists, and none was requested
             break
         top += 1
     count = config.num_control_points_for(top)
@@ -260,7 +260,7 @@ def _grown_table(
     return tables[0].to(device), tables[1].to(device)
 
 
-@_apart
+@_break_graph
 def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: torch.dtype) -> Matrices:
     """Return both matrices of each row, padded with zeros to the size of those of `width`; waits for the device."""
     unique, positions = lengths.unique(return_inverse=True)
@@ -277,13 +277,13 @@ def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: t
 def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:
     """Return the numbers of control points of texts of 0 to `width` tokens; 0 tokens have 0."""
     key = (*_key(config), "counts", width, device)
-    with _KEPT.lock, torch.inference_mode(False):
-        kept = _KEPT.get(key)
-        if kept is None:
+    with _CACHE.lock, torch.inference_mode(False):
+        cached = _CACHE.get(key)
+        if cached is None:
             counts = [0, *(config.num_control_points_for(length) for length in range(1, width + 1))]
-            kept = (torch.tensor(counts, device="cpu").to(device),)
-            _KEPT.put(key, kept)
-        return (kept[0],)
+            cached = (torch.tensor(counts, device="cpu").to(device),)
+            _CACHE.put(key, cached)
+        return (cached[0],)
 
 
 def _check(lengths: Tensor, batch: int, length: int) -> None:

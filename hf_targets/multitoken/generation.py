@@ -45,7 +45,7 @@ class HeadsGenerationMixin(GenerationMixin):
         draft_branches: int = 1,
         **kwargs: Any,
     ) -> Any:
-        """Generate as `GenerationMixin` does, optionally from the ensemble of equation (13), or with drafts.
+        """Generate as `GenerationMixin` does, optionally from the ensemble of equation (13), with drafts, or both.
 
         With `draft_tokens` the heads guess that many tokens after the next one, and one forward pass verifies them all.
         Greedy output equals that of plain greedy decoding, sampled output has the same distribution, and fewer passes

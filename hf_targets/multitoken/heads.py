@@ -62,11 +62,11 @@ class FutureHeads(nn.Module):
             call_inside(shared, lambda weight, _, own: own.copy_(weight), layer.weight)
 
     def states(self, hidden: Tensor, count: int) -> Tensor:
-        """Return what heads 1 to `count` compute from hidden states (rows, d) alone, as (rows, count, d).
+        """Return the states that heads 1 to `count` compute from hidden states (rows, d), as (rows, count, d).
 
-        A head that reads the conjugate cannot start yet: its state is the hidden state.
+        A head that reads the conjugate computes nothing yet: its state is the hidden state.
         """
-        return torch.stack([self._begun(n, hidden) for n in range(1, count + 1)], dim=1)
+        return torch.stack([self._without_conjugate(n, hidden) for n in range(1, count + 1)], dim=1)
 
     def complete(self, n: int, states: Tensor, tokens: Tensor | None) -> Tensor:
         """Return head n's predicted embeddings (rows, d) from its `states` and the n tokens before the predicted one.
@@ -76,7 +76,7 @@ class FutureHeads(nn.Module):
         """
         if tokens is None or not self.differences:
             return states
-        return self._completed(n, states, reconstruction_conjugates(tokens, n)[:, 0])
+        return self._with_conjugate(n, states, reconstruction_conjugates(tokens, n)[:, 0])
 
     def forward(self, hidden: Tensor, tokens: Tensor | None, past: int = 0) -> list[Tensor]:
         """Return the embeddings predicted by heads n = 1 to N - 1 for the targets of positions `past` and later.
@@ -93,17 +93,17 @@ class FutureHeads(nn.Module):
         for n in range(1, len(self) + 1):
             first = max(past - n, 0)
             seen = hidden[:, first : max(time - n, first)]
-            predicted = self._begun(n, seen)
+            predicted = self._without_conjugate(n, seen)
             if self.differences and seen.shape[1]:
                 assert tokens is not None
-                predicted = self._completed(n, predicted, reconstruction_conjugates(tokens[:, first:], n))
+                predicted = self._with_conjugate(n, predicted, reconstruction_conjugates(tokens[:, first:], n))
             predictions.append(predicted)
         return predictions
 
-    def _begun(self, n: int, hidden: Tensor) -> Tensor:
+    def _without_conjugate(self, n: int, hidden: Tensor) -> Tensor:
         """Return the output of head n for hidden states (..., d); if it needs the conjugate, return them unchanged."""
         return hidden if self.reads_conjugate else self.layers[n - 1](hidden)
 
-    def _completed(self, n: int, begun: Tensor, conjugate: Tensor) -> Tensor:
+    def _with_conjugate(self, n: int, states: Tensor, conjugate: Tensor) -> Tensor:
         """Return head n's predicted embeddings (..., d): its word difference plus the conjugate."""
-        return (self.layers[n - 1](begun, conjugate) if self.reads_conjugate else begun) + conjugate
+        return (self.layers[n - 1](states, conjugate) if self.reads_conjugate else states) + conjugate

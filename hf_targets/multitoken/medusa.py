@@ -97,22 +97,22 @@ def load_medusa_heads(
         raise ValueError(f"no config.json in the folder of {file} names the base model of these heads; give it as base")
     base = load_base(base, backbone_kwargs)
     output = output_embedding(base)
-    matrices = {theirs for ours, theirs in names.items() if ours.startswith("outputs.")}
+    matrices = {in_file for name, in_file in names.items() if name.startswith("outputs.")}
     copies = output.bias is None and all(torch.equal(tensors[key].to(output.weight), output.weight) for key in matrices)
     own = bool(matrices) and not copies
-    loaded = {ours: theirs for ours, theirs in names.items() if own or theirs not in matrices}
+    loaded = {name: in_file for name, in_file in names.items() if own or in_file not in matrices}
     fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "separate_output_heads": own}
     model = MultiTokenForCausalLM.from_base(base, head="medusa", target="embedding", **fields)
-    expected = {ours: tuple(tensor.shape) for ours, tensor in model.heads.state_dict().items()}
-    given = {ours: tuple(tensors[theirs].shape) for ours, theirs in loaded.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in model.heads.state_dict().items()}
+    given = {name: tuple(tensors[in_file].shape) for name, in_file in loaded.items()}
     wrong = [f"{loaded[key]} is {given[key]}, not {expected[key]}" for key in given if given[key] != expected[key]]
     if wrong:
         raise ValueError(
             f"{file} does not fit the base model: {'; '.join(wrong)}; give the model that the heads were trained on"
         )
-    model.heads.load_state_dict({ours: tensors[theirs] for ours, theirs in loaded.items()})
+    model.heads.load_state_dict({name: tensors[in_file] for name, in_file in loaded.items()})
     base_matrix = next(name for name, module in model.named_modules() if module is output) + ".weight"
-    matched = [(theirs, f"heads.{ours}" if ours in loaded else base_matrix) for ours, theirs in names.items()]
+    matched = [(in_file, f"heads.{name}" if name in loaded else base_matrix) for name, in_file in names.items()]
     logger.info("%s: %d heads, layout %r; %s", file, num_heads, layout, ", ".join(map(" -> ".join, matched)))
     return model, MedusaReport(layout, num_heads, matched)
 
@@ -138,7 +138,9 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
             "the heads share an output bias, and vLLM's Medusa has none; train them with separate_output_heads=True"
         )
     state, num_heads = whole_state_dict(model.heads), len(model.heads)
-    tensors = {theirs: state[ours].contiguous() for ours, theirs in _by_head(_VLLM, num_heads).items() if ours in state}
+    tensors = {
+        in_file: state[name].contiguous() for name, in_file in _by_head(_VLLM, num_heads).items() if name in state
+    }
     if not config.separate_output_heads:
         tensors["lm_head.weight"] = call_inside(output, lambda weight, _: weight.detach().contiguous())
     vocab_size, width = output.out_features, output.in_features
@@ -164,7 +166,7 @@ def _refuse_whole_model(file: Path, *, has_heads: bool) -> NoReturn:
 
 
 def _by_head(table: dict[str, str], num_heads: int) -> dict[str, str]:
-    return {ours.format(h): theirs.format(h) for h in range(num_heads) for ours, theirs in table.items()}
+    return {name.format(h): in_file.format(h) for h in range(num_heads) for name, in_file in table.items()}
 
 
 def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout, int, dict[str, str]]:

@@ -45,7 +45,7 @@ def sample_blocks(
     known: Any = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
     ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
     padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
-    sampler = copy.copy(model)  # a shallow copy shares the weights, and may have a generation_config of its own
+    sampler = copy.copy(model)  # shares the weights; `generate` takes options that are not given from generation_config
     sampler.generation_config = GenerationConfig(
         do_sample=True,
         temperature=temperature,

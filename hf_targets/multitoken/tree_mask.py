@@ -1,4 +1,4 @@
-"""A check that a wrapped model can verify a tree of continuations in one pass."""
+"""A check whether a wrapped model can verify a tree of continuations in one pass."""
 
 import math
 from functools import partial

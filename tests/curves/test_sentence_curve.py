@@ -26,7 +26,7 @@ any_setting = pytest.mark.parametrize("fields", SETTINGS.values(), ids=SETTINGS)
 
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch):
-    monkeypatch.setattr(sentence_curve, "_KEPT", sentence_curve._Kept(2**30))
+    monkeypatch.setattr(sentence_curve, "_CACHE", sentence_curve._Cache(2**30))
     monkeypatch.setattr(sentence_curve, "_longest", {})
 
 
@@ -92,7 +92,7 @@ def test_lengths_beyond_the_table_are_those_of_a_table(monkeypatch):
 def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():
     config, cpu = CurveConfig(), torch.device("cpu")
     whole = sentence_curve._table(config, 70, torch.float64, cpu)
-    sentence_curve._KEPT.tensors.clear()
+    sentence_curve._CACHE.tensors.clear()
     for width in (3, 35, 34, 70):
         grown = sentence_curve._table(config, width, torch.float64, cpu)
     for one, other in zip(whole, grown, strict=True):
@@ -185,7 +185,7 @@ def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
     monkeypatch.setattr(sentence_curve, "_compute", None)  # nothing more may be computed
     other.to_embeddings(other.to_control_points(rows), 30)
     monkeypatch.undo()
-    kept = sentence_curve._Kept(max_bytes=3 * 80)
+    kept = sentence_curve._Cache(max_bytes=3 * 80)
     for number in range(3):
         kept.put((number,), (torch.zeros(10, dtype=torch.float64),))
     assert kept.get((0,)) is not None
@@ -216,8 +216,8 @@ def test_threads_get_what_one_would_while_matrices_are_forgotten():
     rows = {length: tokens(2, length, 3) for length in range(1, 20)}
     sizes = {length: torch.tensor([length, (length + 1) // 2]) for length in rows}
     expected = {length: make().to_control_points(rows[length], sizes[length]) for length in rows}
-    sentence_curve._KEPT.tensors.clear()
-    sentence_curve._KEPT.max_bytes = 2**12
+    sentence_curve._CACHE.tensors.clear()
+    sentence_curve._CACHE.max_bytes = 2**12
 
     def work(number):
         curve = make()

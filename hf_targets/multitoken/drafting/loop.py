@@ -19,7 +19,7 @@ from hf_targets.multitoken.drafting.verification import verify
 
 
 class DraftingModel(FuturePredictor, Protocol):
-    """What the loop needs of a model besides its heads; `GenerationMixin` and `forward` provide it."""
+    """The model as the loop uses it: heads, `forward`, and methods of `GenerationMixin`."""
 
     dtype: torch.dtype
 

@@ -17,7 +17,7 @@ class Rows:
 
     Args:
         input_ids: The prompts, padded on the left.
-        scratch: Extra columns after `max_length`, which hold drafted tokens while they are verified.
+        scratch: Extra columns after `max_length`, for drafted tokens that are not yet part of the text.
     """
 
     def __init__(
