@@ -180,7 +180,7 @@ def test_a_published_model_is_tuned_with_the_mask_of_its_tokenizer(text, tmp_pat
             "a has unknown fields of a curve: degrees; known: num_control_points_ratio",
         ),
         (["--rows", '{"a": {"num_control_points_ratio": 0.2}}'], "or choose rank_deficient="),
-        (["--rows", '{"a": {"degree_ratio": 0.7}}', "--max_length", "64"], "64 words cannot be told apart on a curve"),
+        (["--rows", '{"a": {"degree_ratio": 0.7}}', "--max_length", "64"], "64 tokens cannot be told apart on a curve"),
         (["--dataset", "no/such/data"], "neither a local file or folder"),
         (["--ema_decay", "1"], "ema_decay must be in [0, 1), got 1"),
         (["--sampler", "magic"], "sampler must be one of ancestral, cached"),
