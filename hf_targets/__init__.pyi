@@ -18,6 +18,7 @@ from .evaluation.speed import DecodingMethod as DecodingMethod
 from .evaluation.speed import compare_speeds as compare_speeds
 from .evaluation.speed import format_speeds as format_speeds
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
+from .files import written_together as written_together
 from .masked_diffusion.arguments import DiffusionTrainingArguments as DiffusionTrainingArguments
 from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
 from .masked_diffusion.length_protocols import LengthProtocol as LengthProtocol
@@ -61,7 +62,12 @@ from .phrases.batches.negatives import SelfRetrieval as SelfRetrieval
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.continuations import with_phrases as with_phrases
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
+from .phrases.document_files import read_documents as read_documents
+from .phrases.document_files import read_phrase_list as read_phrase_list
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
+from .phrases.generated_text import WITHOUT_PHRASES as WITHOUT_PHRASES
+from .phrases.generated_text import GeneratedText as GeneratedText
+from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
@@ -71,12 +77,14 @@ from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.phrase_page import phrase_page as phrase_page
+from .phrases.phrase_page import shown_command as shown_command
 from .phrases.settings import PhraseSettings as PhraseSettings
 from .phrases.settings import make_phrase_collator as make_phrase_collator
 from .phrases.settings import phrase_rows as phrase_rows
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.usage import PHRASE_USAGE as PHRASE_USAGE
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
+from .positions import room_after as room_after
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
 from .training.brief_log import log_briefly as log_briefly
 from .training.comparison import Run as Run

@@ -6,7 +6,7 @@ tokens are its phrases, and 128 tokens are generated, whatever number of steps t
 
 A model with a phrase encoder is measured with phrases, any other without. `{seed}` in a model's name stands for each of
 `--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds. As the
-paper measures, MAUVE on GPT-2 large's features, 32 documents for each prefix: `.../paper.yaml`; see recipes/README.md.
+paper measures, MAUVE on GPT-2 large's features, 32 documents for each prefix: `.../paper.yaml`; see recipes/phrases.md.
 """
 
 from collections import defaultdict

@@ -19,24 +19,26 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
 from hf_targets import (
+    WITHOUT_PHRASES,
     DocumentRetriever,
     DynamicVocabConfig,
     DynamicVocabForCausalLM,
+    GeneratedText,
     PhraseVocabulary,
     TokenNgrams,
     WordNgrams,
     documents_of,
+    list_sources,
     load_corpus,
     mark_in_terminal,
+    parse_settings,
     phrase_page,
+    read_documents,
+    read_phrase_list,
+    room_after,
+    shown_command,
+    written_together,
 )
-from hf_targets.files import written_together
-from hf_targets.phrases.document_files import read_documents, read_phrase_list
-from hf_targets.phrases.generated_text import WITHOUT_PHRASES, GeneratedText
-from hf_targets.phrases.highlighting import list_sources
-from hf_targets.phrases.phrase_page import shown_command
-from hf_targets.positions import room_after
-from hf_targets.training.settings import parse
 
 
 @dataclass
@@ -104,7 +106,7 @@ def find_documents(setup: Setup) -> dict[str, str]:
 
 def main() -> None:
     """Generate, print the text, its statistics and its sources, and write the page."""
-    (setup,) = parse(Setup)
+    (setup,) = parse_settings(Setup)
     lines = [] if setup.phrases is None else read_phrase_list(setup.phrases)
     documents = find_documents(setup)
     model, tokenizer = load_model(setup.model)

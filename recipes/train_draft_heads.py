@@ -10,7 +10,7 @@ On stories260K, from the files that llama2.c publishes; 2.5 to 5 minutes for eac
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/stories.yaml
 
 The heads of each kind and seed end in a folder of their own, a few MB that name their base model. Measured:
-recipes/README.md.
+recipes/multitoken.md.
 """
 
 from dataclasses import dataclass, field

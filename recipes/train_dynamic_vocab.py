@@ -7,7 +7,7 @@ As the paper trains GPT-2 on WikiText-103 (two 24 GB GPUs, 400,000 steps there; 
 against 20.47 and 24.30 of GPT-2 fine-tuned without phrases):
     accelerate launch recipes/train_dynamic_vocab.py recipes/settings/train_dynamic_vocab/paper.yaml
 TinyLlama with LoRA, its phrase encoder begun as GPT-2 (table 4's MAUVE 22.54, Diversity 53.99): `.../tinyllama.yaml`.
-On WikiText-2 from scratch at a size for two CPU cores: `.../cpu.yaml`; measured in recipes/README.md.
+On WikiText-2 from scratch at a size for two CPU cores: `.../cpu.yaml`; measured in recipes/phrases.md.
 Any causal model, any text, each row with every seed:
     --model_name_or_path gpt2 --dataset my_text.txt.gz --output_dir mine --seeds 0 1 2 \
     --rows '{"plain": {"phrases": "none"}, "ours": {}, "fmm": {"phrases": "fmm"}}'

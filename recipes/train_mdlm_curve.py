@@ -5,7 +5,7 @@ On the documentation that ships with Python, offline, in a minute (that it runs,
 
 As the paper on LM1B, sentences padded and not packed (one 24 GB GPU, 200,000 steps there; its figure 5):
     accelerate launch recipes/train_mdlm_curve.py recipes/settings/train_mdlm_curve/paper.yaml
-At a size for two CPU cores, on held-out sentences of LM1B: `.../cpu.yaml`; measured in recipes/README.md.
+At a size for two CPU cores, on held-out sentences of LM1B: `.../cpu.yaml`; measured in recipes/masked_diffusion.md.
 Sentences are padded: `--length_protocol` says whether a perplexity bounds that of a sentence with its length
 (predicted) or given its length (conditional), or is no bound and compares with published figures alone (published).
 Fine-tuned from a published model, on any text, packed into blocks:

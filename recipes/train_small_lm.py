@@ -6,7 +6,7 @@ The whole of table 1 (one GPU; the paper's test perplexities are 161.0 plain, 13
     HF_TARGETS_DATA=data accelerate launch recipes/train_small_lm.py recipes/settings/train_small_lm/paper.yaml
 
 Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a minute, on documentation:
-`.../smoke.yaml`. Measured: recipes/README.md.
+`.../smoke.yaml`. Measured: recipes/multitoken.md.
 """
 
 from dataclasses import dataclass, field

@@ -58,4 +58,6 @@ def test_every_recipe_and_settings_file_is_on_the_page():
         settings = {path.stem for path in (ROOT / "recipes" / "settings" / recipe.stem).glob("*.yaml")}
         assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), recipe.name
     for benchmark in (ROOT / "recipes" / "benchmarks").glob("*.py"):
-        assert f"`benchmarks/{benchmark.name}`" in table
+        row = next(line for line in table.splitlines() if f"`benchmarks/{benchmark.name}`" in line)
+        settings = {path.stem for path in (ROOT / "recipes/settings/benchmarks" / benchmark.stem).glob("*.yaml")}
+        assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), benchmark.name

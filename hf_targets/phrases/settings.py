@@ -29,7 +29,7 @@ _Settings = TypeVar("_Settings", bound="PhraseSettings")
 class PhraseSettings:
     """Phrases, negatives and losses; the defaults are the paper's, but for `kl_positions` and generated negatives.
 
-    Those negatives take a model. What the paper leaves open is in recipes/README.md.
+    Those negatives take a model. What the paper leaves open is in recipes/phrases.md.
     """
 
     settings_title: ClassVar[str] = "Phrases, negatives and losses"

@@ -4,7 +4,7 @@
 
 A model of the size published for LM1B (139M parameters) with random weights: time does not depend on their values.
 All variants share their weights and take turns, so that ratios hold on a busy machine too. A step is forward and
-backward, without the optimizer, whose time is the same for all. Measured: recipes/README.md.
+backward, without the optimizer, whose time is the same for all. Measured: recipes/masked_diffusion.md.
 `--parts train sample folded evaluations` chooses among the four.
 """
 

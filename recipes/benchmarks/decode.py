@@ -5,7 +5,7 @@
 
 The heads are those that `recipes/train_draft_heads.py` has left in that folder, a subfolder for each kind and seed, all
 trained on the same text for as long. Same prompts, greedy, one process; the methods take turns. Measured:
-recipes/README.md.
+recipes/multitoken.md.
 """
 
 from dataclasses import dataclass, field

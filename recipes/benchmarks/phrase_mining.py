@@ -4,7 +4,7 @@
         recipes/settings/benchmarks/phrase_mining/measured.yaml
 
 Forward maximum matching over a table mined from the text itself, n-grams of words and tokens, a vocabulary of 65,536
-phrases from strings. Measured: recipes/README.md.
+phrases from strings. Measured: recipes/phrases.md.
 """
 
 import time

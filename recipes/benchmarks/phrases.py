@@ -2,7 +2,7 @@
 
     python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/measured.yaml
 
-A GPT-2 of the published size with random weights: time does not depend on their values. Measured: recipes/README.md.
+A GPT-2 of the published size with random weights: time does not depend on their values. Measured: recipes/phrases.md.
 `--parts encode step costs search` chooses among the four; `--search_sizes 65536` leaves the long one out.
 """
 

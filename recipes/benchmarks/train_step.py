@@ -5,7 +5,7 @@
 Every measurement is a process of its own, and the variants take turns, so that ratios hold on a busy machine too.
 Memory is what a step adds to the process (on CUDA: to the allocated memory) above the model with gradients at rest.
 Operations are counted by formula, 2 a multiply-add: 6 times each matrix product's weights and tokens.
-Measured: recipes/README.md.
+Measured: recipes/multitoken.md.
 """
 
 import json

@@ -182,7 +182,7 @@ IDS = torch.tensor([[1, MASK, 2]])
         ({"batch_size": 2, "input_ids": IDS}, "batch_size is for texts without given tokens, got 2 with input_ids"),
         ({"attention_mask": torch.ones(1, 3)}, "give input_ids or leave out attention_mask"),
         ({"input_ids": torch.tensor([[1, 2]])}, rf"nothing to generate: input_ids have no mask token \(id {MASK}\)"),
-        ({"input_ids": torch.tensor([[1, VOCAB]])}, rf"input_ids must be in \[0, {MASK}\], got ids from 1 to {VOCAB}"),
+        ({"input_ids": torch.tensor([[1, VOCAB]])}, rf"input_ids must be in \[0, {MASK}\], .* got {VOCAB}"),
         (
             {"input_ids": IDS, "max_length": 2},
             "max_length includes the given tokens and must be at least their number, 3",

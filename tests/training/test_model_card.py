@@ -86,7 +86,10 @@ def test_a_card_has_the_figures_of_all_models_and_a_sample_as_a_quotation(config
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        (MultiTokenConfig(backbone=GPT2Config(), ngram_size=3), "A gpt2 model with heads that predict the words after"),
+        (
+            MultiTokenConfig(backbone=GPT2Config(), ngram_size=3),
+            "A gpt2 model with heads that predict the tokens after",
+        ),
         (MultiTokenConfig(target="embedding", loss_weight=0.5), "the next one, directly (N = 4, alpha 0.5)"),
         (GPT2Config(), "A gpt2 model"),
     ],
