@@ -205,5 +205,5 @@ def test_the_backbone_of_a_loaded_model_generates_as_the_model_does(case, tmp_pa
 def test_a_count_of_labels_without_labels_is_refused(case):
     batch = case.without_targets()
     del batch["labels"]
-    with pytest.raises(ValueError, match="num_items_in_batch counts labels, and there are none"):
+    with pytest.raises(ValueError, match="num_items_in_batch needs labels, and there are none"):
         case.make()(input_ids=batch["input_ids"], num_items_in_batch=3)

@@ -59,7 +59,7 @@ IDS = [[1, MASK, 2]]
         (IDS, None, 2, "max_length includes the given tokens and must be at least their number, 3, got 2"),
         (IDS, None, 0, "max_length must be an integer, 1 or more, got 0"),
         (IDS, None, 4.0, "max_length must be an integer"),
-        ([[1, 2], [1, 0]], [[1, 1], [1, 0]], 4, "row 1 ends in padding; pad on the left"),
+        ([[1, 2], [1, 0]], [[1, 1], [1, 0]], 4, "padding, and row 1 does; pad on the left"),
         ([[1, MASK, 2]], [[1, 0, 1]], None, "row 0 has a hole in it. A token to fill in is attended to"),
         (IDS, [[1, 1]], None, r"attention_mask must have the shape of input_ids, \(1, 3\), got \(1, 2\)"),
         (IDS, [[1, 2, 1]], None, "attention_mask must hold 1 for tokens and 0 for padding"),
