@@ -224,7 +224,7 @@ def _mdlm_case(curve: str) -> ModelCase:
         pipelines=("fill-mask", "feature-extraction"),
         compiled=compiled if curve in ("plain", "curves", "hidden") else None,
         refuses={
-            "token_type_ids": "token_type_ids must be 0, as this model knows no second segment",
+            "token_type_ids": "token_type_ids must be 0, as this model has no second segment",
             **{
                 name: f"unexpected keyword argument '{name}'"
                 for name in ("inputs_embeds", "shift_labels", "position_ids")
