@@ -70,10 +70,10 @@ class Setup(SeedSettings, TextSettings):
     never: list[str] = field(
         default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
     )
-    judge: str | None = field(
-        default=None, metadata={"help": "Whose perplexity of the texts. None: the first model, of each seed its own."}
+    judge: str | None = field(default=None, metadata={"help": "Model that scores the texts. None: each seed's first."})
+    feature_model: str | None = field(
+        default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
     )
-    feature_model: str | None = field(default=None, metadata={"help": "For MAUVE: gpt2-large in the paper. None: no."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
 

@@ -1,6 +1,6 @@
 """Train draft heads on any frozen causal language model in minutes, and print how much faster it decodes with them.
 
-On the model that `make run` leaves, offline (that it runs, not what it can reach):
+On the model that `make run` leaves, offline (a quick check that it runs):
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/smoke.yaml
 
 On a model of the Hub or of your own, with the text it was trained on, or with text it writes itself (the default):

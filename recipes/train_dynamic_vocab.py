@@ -1,6 +1,7 @@
 """Train causal language models side by side: plain, and reading and generating phrases chosen when they are called.
 
-From scratch, on the documentation that ships with Python, offline, in a minute (that it runs, not what it can reach):
+From scratch, on the documentation that ships with Python, offline, in two minutes
+(a quick check, enough to show phrases):
     python recipes/train_dynamic_vocab.py recipes/settings/train_dynamic_vocab/smoke.yaml
 
 As the paper trains GPT-2 on WikiText-103 (two 24 GB GPUs, 400,000 steps there; table 1's MAUVE 25.69, Diversity 47.44,

@@ -1,6 +1,6 @@
 """Train masked diffusion models side by side: plain MDLM, and models that predict sentence curves.
 
-On the documentation that ships with Python, offline, in a minute (that it runs, not what it can reach):
+On the documentation that ships with Python, offline, in a minute (a quick check that it runs):
     python recipes/train_mdlm_curve.py recipes/settings/train_mdlm_curve/smoke.yaml
 
 As the paper on LM1B, sentences padded and not packed (one 24 GB GPU, 200,000 steps there; its figure 5):
@@ -60,12 +60,17 @@ class Setup(ComparisonSettings, TextSettings, NewModelSettings, SamplerSettings)
         metadata={"help": "JSON: names of models, and the fields of their CurveConfig; null is plain MDLM."},
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "Where models start from. None: anew."})
-    original_layout: bool = field(default=False, metadata={"help": "Whether that is laid out as the published MDLM."})
+    original_layout: bool = field(
+        default=False, metadata={"help": "Whether the model is in the published layout of MDLM."}
+    )
     tokenizer: str | None = field(default=None, metadata={"help": "None: the model's, or one trained on the text."})
     max_validation_rows: int | None = field(default=None, metadata={"help": "Validate on so many rows only."})
     max_test_rows: int | None = field(default=None, metadata={"help": "Test on so many rows only."})
     packed: bool = field(default=False, metadata={"help": "Blocks of running text; else a sentence a row, padded."})
-    length_protocol: LengthProtocol = field(default="predicted", metadata={"help": "How padding counts; see above."})
+    length_protocol: LengthProtocol = field(
+        default="predicted",
+        metadata={"help": "predicted: pads are text; conditional: the length is known; published: pads cost nothing."},
+    )
     max_length: int = field(default=128, metadata={"help": "Tokens in a row, at most."})
 
     def __post_init__(self) -> None:

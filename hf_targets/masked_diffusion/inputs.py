@@ -20,7 +20,7 @@ def check_batch(
     if labels is not None and labels.shape != input_ids.shape:
         raise ValueError(
             f"labels must have the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(labels.shape)}; each is "
-            "the clean token at its own place"
+            "the clean token at its own position"
         )
     check_integers(input_ids=input_ids, labels=labels)
     if may_mask is not None and (labels is None or timesteps is not None):

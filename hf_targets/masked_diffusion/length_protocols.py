@@ -28,7 +28,7 @@ Columns = tuple[str, ...]
 
 
 def protocol_columns(row: Mapping[str, Any]) -> Columns:
-    """Return which columns a row has; one that is None it has not, as in data sets joined from several."""
+    """Return which of the columns a row has. None counts as missing: joined data sets fill gaps with it."""
     return tuple(name for name in (NUM_TOKENS, MAY_MASK) if row.get(name) is not None)
 
 

@@ -41,4 +41,4 @@ def _read_text(path: str) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"a text file must be UTF-8, and {path} is not ({error}); convert it") from error
     except OSError as error:
-        raise ValueError(f"a text file must be there to be read, and {path} is not: {error.strerror}") from error
+        raise ValueError(f"cannot read {path}: {error.strerror}; give the path of a text file") from error

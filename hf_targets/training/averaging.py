@@ -42,7 +42,7 @@ class ExponentialAverage:
         self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if not is_readable(model):
             raise ValueError(
-                "an average is kept of whole weights, and this model has weights that are sharded or offloaded; train "
+                "the weights of this model are sharded or offloaded, so that no average of them can be kept; train "
                 "with ema_decay=None, or in plain data parallelism"
             )
         self.weights: dict[str, Tensor] = {

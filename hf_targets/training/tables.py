@@ -38,7 +38,9 @@ def describe_comparison(runs: Sequence[Run], *, head_warmup_steps: int | None = 
         "updates, schedule, seeds and settings. The checkpoint of a run is the one of its lowest validation perplexity."
     ]
     if has_heads:
-        told.append("The ensemble weight (lambda) is the best on the validation text. Heads make a step longer.")
+        told.append(
+            "The ensemble weight (lambda) is the best on the validation text. A training step with heads takes longer."
+        )
     if has_heads and head_warmup_steps:
         told.append(f"Before that, heads learnt alone for {head_warmup_steps} updates, without the backbone.")
     if len({run.seed for run in runs}) > 1:

@@ -25,10 +25,12 @@ class Setup:
     """What is measured."""
 
     parts: list[str] = field(
-        default_factory=lambda: ["train", "sample", "folded", "evaluations"], metadata={"help": "Which of the four."}
+        default_factory=lambda: ["train", "sample", "folded", "evaluations"], metadata={"help": "Parts to run."}
     )
-    lengths: list[int] = field(default_factory=lambda: [32, 128, 256], metadata={"help": "L."})
-    ratios: list[float] = field(default_factory=lambda: [0.2, 1.0, 2.0, 3.0], metadata={"help": "N_ratio."})
+    lengths: list[int] = field(default_factory=lambda: [32, 128, 256], metadata={"help": "Tokens of a text, L."})
+    ratios: list[float] = field(
+        default_factory=lambda: [0.2, 1.0, 2.0, 3.0], metadata={"help": "Control points per token, N / L."}
+    )
     degree_ratio: float = field(default=0.1, metadata={"help": "Eta_ratio."})
     hidden_size: int = field(default=768, metadata={"help": "Of the model."})
     num_layers: int = field(default=12, metadata={"help": "Of the model."})

@@ -41,7 +41,7 @@ class Setup(TextSettings):
     )
     block_size: int = field(default=128, metadata={"help": "Tokens of a text, of which the first are the prompt."})
     num_prompts: int = field(default=16, metadata={"help": "Prompts."})
-    prompt_tokens: int = field(default=16, metadata={"help": "Tokens of each."})
+    prompt_tokens: int = field(default=16, metadata={"help": "Tokens of each prompt."})
     max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each."})
     batch_sizes: list[int] = field(default_factory=lambda: [1, 8], metadata={"help": "Prompts at once."})
     branches: int = field(default=3, metadata={"help": "Branches of the draft trees."})

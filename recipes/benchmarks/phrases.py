@@ -27,7 +27,7 @@ class Setup:
     """What is measured."""
 
     parts: list[str] = field(
-        default_factory=lambda: ["encode", "step", "costs", "search"], metadata={"help": "Which of the four."}
+        default_factory=lambda: ["encode", "step", "costs", "search"], metadata={"help": "Parts to run."}
     )
     num_layers: int = field(default=12, metadata={"help": "Of the model and the encoder."})
     hidden_size: int = field(default=768, metadata={"help": "Of the model and the encoder."})
@@ -35,7 +35,9 @@ class Setup:
     num_windows: int = field(default=64, metadata={"help": "Windows of 8 tokens, whose 7 prefixes are phrases."})
     table_sizes: list[int] = field(default_factory=lambda: [0, 1024, 8192, 65536], metadata={"help": "Phrases."})
     search_sizes: list[int] = field(default_factory=lambda: [65536, 1_000_000], metadata={"help": "Phrases."})
-    cluster_size: int = field(default=64, metadata={"help": "Of the made-up phrases to search among; 64 is worst."})
+    cluster_size: int = field(
+        default=64, metadata={"help": "Made-up phrases in a cluster, to search among; 64 is the worst case."}
+    )
     num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
     rounds: int = field(default=5, metadata={"help": "Turns of each."})
 

@@ -27,7 +27,7 @@ def test_without_a_curve_outputs_are_plain_mdlms_bit_for_bit(kind):
 
 @kinds
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_loss_is_the_bound_summed_place_by_place(kind, mode):
+def test_the_loss_is_the_bound_summed_position_by_position(kind, mode):
     model, batch = make_mdlm(kind).double().train(mode == "train"), masked_batch()
     batch["timesteps"] = batch["timesteps"].double()
     output = model(**batch, skip_logits=False)

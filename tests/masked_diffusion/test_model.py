@@ -84,7 +84,7 @@ def test_the_mask_is_impossible_rows_sum_to_one_and_what_is_given_stays(kind, ma
 
 @kinds
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_log_probabilities_are_the_logits_at_masked_places(kind, dtype):
+def test_log_probabilities_are_the_logits_at_masked_positions(kind, dtype):
     model, canvas = make_mdlm(kind, time_conditioning=True).to(dtype), masked_ids(3, 9)
     mask, times = torch.ones_like(canvas), torch.tensor([0.2, 0.5, 0.9])
     mask[0, :4], mask[2, 6:] = 0, 0

@@ -9,14 +9,14 @@ texts = st.lists(ids, max_size=12).map(tuple)
 
 
 @given(sequences, texts)
-def test_matches_are_all_places_where_a_sequence_stands(known, text):
+def test_matches_are_all_positions_where_a_sequence_stands(known, text):
     spans = [(start, end) for start in range(len(text)) for end in range(start + 1, len(text) + 1)]
     expected = [(start, end) for start, end in spans if text[start:end] in known]
     assert list(TokenTrie(known).matches(text)) == expected
 
 
 @given(sequences, texts)
-def test_the_longest_is_the_last_match_of_a_place(known, text):
+def test_the_longest_is_the_last_match_of_a_position(known, text):
     trie = TokenTrie()
     for sequence in known:
         trie.add(sequence)

@@ -27,7 +27,7 @@ def test_a_mark_of_byte_order_is_no_part_of_a_text(tmp_path):
     [
         (b"caf\xe9 au lait", "must be UTF-8, and .*x.txt is not .*; convert it"),
         (b" \n\n", "and .*x.txt has none"),
-        (None, "must be there to be read, and .*x.txt is not: No such file"),
+        (None, "cannot read .*x.txt: No such file"),
     ],
 )
 @pytest.mark.parametrize("read", [lambda path: read_documents([path]), read_phrase_list], ids=["documents", "phrases"])

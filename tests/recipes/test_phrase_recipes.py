@@ -201,7 +201,7 @@ def test_a_text_without_phrases_says_why_that_may_be(trained, tmp_path):
     [
         (["--prompt", " "], "a prompt must have a word, got ' '"),
         (["--units", "bytes"], 'units must be "words" or "tokens", got \'bytes\''),
-        (["--documents", "{}/none.txt"], "must be there to be read, and .*none.txt is not: No such file"),
+        (["--documents", "{}/none.txt"], "cannot read .*none.txt: No such file"),
         (["--phrases", "{}/empty.txt"], "must have one a line, and .*empty.txt has none"),
         (["--documents", "{}/latin.txt"], "must be UTF-8, and .*latin.txt is not"),
         (["--model", "{}"], "model must be the name or folder of a model with its tokenizer, and '.*' is none: "),

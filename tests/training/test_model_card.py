@@ -132,7 +132,7 @@ def test_a_command_on_a_card_has_no_token(monkeypatch):
 
 def test_a_comparison_says_what_its_errors_are_and_what_heads_cost():
     assert "There is one seed: a small difference between two models may be chance." in describe_comparison(RUNS)
-    assert "Heads make a step longer" in describe_comparison(RUNS)
+    assert "A training step with heads takes longer" in describe_comparison(RUNS)
     assert "Heads" not in describe_comparison(RUNS[:1])
     two = [*RUNS, *(replace(run, seed=1) for run in RUNS)]
     told = describe_comparison(two, head_warmup_steps=20)

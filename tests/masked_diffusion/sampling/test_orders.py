@@ -45,7 +45,7 @@ def test_first_hitting_with_several_tokens_a_step_rounds_up(at_once, seed):
     assert all((size <= at_once).all() for size in sizes)
 
 
-def test_first_hitting_unmasks_places_in_every_order_as_often():
+def test_first_hitting_unmasks_positions_in_every_order_as_often():
     canvas = canvas_of([[MASK, MASK, MASK, 0]] * 6000)
     filled, _ = filled_at(Product(4), canvas, "first_hitting")
     _, counts = filled.unique(dim=0, return_counts=True)

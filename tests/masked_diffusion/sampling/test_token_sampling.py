@@ -107,7 +107,7 @@ def test_tokens_do_not_depend_on_how_many_are_drawn_at_once(entries, monkeypatch
     assert torch.equal(make_draw()(random_log_p(50, VOCAB)), expected)
 
 
-def test_no_places_draw_no_tokens_and_take_no_random_numbers():
+def test_no_positions_draw_no_tokens_and_take_no_random_numbers():
     draw = make_draw()
     assert draw(random_log_p(0, VOCAB)).tolist() == []
     assert torch.equal(draw.uniforms(3), make_draw().uniforms(3))

@@ -91,7 +91,7 @@ def test_time_starts_at_1_in_every_window(sampler):
     assert int((times > 0.999).sum()) == 3
 
 
-def test_rows_are_shown_with_their_own_places_padding_and_time():
+def test_rows_are_shown_with_their_own_positions_padding_and_time():
     denoiser = Reader(3)
     canvas = canvas_of([[1, 2, MASK, 3, 4], [1, MASK, MASK, 4, 5]], [[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
     window = Filling(denoiser, canvas).window(1, 4)

@@ -82,7 +82,7 @@ def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
     assert extended([9], [UNSURE], assistant_confidence_threshold=0.0) == [9, 5, 9]
 
 
-def test_rows_without_a_word_at_a_place_say_so():
+def test_rows_without_a_token_at_a_position_say_so():
     draft = extend([[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2], [TEXT, [1, 2, 3], TEXT])
     tokens = [row[there].tolist() for row, there in zip(draft.tokens, draft.exists, strict=True)]
     assert tokens == [[6, 7, 8, 9], [9, 8], [6, 7, 8, 9, 5]]

@@ -128,7 +128,7 @@ def test_prefixes_are_all_the_proper_ones_of_two_tokens_and_more(texts):
 
 @law
 @given(texts=TEXTS, num_successors=st.integers(1, 3))
-def test_self_retrieval_takes_the_successors_at_every_place_of_the_same_text(texts, num_successors):
+def test_self_retrieval_takes_the_successors_at_every_position_of_the_same_text(texts, num_successors):
     batch = collator([SelfRetrieval(num_successors)])(rows_of(texts))
     expected = [
         phrases | extensions(phrases, text, num_successors) for phrases, text in zip(golds(batch), texts, strict=True)
@@ -138,7 +138,7 @@ def test_self_retrieval_takes_the_successors_at_every_place_of_the_same_text(tex
 
 @law
 @given(texts=TEXTS, corpus=TEXTS, num_successors=st.integers(1, 3))
-def test_corpus_retrieval_takes_the_successors_at_every_place_of_the_corpus(texts, corpus, num_successors):
+def test_corpus_retrieval_takes_the_successors_at_every_position_of_the_corpus(texts, corpus, num_successors):
     windows = {tuple(text[a : a + n]) for text in texts for a in range(len(text)) for n in (2, 3, 4)}
     known = [window for window in windows if len(window) > 1 and window[0] != PLAIN[0]]  # not all are in the table
     index = CorpusRetrieval.from_corpus(corpus, known, num_successors=num_successors, max_continuations=None)
