@@ -1,11 +1,13 @@
 """How long a text a model can read, and whether it has room for what it is to generate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
+_EARLIER_ENDS = ("eos_token_id", "stop_strings", "max_time", "stopping_criteria")
 _MOST_OFFSET = 2
 """Rows that some families (OPT, BioGPT) have before the row of their first position."""
 
@@ -47,7 +49,10 @@ def check_room(
     asked: str = "max_new_tokens",
     way_out: str = "",
 ) -> None:
-    """Check that a model has a position for each token that `generate` is to read.
+    """Check that a model has a position for each token that `generate` will read.
+
+    Where a text may end before its limit (an end token, stop strings, a time limit, stopping criteria), only the prompt
+    is checked; `outgrown_positions_named` then tells of a text that does not end in time.
 
     Args:
         model: Has the positions.
@@ -70,7 +75,7 @@ def check_room(
     num_new, room = settings["max_new_tokens"] or settings["max_length"] - num_columns, limit - num_read + 1
     if num_read > limit:
         raise ValueError(f"a prompt must fit into the model's {limit} positions, got {num_read} tokens; shorten it")
-    if num_new > room:
+    if num_new > room and not _may_end_earlier(given, configs):
         name, most = (asked, room) if settings["max_new_tokens"] else ("max_length", num_columns + room)
         raise ValueError(
             f"a prompt and what follows it must fit into the model's {limit} positions, got {num_read} tokens in the "
@@ -78,9 +83,33 @@ def check_room(
         )
 
 
+@contextmanager
+def outgrown_positions_named(model: PreTrainedModel) -> Iterator[None]:
+    """Replace the IndexError of a text that is longer than a model's table of positions.
+
+    Raises:
+        ValueError: Instead of that error.
+    """
+    try:
+        yield
+    except IndexError as error:
+        limit = position_limit(model)
+        if limit is None or "index out of range in self" not in str(error):
+            raise
+        raise ValueError(
+            f"a text did not end within the model's {limit} positions; lower max_new_tokens (or max_length), or "
+            "shorten the prompt"
+        ) from error
+
+
 def _setting(name: str, given: Mapping[str, Any], configs: tuple[GenerationConfig | None, ...]) -> Any:
     said = (given.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in said if value is not None), None)
+
+
+def _may_end_earlier(given: Mapping[str, Any], configs: tuple[GenerationConfig | None, ...]) -> bool:
+    """Return whether anything but the limit may end a text; None among the arguments switches a setting off."""
+    return any(given[name] if name in given else _setting(name, {}, configs) for name in _EARLIER_ENDS)
 
 
 def _num_positions(prompt: Tensor, given: Mapping[str, Any], configs: tuple[GenerationConfig | None, ...]) -> int:

@@ -27,7 +27,7 @@ from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.loop import decode_rows
 from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
 from hf_targets.multitoken.tree_mask import takes_tree_mask
-from hf_targets.positions import max_positions
+from hf_targets.positions import check_room, max_positions, outgrown_positions_named
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,11 @@ class HeadsGenerationMixin(GenerationMixin):
             raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give draft_tokens or leave both out")
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
-        return super().generate(*args, ensemble_weight=weight, **kwargs)
+        prompt, config = (*args, None, None)[:2]
+        config = kwargs.get("generation_config", config)
+        check_room(self.backbone, prompt, kwargs, config, self.generation_config)
+        with outgrown_positions_named(self.backbone):
+            return super().generate(*args, ensemble_weight=weight, **kwargs)
 
     def _check_weight(self, ensemble_weight: float | None, *others: float) -> float | None:
         """Return the given or else the configured ensemble weight; raise an error if it or one of `others` is wrong."""

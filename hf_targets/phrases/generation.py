@@ -23,7 +23,7 @@ from hf_targets.phrases.decoding.schedule import PhraseCount
 from hf_targets.phrases.decoding.streaming import PhraseStreamer
 from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.positions import check_room
+from hf_targets.positions import check_room, outgrown_positions_named
 
 
 class PhraseGenerationMixin(GenerationMixin):
@@ -99,7 +99,8 @@ class PhraseGenerationMixin(GenerationMixin):
             for name, value in (("phrase_schedule", phrase_schedule), ("phrase_index", phrase_index)):
                 if value is not None:
                     raise ValueError(f"{name} needs phrases; give phrases as well, or leave it out")
-            return super().generate(inputs, generation_config, *args, **kwargs)
+            with outgrown_positions_named(self.backbone):
+                return super().generate(inputs, generation_config, *args, **kwargs)
         if kwargs.get("cache_implementation") == "paged":
             raise ValueError("continuous batching supports only tokens; leave out cache_implementation='paged'")
         state = PhraseGenerationState(
@@ -112,7 +113,8 @@ class PhraseGenerationMixin(GenerationMixin):
         )
         if kwargs.get("streamer") is not None:
             kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(state.vocabularies))
-        return super().generate(inputs, generation_config, *args, phrases=state, **kwargs)
+        with outgrown_positions_named(self.backbone):
+            return super().generate(inputs, generation_config, *args, phrases=state, **kwargs)
 
     def prepare_inputs_for_generation(
         self,

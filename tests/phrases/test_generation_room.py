@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from hf_targets import MultiTokenForCausalLM
 from tests.phrases.models import make_phrase_model, random_vocabulary
-from tests.tiny_models import left_padded, make_dynamic_model, token_ids
+from tests.tiny_models import left_padded, make_backbone, make_dynamic_model, token_ids
 
 PHRASES = random_vocabulary(20)
 LEARNED = ("gpt2", "gpt_neo", "opt")  # 64 positions, each with a row of its own
@@ -99,3 +100,17 @@ def test_a_prompt_whose_positions_are_given_ends_at_the_last_of_them():
         model.generate(prompt, max_new_tokens=12, **given)
     with pytest.raises(IndexError):
         model.backbone.generate(prompt, max_new_tokens=12, position_ids=given["position_ids"], **GREEDY)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: make_phrase_model("gpt2"), lambda: MultiTokenForCausalLM.from_base(make_backbone("gpt2"))]
+)
+def test_a_text_that_may_end_earlier_is_refused_when_it_has_outgrown_the_positions(make):
+    model, ids = make().eval(), token_ids(1, 10)
+    limits = {"max_new_tokens": 90, **GREEDY}
+    with pytest.raises(ValueError, match="must fit into the model's 64 positions"):
+        model.generate(ids, **limits)
+    stop = [lambda ids, scores, **_: torch.tensor([ids.shape[1] >= 14])]
+    assert model.generate(ids, **limits, stopping_criteria=stop).shape == (1, 14)
+    with pytest.raises(ValueError, match="did not end within the model's 64 positions; lower max_new_tokens"):
+        model.generate(ids, **limits, stopping_criteria=[lambda ids, scores, **_: torch.tensor([False])])
