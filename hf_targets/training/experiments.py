@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ class Experiment:
             raise ValueError(f"output_dir {self.folder} is a file; name a folder")
         self._args = args
         self._record = {"settings": _settings(setup, args), "rows": folders, "outputs": list(outputs)}
+        self._defaults = _defaults(setup)
         self._older: dict[str, Any] | None = None
         self._has_begun = False
         if args.should_save:  # one process looks; the others may be late, and find what it has begun to write
@@ -111,7 +112,7 @@ class Experiment:
                 "output_dir, or move them away"
             )
         if self.resume and self._older is not None:
-            _check_settings(self.folder, self._older["settings"], self._record["settings"])
+            _check_settings(self.folder, self._older["settings"], self._record["settings"], self._defaults)
         if not self.resume:
             self._check_not_needed(own)
 
@@ -176,9 +177,20 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     return record
 
 
-def _check_settings(folder: Path, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    names = recorded["recipe"].keys() | given["recipe"].keys()
-    pairs = [(name, recorded["recipe"].get(name), given["recipe"].get(name)) for name in sorted(names)]
+def _defaults(setup: Any) -> dict[str, Any]:
+    known = [(field.name, field.default, field.default_factory) for field in fields(setup)]
+    return {
+        name: make() if make is not MISSING else value
+        for name, value, make in known
+        if value is not MISSING or make is not MISSING
+    }
+
+
+def _check_settings(
+    folder: Path, recorded: Mapping[str, Any], given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> None:
+    old = {**defaults, **recorded["recipe"]}  # a setting that is newer than the record had its default
+    pairs = [(name, old.get(name), given["recipe"].get(name)) for name in sorted(old.keys() | given["recipe"].keys())]
     common = recorded["training"].keys() & given["training"].keys()  # another release of Transformers may know others
     common = {name for name in common if not name.startswith(_FREE_KINDS)}
     pairs += [(name, recorded["training"][name], given["training"][name]) for name in sorted(common)]
