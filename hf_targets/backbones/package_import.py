@@ -27,13 +27,16 @@ class NamesItsPackage:
     A subclass in a package of somebody else's is as any configuration of theirs: they may register its code.
     """
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save the configuration as Transformers does, and beside it the file that imports `hf_targets`."""
-        folder = Path(save_directory)
-        if _is_ours(type(self)) and not folder.is_file():  # which Transformers refuses
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / PACKAGE_IMPORT).write_text(_SOURCE, encoding="utf-8")
-        super().save_pretrained(save_directory, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+    def __post_init__(self, **kwargs: Any) -> None:
+        if _is_ours(type(self)):
+            kwargs.pop("auto_map", None)  # where the class is found is no field
+        super().__post_init__(**kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def to_json_file(self, json_file_path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Write the configuration as Transformers does, and beside it the file that imports `hf_targets`."""
+        super().to_json_file(json_file_path, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        if _is_ours(type(self)):
+            (Path(json_file_path).parent / PACKAGE_IMPORT).write_text(_SOURCE, encoding="utf-8")
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Return the fields that a checkpoint keeps, and where Transformers finds the class of the configuration."""

@@ -1,7 +1,9 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -13,6 +15,7 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArgum
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_parameters
+from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
@@ -50,6 +53,7 @@ class TargetTrainer(Trainer):
         self._parts_since = 0
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
@@ -187,6 +191,12 @@ class TargetTrainer(Trainer):
                 logs[f"loss_{name}"] = torch.as_tensor(gathered).mean().item() / steps
             self._parts.clear()
         super().log(logs, start_time)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        file = Path(checkpoint_folder, PACKAGE_IMPORT)  # which Trainer does not know, and config.json names
+        if file.is_file() and self.is_world_process_zero():
+            shutil.copy(file, Path(cast(str, self.args.output_dir), PACKAGE_IMPORT))
+        super()._push_from_checkpoint(checkpoint_folder)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         tied = getattr(self.model, "all_tied_weights_keys", {})  # saved once, under their other name

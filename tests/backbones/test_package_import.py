@@ -116,6 +116,26 @@ print(type(AutoModelForCausalLM.from_pretrained("me/heads", trust_remote_code=Tr
         assert run_against(hub, tmp_path / "puller", "-c", pull).split() == ["MultiTokenForCausalLM"]
 
 
+def test_every_way_to_the_hub_takes_the_file_along(tmp_path):
+    code = f"""
+from hf_targets import MultiTokenConfig, MultiTokenTrainer, MultiTokenTrainingArguments
+from datasets import Dataset
+from tests.tiny_models import make_any
+MultiTokenConfig().save_pretrained({str(tmp_path / "config")!r}, push_to_hub=True, repo_id="me/config")
+rows = Dataset.from_list([{{"input_ids": list(range(8)), "labels": list(range(8))}}] * 4)
+options = dict(push_to_hub=True, hub_model_id="me/trained", hub_strategy="every_save", hub_always_push=True)
+args = MultiTokenTrainingArguments({str(tmp_path / "run")!r}, max_steps=1, save_steps=1, use_cpu=True, **options)
+trainer = MultiTokenTrainer(make_any("gpt2", "difference"), args, train_dataset=rows)
+trainer.train()
+trainer._finish_current_push()
+"""
+    with HubServer() as hub:
+        run_against(hub, tmp_path / "home", "-c", code)
+        assert PACKAGE_IMPORT in hub.files("me/config")
+        files = hub.files("me/trained")
+    assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= files.keys()
+
+
 def test_a_configuration_saved_alone_has_the_file_too_and_does_not_keep_its_mark(tmp_path):
     MultiTokenConfig().save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == {
