@@ -94,6 +94,9 @@ _NAMES = {
 
 _RENAMED = {
     "evaluation.speed": {"Way": "DecodingMethod"},
+    "maths.noise": {"LEFT_AT_THE_END": "ALPHA_MIN", "SMALLEST_TIME": "MIN_TIME"},
+    "multitoken.hidden_state_cache": {"PastPredictions": "HiddenStateCache"},
+    "phrases.embedding_cache": {"PhraseEmbeddings": "PhraseEmbeddingCache"},
     "phrases.settings": {"make_collator": "make_phrase_collator"},
     "training.comparison": {"Row": "Run", "train_row": "train_run", "train_rows": "train_runs"},
     "training.experiments": {"Run": "Experiment", "RUN_NAME": "RECORD_NAME"},
@@ -111,8 +114,6 @@ _RENAMED = {
 
 _RENAMED_CLASSES = {
     "OriginalLayout": "PublishedLayout",
-    "PastPredictions": "HiddenStateCache",
-    "PhraseEmbeddings": "PhraseEmbeddingCache",
     "PhraseRun": "PhraseGenerationState",
     "ZeroLinear": "ZeroInitLinear",
 }

@@ -63,6 +63,7 @@ class Setup(ComparisonSettings, BlockSettings, LoraSettings, NewModelSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        NewModelSettings.__post_init__(self)
         if unknown := set(self.rows) - {"plain", "simple", "wdr"}:
             raise ValueError(f"rows must be of plain, simple and wdr, got {', '.join(sorted(unknown))}")
         MultiTokenConfig(ngram_size=self.simple_ngram_size, loss_weight=self.simple_loss_weight)

@@ -65,6 +65,7 @@ class Setup(ComparisonSettings, PhraseSettings, BlockSettings, LoraSettings, New
     def __post_init__(self) -> None:
         ComparisonSettings.__post_init__(self)
         PhraseSettings.__post_init__(self)
+        NewModelSettings.__post_init__(self)
 
 
 def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:

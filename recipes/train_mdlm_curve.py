@@ -75,6 +75,7 @@ class Setup(ComparisonSettings, TextSettings, NewModelSettings, SamplerSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        NewModelSettings.__post_init__(self)
         self.make_sampler(self.max_length)
 
 

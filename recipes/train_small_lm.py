@@ -59,6 +59,7 @@ class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        ModelSizeSettings.__post_init__(self)
         if unknown := set(self.targets) - {"embedding", "difference"}:
             raise ValueError(f"targets must be of embedding and difference, got {', '.join(sorted(unknown))}")
 

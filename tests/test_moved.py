@@ -127,3 +127,18 @@ def test_separate_output_heads_are_read_under_their_old_name(tmp_path):
     assert hf_targets.MultiTokenConfig.from_pretrained(tmp_path).separate_output_heads
     with pytest.raises(ValueError, match='separate_output_heads=True needs target="embedding"'):
         hf_targets.MultiTokenConfig(own_outputs=True)
+
+
+def test_a_configuration_pickled_under_the_old_name_keeps_its_heads():
+    config = hf_targets.MultiTokenConfig(target="embedding")
+    state = {**config.__dict__, "own_outputs": True}
+    del state["separate_output_heads"]
+    config.__setstate__(state)
+    assert config.separate_output_heads and config.own_outputs
+
+
+def test_where_a_class_is_found_is_no_field_of_a_configuration():
+    for cls in (hf_targets.MultiTokenConfig, hf_targets.DynamicVocabConfig, hf_targets.MdlmConfig):
+        fields = json.loads(cls().to_json_string())
+        assert "auto_map" in fields
+        assert cls(**fields).to_dict() == cls().to_dict()

@@ -1,7 +1,7 @@
 """The configuration of a language model with future-token heads."""
 
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
@@ -120,6 +120,12 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
                 "predictions before the output matrix, which the heads must then share; change one of the two"
             )
         super().__post_init__(**kwargs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "own_outputs" in state:  # pickled before the field had its name
+            state = {**state, "separate_output_heads": state["own_outputs"]}
+            del state["own_outputs"]
+        self.__dict__.update(state)
 
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""

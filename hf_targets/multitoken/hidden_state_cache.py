@@ -1,12 +1,14 @@
 """A layer of the key-value cache that keeps hidden states of earlier positions, for the ensemble."""
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
+
+from hf_targets.moved import moved_name
 
 
 class HiddenStateCache(DynamicLayer):
@@ -67,3 +69,7 @@ class HiddenStateCache(DynamicLayer):
         keys, values = self.update(hidden[:, None], torch.stack([tokens, steps], dim=-1)[:, None])
         kept = window + hidden.shape[1]
         return keys[:, 0, -kept:], values[:, 0, -kept:, 0], values[:, 0, -kept:, 1]
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import psutil
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.backbones.weight_access import execution_device, is_readable, whole_state_dict
+from hf_targets.moved import moved_name
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.encoder import PhraseEncoder
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
@@ -211,3 +213,7 @@ def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
             f"embedding {num_phrases:,} phrases needs {num_phrases * each / 2**30:.1f} GiB, and {device} has "
             f"{free / 2**30:.1f} GiB free; {free // each:,} would fit. Remove phrases, or use half precision"
         )
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

@@ -85,6 +85,17 @@ class ModelSizeSettings:
     num_heads: int = field(default=4, metadata={"help": "Attention heads of a new model."})
     dropout: float = field(default=0.1, metadata={"help": "Dropout of a new model, in [0, 1)."})
 
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "num_layers", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size must be a multiple of num_heads, got {self.hidden_size} and {self.num_heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
 
 @dataclass
 class NewModelSettings(ModelSizeSettings):
