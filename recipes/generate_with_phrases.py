@@ -80,11 +80,7 @@ class Setup:
 
 def load_model(name: str) -> tuple[Any, Any]:
     """Return a model with a dynamic vocabulary, and its tokenizer."""
-    try:
-        config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        told = f"model must be the name or folder of a model with its tokenizer, and {name!r} is none"
-        raise ValueError(f"{told}: {str(error).splitlines()[0]}") from error
+    config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     if not isinstance(config, DynamicVocabConfig):
         kind = config.model_type
         raise ValueError(
@@ -123,6 +119,11 @@ def main() -> None:
     inputs = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
     prompt_length = inputs["input_ids"].shape[1]
     room = room_after(model.backbone, prompt_length)
+    if room is not None and (setup.new_tokens or 1) > room:
+        raise ValueError(
+            f"new_tokens must be at most {room}, the model's positions after a prompt of {prompt_length} tokens, got "
+            f"{setup.new_tokens}; leave it out, or shorten the prompt"
+        )
     output = model.generate(
         **inputs,
         phrases=vocabulary,

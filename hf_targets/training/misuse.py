@@ -33,7 +33,9 @@ def end_on_misuse(settings_file: str, named: Collection[str]) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         if is_misuse(error, extract_tb(traceback), settings_file, named):
-            end_with(f"{Path(sys.argv[0]).name}: {_name_loaded(traceback, error)}{_one_line(error)}")
+            name = _name_loaded(traceback)
+            text = _missing_model(name) or f"{_if_unnamed(name, error)}{_one_line(error)}"
+            end_with(f"{Path(sys.argv[0]).name}: {text}")
         sys.__excepthook__(kind, error, traceback)
 
     sys.excepthook = hook
@@ -89,15 +91,35 @@ def _is_at(path: Path, name: str) -> bool:
     return path.is_relative_to(given) or (given.is_relative_to(path) and path != Path(path.anchor))
 
 
-def _name_loaded(traceback: TracebackType | None, error: BaseException) -> str:
-    """Return what `from_pretrained` was to load, if the message of its error lacks it."""
+def _name_loaded(traceback: TracebackType | None) -> str | None:
+    """Return what `from_pretrained` was to load; None if the error is not its."""
     while traceback is not None:
         values = traceback.tb_frame.f_locals
         name = values.get("pretrained_model_name_or_path")
         if traceback.tb_frame.f_code.co_name in _LOADERS and isinstance(name, str):
-            return "" if name in str(error) else f"{name} cannot be loaded: "
+            return name
         traceback = traceback.tb_next
-    return ""
+    return None
+
+
+def _if_unnamed(name: str | None, error: BaseException) -> str:
+    return "" if name is None or name in str(error) else f"{name} cannot be loaded: "
+
+
+def _missing_model(name: str | None) -> str | None:
+    """Return what to do about a folder of `runs` without a model: the recipe that it is named after makes one."""
+    folder = Path(name or "")
+    if folder.parts[:1] != ("runs",) or len(folder.parts) < 2 or (folder / "config.json").is_file():
+        return None
+    program = Path(sys.argv[0])
+    recipes = next((path for path in program.absolute().parents if (path / "settings").is_dir()), program.parent)
+    recipe, settings = recipes / f"{folder.parts[1]}.py", recipes / "settings" / folder.parts[1]
+    if not recipe.is_file():
+        return None
+    files = [settings / f"{part}.yaml" for part in (*folder.parts[2:3], "smoke")]
+    file = next((file for file in files if file.is_file()), None)
+    shown = [os.path.relpath(path) for path in (recipe, file) if path is not None]
+    return f"there is no trained model in {name}; train it first: python {' '.join(shown)}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -211,6 +211,8 @@ def test_a_recipe_without_arguments_says_what_it_does_and_how_to_start(recipe):
         (["settings/other/smoke.yaml"], "settings/other/smoke.yaml has settings of another program, other"),
         (["--model", "no-such-model"], "recipe.py: no-such-model cannot be loaded: "),
         (["--model", "settings"], "recipe.py: "),
+        (["--model", "runs/recipe/smoke"], "there is no trained model in runs/recipe/smoke; train it first: python "),
+        (["--model", "runs/recipe/other"], "train it first: python recipe.py settings/recipe/smoke.yaml"),
         (["--file", "no/such/file"], "recipe.py: no/such/file: No such file or directory"),
         (["--file", "settings"], "recipe.py: settings: Is a directory"),
     ],
