@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import GPT2Config
 
-from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets import DynamicVocabConfig, MdlmConfig, MultiTokenConfig, MultiTokenForCausalLM
 from hf_targets.training import model_card
 from hf_targets.training.comparison import Run
 from hf_targets.training.model_card import CardFacts, command_line, describe, write_card
@@ -92,6 +92,8 @@ def test_a_card_has_the_figures_of_all_models_and_a_sample_as_a_quotation(config
         ),
         (MultiTokenConfig(target="embedding", loss_weight=0.5), "the next one, directly (N = 4, alpha 0.5)"),
         (GPT2Config(), "A gpt2 model"),
+        (DynamicVocabConfig(), "model that reads and writes phrases given with the prompt"),
+        (MdlmConfig(curve={}), "A masked diffusion language model (MDLM), which predicts a sentence curve"),
     ],
 )
 def test_a_card_says_what_the_model_is(config, what):
