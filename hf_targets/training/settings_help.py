@@ -30,7 +30,7 @@ def start_text(program: Path) -> str:
     lines = [*_description(), _usage(program), ""]
     if files:
         smallest = next((file for file in files if file.stem == "smoke"), files[0])
-        lines += ["settings files:", *(_shortened(f"  {file}  {_first_comment(file)}") for file in files), ""]
+        lines += ["settings files:", *(_described(file) for file in files), ""]
         lines += [f"start with: python {program} {smallest}"]
     else:
         lines += [f"start with a setting, for example: python {program} --help"]
@@ -113,6 +113,16 @@ def _row(setting: str, told: str, everything: bool) -> str:
     if not everything:
         return _shortened(begin + told)
     return fill(begin + told, _width(), subsequent_indent=" " * (_COLUMN + 2), break_long_words=False)
+
+
+def _described(file: Path) -> str:
+    """Return a file and what its first comment says, on one line or, if that is too long, below it."""
+    comment = _first_comment(file)
+    line = f"  {file}  {comment}"
+    if len(line) <= _width() or not comment:
+        return line.rstrip()
+    indent = " " * 6
+    return f"  {file}\n" + fill(comment, _width(), initial_indent=indent, subsequent_indent=indent)
 
 
 def _shortened(line: str) -> str:

@@ -60,7 +60,7 @@ def test_a_program_without_arguments_does_nothing_and_says_how_to_start(program,
     assert told.out == ""
     assert (names_of(program)["__doc__"] or "").startswith(told.err.splitlines()[0])
     files = settings_files(program)
-    assert files and all(f"  {file}  " in told.err for file in files)
+    assert files and all(f"  {file}" in told.err for file in files)
     assert f"start with: python {program} {next(file for file in files if file.stem == 'smoke')}" in told.err
 
 

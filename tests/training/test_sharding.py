@@ -90,7 +90,7 @@ def train_both_ways(case: str, folder: Path) -> tuple[Trainer, dict]:
     with believed_accelerators():
         trainer, *results["sharded"] = train(case, folder / "sharded", **sharding)
         if case.startswith("mdlm"):
-            with pytest.raises(ValueError, match="weights that are sharded or offloaded"):
+            with pytest.raises(ValueError, match="weights of this model are sharded or offloaded"):
                 ExponentialAverage(trainer.model, 0.9)
         trainer.save_model(str(folder / "sharded"))
         results["weights"] = {name: whole(tensor) for name, tensor in trainer.model.state_dict().items()}
