@@ -27,6 +27,14 @@ def test_an_example_of_the_readme_runs_as_it_stands(number, tmp_path):
     assert done.stdout
 
 
+def test_the_plug_in_of_the_page_is_a_head(tmp_path):
+    (source,) = re.findall(r"```python\n(.*?)```", PAGES["README.md"], re.S)
+    (tmp_path / "my_head.py").write_text(source)
+    use = "import my_head; from hf_targets import MultiTokenConfig; print(MultiTokenConfig(head='gated').head)"
+    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "gated", done.stderr
+
+
 def test_each_target_has_an_example():
     classes = ("MultiTokenForCausalLM", "DynamicVocabForCausalLM", "MdlmForMaskedDiffusion")
     assert all(any(name in example for example in EXAMPLES) for name in classes)
