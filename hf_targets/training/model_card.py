@@ -159,7 +159,8 @@ def write_card(
         metadata=data.to_yaml(),
         title=name.rsplit("/", 1)[-1],
         what=describe(config),
-        loading="Loading it without `import hf_targets` fails: the import registers its class with the Auto classes."
+        loading="Import hf_targets before loading: this registers the class with the Auto classes. Without the import "
+        "Transformers asks for `trust_remote_code=True`."
         if is_ours
         else "It is a model of Transformers, and loads without hf-targets.",
         usage=f"import hf_targets\n{code}" if is_ours else code,

@@ -102,7 +102,11 @@ def test_a_card_says_what_the_model_is(config, what):
 
 def test_only_a_model_of_ours_needs_the_import(config, tmp_path):
     ours, theirs = str(card(tmp_path, config)), str(card(tmp_path, GPT2Config()))
-    assert "Loading it without `import hf_targets` fails" in ours and "```python\nimport hf_targets\n" in ours
+    assert (
+        "Import hf_targets before loading" in ours
+        and "`trust_remote_code=True`" in ours
+        and "```python\nimport hf_targets\n" in ours
+    )
     assert "import hf_targets" not in theirs and "loads without hf-targets" in theirs
 
 
