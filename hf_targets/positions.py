@@ -87,6 +87,8 @@ def check_room(
 def outgrown_positions_named(model: PreTrainedModel) -> Iterator[None]:
     """Replace the IndexError of a text that is longer than a model's table of positions.
 
+    This is the error of a CPU. On a GPU CUDA stops the process, as it does for a model without heads or phrases.
+
     Raises:
         ValueError: Instead of that error.
     """

@@ -119,7 +119,7 @@ def main() -> None:
     inputs = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
     prompt_length = inputs["input_ids"].shape[1]
     room = room_after(model.backbone, prompt_length)
-    if room is not None and (setup.new_tokens or 1) > room:
+    if room is not None and setup.new_tokens is not None and setup.new_tokens > room:
         raise ValueError(
             f"new_tokens must be at most {room}, the model's positions after a prompt of {prompt_length} tokens, got "
             f"{setup.new_tokens}; leave it out, or shorten the prompt"
