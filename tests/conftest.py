@@ -1,3 +1,4 @@
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,6 +13,10 @@ from tests.memory import misalign_files
 torch.set_num_threads(1)  # the suite runs in several processes
 if "HF_TARGETS_MISALIGN" in os.environ:
     misalign_files(int(os.environ["HF_TARGETS_MISALIGN"]))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # each training collects garbage, and the imported libraries are none
 
 
 @pytest.fixture(autouse=True)

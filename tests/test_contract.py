@@ -7,8 +7,6 @@ that are elsewhere.
 import copy
 import json
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,6 +19,7 @@ from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
 from tests.model_cases import SIDES, every_model, models_that_owe
+from tests.programs import run_program
 from tests.trainer_runs import assert_same, weights, with_dropout
 
 KEY_BIAS = re.compile(r"\.k_proj\.bias$")
@@ -260,5 +259,5 @@ print("same")
 
 def test_compiling_gives_the_same_loss_and_gradients():
     # in a process of its own: the shape checks of the test run cannot be compiled
-    done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True)
+    done = run_program(_COMPILED)
     assert done.stdout.endswith("same\n"), done.stderr

@@ -1,13 +1,13 @@
 """What the tests of all trainers share: a short training's settings, what it left, and runs in several processes."""
 
-import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from tests.programs import EVERYTHING, server
 
 SHORT: dict[str, Any] = {
     "learning_rate": 1e-2,
@@ -58,11 +58,12 @@ def run_processes(script: str, folder: Path, *arguments: object, processes: int 
     its process now and then.
     """
     folder.mkdir(exist_ok=True)
-    file, root = folder / "script.py", str(Path(__file__).parents[1])
+    file = folder / "script.py"
     file.write_text(f"{script}\nimport os\ntrainer.accelerator.wait_for_everyone()\nos._exit(0)\n")
-    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    command = [*launch, str(file), str(folder), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(processes)}
+    ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    done = server(*EVERYTHING).run(file, folder, *arguments, variables=ranks)
+    told = "\n".join(process.stderr[-3000:] for process in done if process.returncode)
+    assert all(process.returncode == 0 for process in done), told

@@ -1,10 +1,8 @@
 """Checkpoints in processes that have not imported `hf_targets`, that have, and that cannot."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from transformers import AutoConfig
@@ -13,9 +11,9 @@ from hf_targets import MdlmConfig, MultiTokenConfig
 from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from tests.hub_server import HubServer, run_against
 from tests.masked_diffusion.models import make_mdlm
+from tests.programs import LIBRARIES, ForkServer
 from tests.tiny_models import make_any
 
-ROOT = Path(__file__).parents[2]
 KINDS = {"heads": "AutoModelForCausalLM", "phrases": "AutoModelForCausalLM", "diffusion": "AutoModelForMaskedLM"}
 LOAD = """
 import os, sys, torch, transformers
@@ -45,21 +43,39 @@ def type_name(kind):
     return {"heads": "MultiTokenConfig", "phrases": "DynamicVocabConfig", "diffusion": "MdlmConfig"}[kind]
 
 
-def run(home, code, *arguments):
-    """Run a program in a process with a cache of its own and no keyboard."""
-    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", LOAD + code, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Start a server whose programs have not imported `hf_targets`, with a cache of its own."""
+    started = ForkServer(LIBRARIES, {"HF_HOME": str(tmp_path_factory.mktemp("home"))})
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def home(server):
+    """Return the folder of the cache, empty."""
+    folder = Path(server.environment["HF_HOME"])
+    rmtree(folder)
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(server, home):
+    """Return what runs a program without `hf_targets` and without a keyboard."""
+    return lambda code, *arguments: server.run(LOAD + code, *arguments)[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_trust_in_its_code_a_checkpoint_loads_without_the_import_and_is_saved_as_it_was(kind, saved, tmp_path):
+def test_with_trust_in_its_code_a_checkpoint_loads_without_the_import_and_is_saved_as_it_was(
+    kind, saved, run, tmp_path
+):
     code = """
 model = auto.from_pretrained(folder, trust_remote_code=trust)
 report(model)
 model.save_pretrained(sys.argv[4])
 """
-    done = run(tmp_path / "home", code, saved / kind, KINDS[kind], "yes", tmp_path / "again")
+    done = run(code, saved / kind, KINDS[kind], "yes", tmp_path / "again")
     assert done.stdout.split()[1:] == ["True"], done.stderr
     assert {path.name for path in (tmp_path / "again").iterdir()} == {path.name for path in (saved / kind).iterdir()}
     for folder in (saved / kind, tmp_path / "again"):
@@ -70,17 +86,15 @@ model.save_pretrained(sys.argv[4])
 
 
 @pytest.mark.parametrize("trust", ["-", "no"])
-def test_without_trust_and_without_the_import_the_error_leads_to_a_file_that_says_what_to_do(trust, saved, tmp_path):
-    done = run(
-        tmp_path, "auto.from_pretrained(folder, trust_remote_code=trust)", saved / "heads", KINDS["heads"], trust
-    )
+def test_without_trust_and_without_the_import_the_error_leads_to_a_file_that_says_what_to_do(trust, saved, run):
+    done = run("auto.from_pretrained(folder, trust_remote_code=trust)", saved / "heads", KINDS["heads"], trust)
     assert done.returncode == 1
     assert f"You can inspect the repository content at {saved / 'heads'}" in done.stderr
     told = (saved / "heads" / PACKAGE_IMPORT).read_text()
     assert "Run `pip install hf-targets`, and `import hf_targets` before loading" in told
 
 
-def test_where_the_package_is_not_installed_the_error_names_it(saved, tmp_path):
+def test_where_the_package_is_not_installed_the_error_names_it(saved, run):
     code = """
 class NotInstalled:
     def find_spec(self, name, *rest):
@@ -89,19 +103,21 @@ class NotInstalled:
 sys.meta_path.insert(0, NotInstalled())
 auto.from_pretrained(folder, trust_remote_code=trust)
 """
-    done = run(tmp_path, code, saved / "heads", KINDS["heads"], "yes")
+    done = run(code, saved / "heads", KINDS["heads"], "yes")
     assert done.returncode == 1 and "pip install hf_targets" in done.stderr
 
 
 @pytest.mark.parametrize("trust", ["-", "no", "yes"])
-def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code_of_its_own(trust, saved, tmp_path):
+def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code_of_its_own(
+    trust, saved, run, home, tmp_path
+):
     folder = tmp_path / "saved"
     folder.symlink_to(saved / "phrases")
     code = "import hf_targets\nreport(auto.from_pretrained(folder, trust_remote_code=trust))"
-    done = run(tmp_path / "home", code, folder, KINDS["phrases"], trust)
+    done = run(code, folder, KINDS["phrases"], trust)
     assert done.stdout.split()[1:] == ["True"], done.stderr
     assert "custom code" not in done.stderr + done.stdout
-    assert not list((tmp_path / "home").rglob(PACKAGE_IMPORT)), "the file was copied to be run"
+    assert not list(home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
 
 
 def test_a_pushed_checkpoint_loads_without_the_import(tmp_path):

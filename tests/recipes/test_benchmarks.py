@@ -1,30 +1,23 @@
-import contextlib
-import io
 import re
-import runpy
-import sys
-from pathlib import Path
 
-import pytest
-import torch
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(name: str) -> str:
-    """Run a benchmark in this process at its smoke settings, and return what it printed."""
-    settings = ROOT / "recipes" / "settings" / "benchmarks" / name / "smoke.yaml"
-    printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", [f"recipes/benchmarks/{name}.py", str(settings)])
-        patch.setattr(sys, "excepthook", sys.excepthook)
-        runpy.run_path(str(ROOT / "recipes" / "benchmarks" / f"{name}.py"), run_name="__main__")
-    torch.set_grad_enabled(True)
-    return printed.getvalue()
+from tests.recipes.running import run_recipe
 
 
 def test_the_curve_benchmark_prints_its_tables():
-    printed = run("curves")
+    printed = run_recipe("benchmarks/curves")
     assert "A training step, L = 16: plain" in printed and "Sampling, L = 16: plain" in printed
     assert "| modulation | parameters | ms | x adaLN |" in printed
     assert re.search(r"\| first_hitting \|  \| \d", printed)
+
+
+def test_the_mining_benchmark_prints_its_rates():
+    printed = run_recipe("benchmarks/phrase_mining")
+    assert "forward maximum matching |" in printed
+    made = int(re.search(r"A vocabulary of (\d+) phrases", printed)[1])
+    assert 300 < made <= 500
+
+
+def test_the_benchmark_of_phrases_prints_its_four_tables():
+    printed = run_recipe("benchmarks/phrases")
+    for heading in ("phrases a second", "ms a step", "mean steps", "recall"):
+        assert heading in printed

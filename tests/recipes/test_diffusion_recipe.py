@@ -1,11 +1,7 @@
-import contextlib
-import io
 import json
 import math
 import re
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,21 +13,16 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, load_corpus, train_bpe_tokenizer
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.masked_diffusion.rows import sentence_rows, wrapped_blocks
+from tests.recipes.running import run_recipe, small_text
 from tests.training.test_model_card import run_code
 
-ROOT = Path(__file__).parents[2]
-SETTINGS = ROOT / "recipes" / "settings" / "train_mdlm_curve" / "smoke.yaml"
 SMALL = ["--max_train_words", "500", "--max_length", "16", "--vocab_size", "300", "--max_validation_rows", "16"]
+SMALL += ["--dataset", small_text(), "--disable_tqdm", "true"]
 LINES = ["the cat sat on the mat\n", "a dog ran after the cat\n", "the mat is red\n"] * 30
 
 
 def run(*arguments: str) -> str:
-    """Run the recipe in this process at its smoke settings, smaller, and return what it printed."""
-    printed, given = io.StringIO(), [str(SETTINGS), *SMALL, "--disable_tqdm", "true", *arguments]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", ["recipes/train_mdlm_curve.py", *given])
-        runpy.run_path(str(ROOT / "recipes" / "train_mdlm_curve.py"), run_name="__main__")
-    return printed.getvalue()
+    return run_recipe("train_mdlm_curve", *SMALL, *arguments)
 
 
 def results(folder: Path) -> list[dict]:
@@ -84,7 +75,7 @@ def test_the_saved_models_are_the_measured_ones(trained, name):
     }[name]
     tokenizer = AutoTokenizer.from_pretrained(folder / f"{name}-seed0")
     assert tokenizer.mask_token_id == model.config.mask_token_id
-    rows = sentence_rows(load_corpus("documentation:topics")["test"], tokenizer, 16)
+    rows = sentence_rows(load_corpus(small_text())["test"], tokenizer, 16)
     row = next(row for row in results(folder) if row["name"] == name)
     assert row["test"]["perplexity"] == pytest.approx(bound(model, rows), rel=1e-5)
 

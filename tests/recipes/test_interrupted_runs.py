@@ -1,5 +1,3 @@
-import contextlib
-import io
 import json
 import re
 import runpy
@@ -9,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hf_targets.training import comparison
+from tests.programs import ROOT
+from tests.recipes.running import run_recipe, small_text
 
-ROOT = Path(__file__).parents[2]
-SETTINGS = ROOT / "recipes" / "settings"
 FINETUNE = ["--max_train_words", "600", "--num_train_epochs", "1", "--rows", "plain", "wdr", "--seeds", "3"]
 STEPS = ["--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "steps", "--eval_steps", "2"]
 PHRASES = [
@@ -28,12 +26,7 @@ PHRASES = [
 
 
 def run(recipe: str, *arguments: object) -> str:
-    """Run a recipe in this process at its smoke settings, and return what it printed."""
-    printed, given = io.StringIO(), ["--disable_tqdm", "true", *map(str, arguments)]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", [f"recipes/{recipe}.py", str(SETTINGS / recipe / "smoke.yaml"), *given])
-        runpy.run_path(str(ROOT / "recipes" / f"{recipe}.py"), run_name="__main__")
-    return printed.getvalue()
+    return run_recipe(recipe, "--disable_tqdm", "true", "--dataset", small_text(), *arguments)
 
 
 def results(folder: Path) -> dict:

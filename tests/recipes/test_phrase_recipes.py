@@ -1,40 +1,24 @@
-import contextlib
-import io
 import json
 import re
-import runpy
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import DynamicVocabForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from hf_targets.training.tables import format_mean
+from tests.programs import ROOT, run_program
+from tests.recipes.running import run_recipe, small_text
 
-ROOT = Path(__file__).parents[2]
 SMALL = ["--max_train_words", "1500", "--logging_steps", "2", "--disable_tqdm", "true", "--num_train_epochs", "1"]
 SMALL += ["--block_size", "64", "--vocab_size", "512", "--hidden_size", "32", "--per_device_train_batch_size", "8"]
-
-
-def run(recipe: str, *arguments: str, settings: Path | None = None) -> str:
-    """Run a recipe in this process, at its smoke settings if no others are given, and return what it printed."""
-    settings = settings or ROOT / "recipes" / "settings" / recipe / "smoke.yaml"
-    printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", [f"recipes/{recipe}.py", str(settings), *arguments])
-        runpy.run_path(str(ROOT / "recipes" / f"{recipe}.py"), run_name="__main__")
-    return printed.getvalue()
+SMALL += ["--dataset", small_text()]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("phrases") / "run"
-    printed = run("train_dynamic_vocab", "--output_dir", str(folder), *SMALL, "--seeds", "0", "1")
+    printed = run_recipe("train_dynamic_vocab", "--output_dir", str(folder), *SMALL, "--seeds", "0", "1")
     return folder / "ours-seed0", printed
 
 
@@ -84,12 +68,12 @@ def test_other_phrases_and_negatives_train_from_the_model_left(trained, row, mor
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "base")
     more = [*more, "--model_name_or_path", str(tmp_path / "base"), "--output_dir", str(tmp_path / "out")]
     rows = ["--rows", json.dumps({"row": row})]
-    printed = run("train_dynamic_vocab", *more, *SMALL, "--max_train_words", "700", *rows)
+    printed = run_recipe("train_dynamic_vocab", *more, *SMALL, "--max_train_words", "700", *rows)
     assert ("best_path_perplexity" in printed) == (row["phrases"] != "none")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "row-seed0")
     assert isinstance(model, DynamicVocabForCausalLM) == (row["phrases"] != "none")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "row-seed0")
-    test = pack_blocks(load_corpus("documentation:topics")["test"], tokenizer, 64)
+    test = pack_blocks(load_corpus(small_text())["test"], tokenizer, 64)
     [measured] = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
     assert perplexity_of_blocks(model, test).per_token == pytest.approx(measured["test"]["perplexity"], rel=1e-4)
 
@@ -97,9 +81,9 @@ def test_other_phrases_and_negatives_train_from_the_model_left(trained, row, mor
 def test_negatives_that_need_a_table_or_a_model_say_so(tmp_path):
     where = ["--output_dir", str(tmp_path / "out"), *SMALL]
     with pytest.raises(ValueError, match='which phrases="fmm" has'):
-        run("train_dynamic_vocab", "--negatives", "corpus_retrieval", *where)
+        run_recipe("train_dynamic_vocab", "--negatives", "corpus_retrieval", *where)
     with pytest.raises(ValueError, match="give negatives_model"):
-        run("train_dynamic_vocab", "--negatives", "generation", *where)
+        run_recipe("train_dynamic_vocab", "--negatives", "generation", *where)
     assert not (tmp_path / "out").exists()
 
 
@@ -115,7 +99,7 @@ def test_negatives_that_need_a_table_or_a_model_say_so(tmp_path):
 )
 def test_a_row_of_settings_that_are_none_is_told_before_anything_is_trained(rows, told, tmp_path):
     with pytest.raises(ValueError, match=told):
-        run("train_dynamic_vocab", "--rows", rows, "--output_dir", str(tmp_path / "out"), *SMALL)
+        run_recipe("train_dynamic_vocab", "--rows", rows, "--output_dir", str(tmp_path / "out"), *SMALL)
     assert not (tmp_path / "out").exists()
 
 
@@ -123,7 +107,7 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
     folder, _ = trained
     models = [str(folder.parent / name) for name in ("ours-seed{seed}", "plain-seed0")]
     output = ["--output", str(tmp_path / "out.json"), "--seeds", "0", "1"]
-    printed = run("evaluate_generation", "--models", *models, *output)
+    printed = run_recipe("evaluate_generation", "--models", *models, *output)
     content = json.loads((tmp_path / "out.json").read_text())
     assert [len(content["figures"][name]) for name in models] == [2, 2]
     figures = content["figures"][models[0]][0]
@@ -144,7 +128,7 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
     assert len(one) == len(other) == 4
     assert one != other
     assert 0 < figures["nsl"] <= 24
-    run("evaluate_generation", "--models", models[1], *output, "--split", "validation", "--do_sample", "false")
+    run_recipe("evaluate_generation", "--models", models[1], *output, "--split", "validation", "--do_sample", "false")
     greedy = json.loads((tmp_path / "out.json").read_text())
     assert greedy["texts"][models[1]] != content["texts"][models[1]]
     assert len(greedy["figures"][models[1]]) == 1  # greedily one model writes one text, whatever the seed
@@ -160,7 +144,7 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
 )
 def test_seeds_and_models_are_named_once_each(arguments, told):
     with pytest.raises(ValueError, match=told):
-        run("evaluate_generation", *arguments)
+        run_recipe("evaluate_generation", *arguments)
 
 
 def test_a_generated_text_is_marked_in_the_terminal_and_on_a_page(trained, tmp_path):
@@ -168,7 +152,7 @@ def test_a_generated_text_is_marked_in_the_terminal_and_on_a_page(trained, tmp_p
     terms = tmp_path / "terms.txt"
     terms.write_text("the import statement\nof the module\n\n", encoding="utf-8")
     page_file = tmp_path / "new" / "page.html"  # its folder is made
-    printed = run("generate_with_phrases", "--model", str(folder), "--phrases", str(terms), "--html", str(page_file))
+    printed = run_recipe("generate_with_phrases", "--model", folder, "--phrases", terms, "--html", page_file)
     assert printed.startswith("The import statement")
     used, tokens, steps = map(int, re.search(r"(\d+) used; (\d+) tokens in (\d+) steps", printed).groups())
     assert 0 < used < steps < tokens  # as many as the model has positions for, of 64
@@ -182,7 +166,7 @@ def test_a_generated_text_is_marked_in_the_terminal_and_on_a_page(trained, tmp_p
 
 def test_the_same_seed_writes_the_same_text_and_another_one_another(trained):
     folder, _ = trained
-    first, same, other = (run("generate_with_phrases", "--model", str(folder), "--seed", seed) for seed in "112")
+    first, same, other = (run_recipe("generate_with_phrases", "--model", str(folder), "--seed", seed) for seed in "112")
     assert first == same != other
 
 
@@ -192,7 +176,7 @@ def test_a_text_without_phrases_says_why_that_may_be(trained, tmp_path):
     terms.write_text("zygote quagmire", encoding="utf-8")
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"model: {folder}\nprompt: The import\nphrases: {terms}\n", encoding="utf-8")
-    printed = run("generate_with_phrases", settings=settings)
+    printed = run_recipe("generate_with_phrases", settings=settings)
     assert "1 phrases at hand, 0 used" in printed
     assert "No phrase was used" in printed and "--do_sample true" in printed
 
@@ -219,44 +203,19 @@ def test_what_cannot_be_generated_is_told_and_nothing_is_written(trained, wrong,
     page = ["--html", str(tmp_path / "page.html")] if "--html" not in wrong else []
     arguments = ["--model", str(trained[0]), *page, *(argument.format(tmp_path) for argument in wrong)]
     with pytest.raises(ValueError, match=told):
-        run("generate_with_phrases", *arguments)
+        run_recipe("generate_with_phrases", *arguments)
     assert {file.name for file in tmp_path.iterdir()} == {"empty.txt", "latin.txt"}
 
 
 def test_a_model_without_phrases_is_told_from_one_with(trained):
     plain = trained[0].parent / "plain-seed0"
     with pytest.raises(ValueError, match=r"one that train_dynamic_vocab.py left, and '.*' is a gpt2 without phrases"):
-        run("generate_with_phrases", "--model", str(plain))
+        run_recipe("generate_with_phrases", "--model", str(plain))
 
 
 def test_misuse_is_told_in_one_line_with_exit_code_2(tmp_path):
-    command = [sys.executable, str(ROOT / "recipes" / "generate_with_phrases.py"), "--model", str(tmp_path)]
-    more = ["--prompt", "x", "--documents", str(tmp_path / "none.txt")]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, check=False)
+    arguments = ["--model", tmp_path, "--prompt", "x", "--documents", tmp_path / "none.txt"]
+    done = run_program(ROOT / "recipes" / "generate_with_phrases.py", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"generate_with_phrases.py: cannot read .*\n", done.stderr)
-
-
-def test_the_mining_benchmark_prints_its_rates():
-    printed = io.StringIO()
-    small = ["--dataset", "documentation:topics", "--num_blocks", "4", "--num_phrases", "500"]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", ["phrase_mining.py", *small])
-        runpy.run_path(str(ROOT / "recipes" / "benchmarks" / "phrase_mining.py"), run_name="__main__")
-    assert "forward maximum matching |" in printed.getvalue()
-    made = int(re.search(r"A vocabulary of (\d+) phrases", printed.getvalue())[1])
-    assert 300 < made <= 500
-
-
-def test_the_benchmark_prints_its_four_tables():
-    printed = io.StringIO()
-    small = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "400", "--num_windows", "8", "--rounds", "1"]
-    small += ["--table_sizes", "0", "64", "--search_sizes", "512", "--num_steps", "2"]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", ["phrases.py", *small])
-        runpy.run_path(str(ROOT / "recipes" / "benchmarks" / "phrases.py"), run_name="__main__")
-    torch.set_grad_enabled(True)
-    tables = printed.getvalue()
-    for heading in ("phrases a second", "ms a step", "mean steps", "recall"):
-        assert heading in tables

@@ -1,8 +1,7 @@
-import contextlib
-import io
 import json
+import os
 import re
-import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,22 +13,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from tests.hub_server import HubServer, run_against
+from tests.programs import ROOT
+from tests.recipes.running import run_recipe, small_text
 from tests.tiny_models import make_backbone
 from tests.training.test_model_card import run_code
 
-ROOT = Path(__file__).parents[2]
 SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true"]
+TEXT = ["--dataset", small_text()]
 ONE_SEED, TWO_SEEDS = ["--seeds", "0"], ["--seeds", "0", "1"]
 
 
 def run(recipe: str, *arguments: str) -> str:
-    """Run a recipe in this process, and return what it printed."""
-    settings = ROOT / "recipes" / "settings" / recipe / "smoke.yaml"
-    printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", [f"recipes/{recipe}.py", str(settings), *SMALL, *arguments])
-        runpy.run_path(str(ROOT / "recipes" / f"{recipe}.py"), run_name="__main__")
-    return printed.getvalue()
+    return run_recipe(recipe, *SMALL, *(TEXT if recipe != "train_draft_heads" else []), *arguments)
 
 
 def card_of(folder: Path, row: dict):
@@ -39,7 +34,7 @@ def card_of(folder: Path, row: dict):
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune") / "out"
-    return folder, run("finetune_gptneo_wdr", *TWO_SEEDS, "--output_dir", str(folder))
+    return folder, run("finetune_gptneo_wdr", *TWO_SEEDS, "--language", "en", "--output_dir", str(folder))
 
 
 def test_the_comparison_leaves_a_table_figures_a_card_and_a_model(finetuned):
@@ -66,7 +61,7 @@ def test_the_saved_model_is_the_measured_one(finetuned):
     best = min((row for row in rows if row["name"] == "wdr"), key=lambda row: row["validation"]["perplexity"])
     assert isinstance(model, MultiTokenForCausalLM)
     assert model.config.ensemble_weight == best["ensemble_weight"]
-    corpus = load_corpus("documentation:topics", max_train_words=600)
+    corpus = load_corpus(small_text(), max_train_words=600)
     measured = perplexity_of_blocks(model, pack_blocks(corpus["test"], tokenizer, 64)).per_token
     assert measured == pytest.approx(best["test"]["perplexity_ensemble"], rel=1e-4)
     text = tokenizer("The import statement", return_tensors="pt")
@@ -109,6 +104,22 @@ def test_a_finished_run_that_is_resumed_has_the_same_figures(finetuned):
     after = json.loads((folder / "results.json").read_text())["rows"]
     for one, other in zip(before, after, strict=True):
         assert one["test"] == pytest.approx(other["test"], rel=1e-6)
+
+
+def test_two_processes_started_by_torchrun_train_one_model(tmp_path):
+    given = ["recipes/settings/finetune_gptneo_wdr/smoke.yaml", *SMALL, *TEXT, *ONE_SEED, "--rows", "wdr"]
+    given += ["--use_cpu", "true", "--max_steps", "2", "--output_dir"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "recipes/finetune_gptneo_wdr.py"]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launch, *given, tmp_path / "two", "--per_device_train_batch_size", "4"]
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run 1/1: wdr, seed 0\n") == 1
+    run("finetune_gptneo_wdr", *given[3:], str(tmp_path / "one"), "--per_device_train_batch_size", "8")
+    one, two = (
+        json.loads((tmp_path / name / "results.json").read_text())["rows"][0]["test"] for name in ("one", "two")
+    )
+    assert one == pytest.approx(two, rel=0.02)  # Transformers draws another order of the rows
 
 
 def test_lora_on_a_given_base_model_and_text(tmp_path):
@@ -171,11 +182,8 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
         run("train_draft_heads", "--kinds", "tree", "--output_dir", str(tmp_path / "other"))
 
     arguments = ["--heads", str(tmp_path / "out"), "--num_prompts", "2", "--batch_sizes", "1", "2", "--rounds", "1"]
-    done = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(done):
-        patch.setattr(sys, "argv", ["decode.py", *arguments, *words])
-        runpy.run_path(str(ROOT / "recipes" / "benchmarks" / "decode.py"), run_name="__main__")
-    rows = [line for line in done.getvalue().splitlines() if line.startswith("| ")]
+    done = run_recipe("benchmarks/decode", *arguments, *words)
+    rows = [line for line in done.splitlines() if line.startswith("| ")]
     names = [line.split("|")[1].strip() for line in rows if "tokens / s" not in line and "---" not in line]
     drafts = [
         "wdr, chain",
@@ -195,7 +203,7 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
         run_against(
             hub,
             tmp_path / "pusher",
-            *("recipes/finetune_gptneo_wdr.py", settings, *SMALL, "--output_dir", str(tmp_path / "run")),
+            *("recipes/finetune_gptneo_wdr.py", settings, *SMALL, *TEXT, "--output_dir", str(tmp_path / "run")),
             *(*ONE_SEED, "--rows", "wdr", "--push_to_hub", "true", "--hub_model_id", "me/wdr"),
         )
         files = hub.files("me/wdr")

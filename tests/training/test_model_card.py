@@ -1,8 +1,6 @@
 import re
-import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -13,10 +11,10 @@ from hf_targets.training import model_card
 from hf_targets.training.comparison import Run
 from hf_targets.training.model_card import CardFacts, command_line, describe, write_card
 from hf_targets.training.tables import describe_comparison, format_perplexities
+from tests.programs import run_program
 from tests.small_tokenizers import BPE
 from tests.tiny_models import make_backbone
 
-ROOT = Path(__file__).parents[2]
 TEST = {"perplexity": 151.4, "perplexity_0.2": 140.2, "perplexity_ensemble": 140.2}
 RUNS = [
     Run("plain", 0, 10, 60.0, None, {}, {"perplexity": 168.2}, []),
@@ -123,8 +121,7 @@ def test_the_code_on_a_card_runs(plain, tmp_path):
 def run_code(folder, where):
     """Run the Python code on a folder's card in another process, whose working folder is `where`."""
     (code,) = re.findall(r"```python\n(.*?)```", str(ModelCard.load(folder / "README.md")), re.DOTALL)
-    settings = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=where, env=settings, capture_output=True, text=True)
+    done = run_program(code, folder=where)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     return code

@@ -1,10 +1,6 @@
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +10,10 @@ from hf_targets.training.outputs import TRAINING_NAME
 from hf_targets.training.resuming import train
 from tests.masked_diffusion import training as diffusion_training
 from tests.multitoken.test_trainer import make_trainer
+from tests.programs import run_program
 from tests.tiny_models import make_model
 from tests.trainer_runs import assert_same, run_processes, weights
 
-ROOT = Path(__file__).parents[2]
 STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
 BEST = {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "greater_is_better": False}
 
@@ -181,10 +177,8 @@ train(make(sys.argv[1])[0], resume=False)
 
 def run_killed(program, *arguments):
     """Run a program in a process of its own, and return how it ended."""
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
-    print(done.stderr.decode())
+    done = run_program(program, *arguments)
+    print(done.stderr)
     return done.returncode
 
 

@@ -1,6 +1,4 @@
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,8 +7,7 @@ import pytest
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.training.settings import parse_mapping, read_settings
 from hf_targets.training.settings import parse_settings as parse
-
-ROOT = Path(__file__).parents[2]
+from tests.programs import run_program
 
 
 @dataclass
@@ -186,9 +183,7 @@ def recipe(tmp_path):
         file.write_text("# Seconds: that it runs. And more.\nmisuse: true\n")
 
     def run(*arguments, **environment):
-        command = [sys.executable, "recipe.py", *arguments]
-        settings = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment}
-        return subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True)
+        return run_program(Path("recipe.py"), *arguments, folder=tmp_path, **environment)
 
     return run
 
