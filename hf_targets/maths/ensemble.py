@@ -49,8 +49,8 @@ def mix_predictions(
     total = torch.zeros_like(next_token)
     count = torch.zeros(batch, time, 1, dtype=next_token.dtype, device=next_token.device)
     for predictions, present in zip(future, exists, strict=True):
-        start = time - predictions.shape[1]
-        total[:, start:] += predictions.masked_fill(~present[..., None], 0.0)
-        count[:, start:] += present[..., None].to(count.dtype)
+        start, shown = time - predictions.shape[1], present[..., None]
+        total[:, start:].add_(torch.where(shown, predictions, 0.0))
+        count[:, start:].add_(shown)
     mixed = (1.0 - weight) * next_token + weight * total / count.clamp(min=1.0)
     return torch.where(count > 0, mixed, next_token)
