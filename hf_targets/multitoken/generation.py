@@ -4,7 +4,10 @@
 # (a mixin: the model defines backbone, heads and config; Transformers types `self` as a Protocol with more members)
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,13 +27,16 @@ from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import DraftSettings
-from hf_targets.multitoken.drafting.loop import decode_rows
-from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
+from hf_targets.multitoken.drafting.loop import check_request, decode_rows
+from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
+from hf_targets.multitoken.drafting.pace import FixedPace, MeasuredPace, pace_of
 from hf_targets.multitoken.tree_mask import takes_tree_mask
 from hf_targets.positions import check_room, max_positions, outgrown_positions_named
 
 logger = logging.getLogger(__name__)
 
+MOST_BRANCHES = 3
+"""Branches of the trees that `draft_tokens="auto"` tries."""
 _NOT_FOR_REFORMER = ("position_ids", "logits_to_keep", "next_sequence_length")
 
 
@@ -41,8 +47,8 @@ class HeadsGenerationMixin(GenerationMixin):
         self,
         *args: Any,
         ensemble_weight: float | None = None,
-        draft_tokens: int | None = None,
-        draft_branches: int = 1,
+        draft_tokens: int | Literal["auto"] | None = None,
+        draft_branches: int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Generate as `GenerationMixin` does, optionally from the ensemble of equation (13), with drafts, or both.
@@ -59,9 +65,14 @@ class HeadsGenerationMixin(GenerationMixin):
             ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. Drafts are then verified against the
                 ensemble.
             draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. None drafts nothing. With
-                `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of.
-            draft_branches: Guesses kept at each of the k steps, all verified in one pass; 1 or more. With a backbone
-                that takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
+                `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of. "auto"
+                drafts as far as pays: the measured seconds of passes and the tokens that they brought decide between
+                no draft, a chain that ends where the heads are unsure, and a tree. Where nothing pays, or a setting
+                does not go with drafts, it decodes plainly. The text is never another than without drafts; sampled
+                texts of several rows are therefore decoded plainly.
+            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1, and up to 3 with
+                "auto". With a backbone that takes no tree mask, or an ensemble, drafts are chains; a log line then says
+                so.
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, prompt lookup
                 in trees, a cache that is not dynamic, or a backbone without such a cache.
@@ -72,8 +83,8 @@ class HeadsGenerationMixin(GenerationMixin):
         weight = self._check_weight(ensemble_weight)
         cached = self._supports_default_dynamic_cache() and not self.backbone._is_stateful
         if draft_tokens is not None:
-            kwargs["drafting"] = self._check_drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
-        elif draft_branches != 1:
+            kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
+        elif draft_branches is not None and draft_branches != 1:
             raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give draft_tokens or leave both out")
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
@@ -94,12 +105,30 @@ class HeadsGenerationMixin(GenerationMixin):
                 )
         return given
 
-    def _check_drafting(self, tokens: int, branches: int, *, cached: bool, given: dict[str, Any]) -> DraftSettings:
+    def _drafting(
+        self, tokens: int | str, branches: int | None, *, cached: bool, given: dict[str, Any]
+    ) -> DraftSettings | None:
+        """Return the settings that were asked for; None if "auto" cannot draft here, which a log line says."""
+        if tokens != "auto":
+            return self._check_drafting(tokens, 1 if branches is None else branches, cached=cached, given=given)
+        branches = MOST_BRANCHES if branches is None else branches
+        try:
+            settings = self._check_drafting(self.config.ngram_size - 1, branches, cached=cached, given=given)
+        except ValueError as error:
+            if type(branches) is not int or branches < 1:
+                raise
+            logger.info("Decoding without drafts: %s.", error)
+            return None
+        return replace(settings, measured=True)
+
+    def _check_drafting(
+        self, tokens: int | str, branches: int, *, cached: bool, given: dict[str, Any]
+    ) -> DraftSettings:
         most = self.config.ngram_size - 1
         if type(tokens) is not int or not 1 <= tokens <= most:
             raise ValueError(
-                f"draft_tokens must be in [1, {most}], as the model has N - 1 = {most} heads, got {tokens}; leave it "
-                "out to draft nothing"
+                f"draft_tokens must be in [1, {most}], as the model has N - 1 = {most} heads, got {tokens!r}; leave it "
+                'out to draft nothing, or give "auto"'
             )
         if type(branches) is not int or branches < 1:
             raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}; 1 drafts a chain")
@@ -136,20 +165,20 @@ class HeadsGenerationMixin(GenerationMixin):
         return {**inputs, "ensemble_weight": ensemble_weight}
 
     def _sample(self, input_ids: Tensor, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
-        if drafting is None:
-            return super()._sample(input_ids, *args, **kwargs)
-        return self._decode_with_drafts(input_ids, drafting, *args, **kwargs)
+        plain = partial(super()._sample, input_ids, *args, **kwargs)
+        return plain() if drafting is None else self._decode_with_drafts(plain, input_ids, drafting, *args, **kwargs)
 
     def _assisted_decoding(
         self, input_ids: Tensor, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any
     ) -> Any:
-        if drafting is None:
-            return super()._assisted_decoding(input_ids, *args, **kwargs)
-        return self._decode_with_drafts(input_ids, drafting, *args, **kwargs)
+        plain = partial(super()._assisted_decoding, input_ids, *args, **kwargs)
+        return plain() if drafting is None else self._decode_with_drafts(plain, input_ids, drafting, *args, **kwargs)
 
     def _beam_search(self, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
-        if drafting is not None:
+        if drafting is not None and not drafting.measured:
             raise ValueError("draft_tokens cannot be combined with beam search; leave out num_beams or draft_tokens")
+        if drafting is not None:
+            logger.info("Decoding without drafts: they cannot be combined with beam search.")
         return super()._beam_search(*args, **kwargs)
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> CandidateGenerator:
@@ -161,6 +190,7 @@ class HeadsGenerationMixin(GenerationMixin):
 
     def _decode_with_drafts(
         self,
+        plain: Callable[[], Any],
         input_ids: Tensor,
         drafting: DraftSettings,
         logits_processor: LogitsProcessorList,
@@ -172,6 +202,26 @@ class HeadsGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> Any:
         config = generation_config
+        if drafting.measured:
+            given = {**model_kwargs, "synced_gpus": synced_gpus}
+            pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
+            if pace is None or pace.steps_aside(len(input_ids)):
+                output = plain()
+                if not config.return_dict_in_generate or isinstance(output, DraftedGenerationOutput):
+                    return output
+                counts = DraftCounts(forward_passes=output.sequences.shape[1] - input_ids.shape[1])
+                return DraftedGenerationOutput(**output, **counts.named())
+            return decode_rows(
+                self,
+                input_ids,
+                pace=pace,
+                max_positions=max_positions(self.config),
+                processors=logits_processor,
+                criteria=stopping_criteria,
+                config=config,
+                streamer=streamer,
+                **model_kwargs,
+            )
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # any other must be tried after each token
@@ -180,20 +230,11 @@ class HeadsGenerationMixin(GenerationMixin):
         # with a filled cache, Transformers' loop would read the whole prompt again
         one_chain = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not one_chain or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
-            if model_kwargs.get("inputs_embeds") is not None:
-                raise ValueError(
-                    "drafting for several rows, with branches or with custom stopping criteria needs token ids; give "
-                    "input_ids in place of inputs_embeds, or leave out draft_tokens"
-                )
-            if synced_gpus:
-                raise ValueError(
-                    "drafting for several rows, with branches or with custom stopping criteria does not support "
-                    "synced_gpus=True; leave out draft_tokens"
-                )
+            check_request(input_ids, config, {**model_kwargs, "synced_gpus": synced_gpus})
             return decode_rows(
                 self,
                 input_ids,
-                settings=drafting,
+                pace=FixedPace(drafting),
                 max_positions=longest,
                 processors=logits_processor,
                 criteria=stopping_criteria,
@@ -219,6 +260,31 @@ class HeadsGenerationMixin(GenerationMixin):
             return output
         return DraftedGenerationOutput(**output, **candidates.counts.named())
 
+    def _measured_pace(
+        self,
+        input_ids: Tensor,
+        drafting: DraftSettings,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+    ) -> MeasuredPace | None:
+        """Return what decides how far to draft, or None if drafts could not be made or would change the text."""
+        simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
+        try:
+            _check_config(config, model_kwargs.get("past_key_values"))
+            check_request(input_ids, config, model_kwargs)
+            if len(input_ids) > 1 and (config.do_sample or not simple):
+                raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
+        except ValueError as error:
+            logger.info("Decoding without drafts: %s.", error)
+            return None
+        weight, lookup = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
+        if lookup is not None:
+            drafting = replace(drafting, num_branches=1)
+        conditions = (drafting, bool(weight), bool(config.do_sample), lookup, self.dtype, self.device)
+        attention = self.backbone.config._attn_implementation
+        return pace_of(self, (*conditions, attention), lambda: self._without_branches(drafting, config, weight))
+
     def _without_branches(
         self, drafting: DraftSettings, config: GenerationConfig, ensemble_weight: float | None
     ) -> DraftSettings:
@@ -234,7 +300,7 @@ class HeadsGenerationMixin(GenerationMixin):
         else:
             return drafting
         logger.info("Drafting a chain instead of %d branches: %s.", drafting.num_branches, why)
-        return DraftSettings(drafting.num_tokens)
+        return replace(drafting, num_branches=1)
 
     @property
     def sequential(self) -> bool:

@@ -71,6 +71,10 @@ class RaggedCache:
             positions: Indices into the chunk read last.
         """
         num_read, longest = self._read.shape[1], int(counts.max())
+        if num_read == 1:  # a pass without drafts
+            self.mask = torch.cat([self.mask, self._read], dim=1)
+            self.cache.crop(0)  # layers with a window drop what has left it
+            return
         positions, steps = positions[:, :longest], torch.arange(longest, device=positions.device)
         if not ((positions == steps) | (steps >= counts[:, None])).all():
             self._move(positions, num_read)

@@ -16,12 +16,13 @@ class ChainDrafter:
 
     Args:
         model: The model whose heads draft.
-        config: Says whether to sample, and how many tokens prompt lookup may add.
+        config: Says whether the text is sampled, and how many tokens prompt lookup may add.
+        most_probable: Whether to draft the most probable tokens even then.
     """
 
-    def __init__(self, model: FuturePredictor, config: GenerationConfig) -> None:
+    def __init__(self, model: FuturePredictor, config: GenerationConfig, *, most_probable: bool = False) -> None:
         self._model = model
-        self._sampling = bool(config.do_sample)
+        self._sampling = bool(config.do_sample) and not most_probable
         self._lookup = None if config.prompt_lookup_num_tokens is None else PromptLookup(config)
         self.reads_text = self._lookup is not None
 
@@ -32,6 +33,7 @@ class ChainDrafter:
         count: int,
         process: Callable[[Tensor, Tensor], Tensor],
         texts: Sequence[Int[Tensor, "1 _"]],
+        least_confidence: float = 0.0,
     ) -> Draft:
         """Draft up to `count` tokens after `next_tokens`; prompt lookup may add more.
 
@@ -40,18 +42,24 @@ class ChainDrafter:
             process: Takes the tokens drafted so far (rows, n) and the logits after them (rows, vocab), and returns the
                 logits to draft from.
             texts: Each row's tokens including `next_tokens`; may be empty unless `reads_text`.
+            least_confidence: The chain ends before the token at which the product of the highest probabilities, the
+                mean over the rows, falls below this.
         """
         confidence: list[Tensor] = []
 
-        def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+        def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor] | None:
             logits = process(drafted, logits)
+            if self._lookup is not None or least_confidence > 0.0:
+                # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
+                highest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
+                joint = torch.cat([*confidence, highest], dim=1).prod(dim=1).mean()
+                if least_confidence > 0.0 and float(joint) < least_confidence:
+                    return None
+                confidence.append(highest)
             if self._sampling:
                 token = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
             else:
                 token = logits.argmax(dim=-1)
-            if self._lookup is not None:
-                # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
-                confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
             return token, logits
 
         draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling)

@@ -16,10 +16,12 @@ class DraftSettings:
     Attributes:
         num_tokens: k, the length of a draft in tokens; heads 1 to k guess them.
         num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
+        measured: Whether these are the most that a pass may draft, and measurements decide how far it does.
     """
 
     num_tokens: int
     num_branches: int = 1
+    measured: bool = False
 
 
 class FuturePredictor(Protocol):
@@ -73,8 +75,10 @@ class Draft:
         return visible
 
 
-Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Takes logits (rows, vocab) and the earlier drafted tokens (rows, n - 1); returns a token a row and its logits."""
+Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]
+"""Takes logits (rows, vocab) and the earlier drafted tokens (rows, n - 1); returns a token a row and its logits.
+
+None in their place ends the chain before this token."""
 
 
 def empty_draft(num_rows: int, device: torch.device) -> Draft:
@@ -92,7 +96,7 @@ def draft_chain(
     *,
     keep_logits: bool,
 ) -> Draft:
-    """Draft `count` tokens after `next_tokens`; `sequential` heads also read the tokens drafted before.
+    """Draft up to `count` tokens after `next_tokens`; `sequential` heads also read the tokens drafted before.
 
     Args:
         hidden: The hidden states that predicted `next_tokens`.
@@ -106,17 +110,21 @@ def draft_chain(
     drafted, drawn_from = next_tokens[:, None], []
     for n in range(1, count + 1):
         logits = model.future_logits(states[:, n - 1], drafted) if at_once is None else at_once[:, n - 1]
-        token, logits = choose(logits.float(), drafted[:, 1:])
+        chosen = choose(logits.float(), drafted[:, 1:])
+        if chosen is None:
+            break
+        token, logits = chosen
         drafted = torch.cat([drafted, token[:, None]], dim=1)
         if keep_logits:
             drawn_from.append(logits)
+    count = drafted.shape[1] - 1
     positions = torch.arange(count, device=drafted.device).expand(rows, count)
     return Draft(
         tokens=drafted[:, 1:],
         parents=positions,
         depths=list(range(1, count + 1)),
         exists=torch.ones_like(positions, dtype=torch.bool),
-        logits=torch.stack(drawn_from, dim=1) if keep_logits else None,
+        logits=torch.stack(drawn_from, dim=1) if drawn_from else None,
     )
 
 

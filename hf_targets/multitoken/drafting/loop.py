@@ -12,8 +12,9 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.chains import ChainDrafter
-from hf_targets.multitoken.drafting.drafts import DraftSettings, FuturePredictor, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.drafts import FuturePredictor, draft_tree, empty_draft
 from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
+from hf_targets.multitoken.drafting.pace import Pace
 from hf_targets.multitoken.drafting.rows import Rows
 from hf_targets.multitoken.drafting.verification import verify
 
@@ -38,7 +39,7 @@ def decode_rows(
     model: DraftingModel,
     input_ids: Tensor,
     *,
-    settings: DraftSettings,
+    pace: Pace,
     max_positions: int | None,
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
@@ -46,37 +47,21 @@ def decode_rows(
     streamer: BaseStreamer | None,
     **model_kwargs: Any,
 ) -> Tensor | DraftedGenerationOutput:
-    """Generate with drafts from prompts (batch, time) that are padded on the left.
+    """Generate with drafts from prompts (batch, time) that are padded on the left; call `check_request` before.
 
     Args:
+        pace: How far to draft at each pass.
         max_positions: Length in tokens of the longest text that the model can read; None: no limit.
         model_kwargs: Arguments of `forward` that `generate` has prepared, among them the cache.
     Raises:
-        ValueError: If the cache cannot be rearranged, or an output is requested that this loop does not provide.
+        ValueError: If the cache cannot be rearranged.
     """
-    if config.output_attentions or config.output_hidden_states:
-        raise ValueError(
-            "with drafts, output_attentions and output_hidden_states are supported only for one row and a chain, "
-            "without a filled cache or custom stopping criteria; leave them out"
-        )
-    batch, prompt_length = input_ids.shape
+    batch = input_ids.shape[0]
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
-    filled = model_kwargs["past_key_values"].get_seq_length()
-    whole = mask.shape[1] if mask is not None else config._mask_length if filled else prompt_length
-    if whole != prompt_length or filled >= prompt_length:
-        raise ValueError(
-            f"with a filled cache ({filled} positions) give the whole text, {whole} tokens a row of which at least one "
-            f"is not in the cache, got {prompt_length}: processors, stopping criteria and drafts read all of it"
-        )
-    if filled and batch > 1:
-        raise ValueError(
-            "drafting for several rows cannot start from a filled cache, as it rearranges the rows; leave out "
-            "past_key_values, or generate row by row"
-        )
     mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
     lookup = config.prompt_lookup_num_tokens or 0
-    rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=settings.num_tokens + lookup + 1)
-    drafter = ChainDrafter(model, config)
+    rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=pace.most.num_tokens + lookup + 1)
+    drafter = ChainDrafter(model, config, most_probable=pace.most.measured)
     counts = DraftCounts()
 
     model_kwargs["past_key_values"].activate_past_recording()
@@ -84,7 +69,7 @@ def decode_rows(
     outputs = model._prefill(input_ids, config, model_kwargs)
     cache = RaggedCache(outputs.past_key_values, mask)
     logits, hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
-    draft = empty_draft(batch, input_ids.device)
+    draft, recorded, started = empty_draft(batch, input_ids.device), None, 0.0
     active = torch.arange(batch, device=input_ids.device)
     position = mask.sum(dim=1) - 1 if positions is None else positions[:, -1].expand(batch)
     del outputs
@@ -102,6 +87,9 @@ def decode_rows(
         if not len(active):
             break
         cache.select(going)
+        if recorded is not None:
+            pace.record(len(taken), recorded, pace.now() - started, len(draft.depths), float(taken.float().mean()))
+        settings, started = pace.choose(len(active)), pace.now()
 
         next_tokens, lengths = rows.ids[active, rows.lengths[active] - 1], rows.lengths[active]
         count, branches = min(settings.num_tokens, config.max_length - int(lengths.min()) - 1), settings.num_branches
@@ -110,11 +98,13 @@ def decode_rows(
             room = max_positions - cache.length - 1 - lookup
             count = min(count, room)
             branches = min(branches, room // max(count, 1))
+        recorded = settings if (count, branches) == (settings.num_tokens, settings.num_branches) else None
         if branches > 1:
             draft = draft_tree(model, hidden, next_tokens, count, branches)
         else:
             texts = rows.texts(active) if drafter.reads_text else []
-            draft = drafter.draft(hidden, next_tokens, count, partial(rows.process, active), texts)
+            least = pace.least_confidence(len(active))
+            draft = drafter.draft(hidden, next_tokens, count, partial(rows.process, active), texts, least)
         counts.verifications += len(active)
         counts.drafted += int(draft.exists.sum())
         chunk = torch.cat([next_tokens[:, None], draft.tokens], dim=1)
@@ -136,3 +126,37 @@ def decode_rows(
         "past_key_values": cache.cache if batch == 1 else None,
     }
     return DraftedGenerationOutput(**output, **counts.named())  # pyright: ignore[reportArgumentType]
+
+
+def check_request(input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    """Check that the loop provides what `generate` was asked for.
+
+    Raises:
+        ValueError: If there is no text of token ids, a filled cache does not fit it or the rows, processes are kept in
+            step, or an output is requested that the loop does not provide.
+    """
+    for name in ("inputs_embeds", "synced_gpus"):
+        if model_kwargs.get(name) is not None and model_kwargs[name] is not False:
+            raise ValueError(
+                f"drafting for several rows, with branches or with custom stopping criteria does not take {name}; give "
+                "input_ids in place of inputs_embeds and leave out synced_gpus, or leave out draft_tokens"
+            )
+    if config.output_attentions or config.output_hidden_states:
+        raise ValueError(
+            "with drafts, output_attentions and output_hidden_states are supported only for one row and a chain, "
+            "without a filled cache or custom stopping criteria; leave them out"
+        )
+    batch, prompt_length = input_ids.shape
+    mask = model_kwargs.get("attention_mask")
+    filled = model_kwargs["past_key_values"].get_seq_length()
+    whole = mask.shape[1] if mask is not None else config._mask_length if filled else prompt_length
+    if whole != prompt_length or filled >= prompt_length:
+        raise ValueError(
+            f"with a filled cache ({filled} positions) give the whole text, {whole} tokens a row of which at least one "
+            f"is not in the cache, got {prompt_length}: processors, stopping criteria and drafts read all of it"
+        )
+    if filled and batch > 1:
+        raise ValueError(
+            "drafting for several rows cannot start from a filled cache, as it rearranges the rows; leave out "
+            "past_key_values, or generate row by row"
+        )

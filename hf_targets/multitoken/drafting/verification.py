@@ -39,32 +39,38 @@ def verify(draft: Draft, logits: Float[Tensor, "rows positions vocab"], process:
     `sample` it is a random token, and the result has the distribution of plain sampling: a draft with `logits` is
     accepted by speculative sampling; any other draft, such as a tree, is accepted where it equals the sampled token.
     """
+    if not draft.depths:  # the common case where drafting does not pay
+        current = logits[:, 0].float()
+        none = torch.zeros(len(current), 0, dtype=torch.long, device=current.device)
+        processed = process(none, current)
+        start = torch.zeros_like(processed[:, 0], dtype=torch.long)
+        return Verified(_choose(processed, sample)[:, None], start + 1, start[:, None], [processed], [current])
     rows = torch.arange(logits.shape[0], device=logits.device)
     position = torch.zeros_like(rows)
     alive = torch.ones_like(rows, dtype=torch.bool)
     counts = torch.zeros_like(rows)
     tokens, positions, scores, raw = logits.new_zeros(len(rows), 0, dtype=torch.long), [], [], []
-    for step in range(max(draft.depths, default=0) + 1):
+    for step in range(max(draft.depths) + 1):
         current = logits[rows, position].float()
         processed = process(tokens, current)
         positions.append(position)
         scores.append(processed)
         raw.append(current)
         counts = counts + alive.long()
-        children = draft.exists & (draft.parents == position[:, None]) if draft.depths else draft.exists
-        token = (
-            torch.multinomial(processed.softmax(dim=-1), num_samples=1)[:, 0] if sample else processed.argmax(dim=-1)
-        )
+        children = draft.exists & (draft.parents == position[:, None])
+        token = _choose(processed, sample)
         if sample and draft.logits is not None and step < draft.tokens.shape[1]:
             kept, accepted = accept_or_resample(draft.tokens[:, step], draft.logits[:, step], processed)
             token = torch.where(children.any(dim=1), kept, token)  # a row without a draft at this step keeps its sample
             children = children & accepted[:, None]
         tokens = torch.cat([tokens, token[:, None]], dim=1)
-        if not draft.depths:
-            break
         fits = children & (draft.tokens == token[:, None])
         alive = alive & fits.any(dim=1)
         if not alive.any():
             break
         position = torch.where(alive, fits.int().argmax(dim=1) + 1, position)
     return Verified(tokens, counts, torch.stack(positions, dim=1), scores, raw)
+
+
+def _choose(processed: Float[Tensor, "rows vocab"], sample: bool) -> Int[Tensor, "rows"]:
+    return torch.multinomial(processed.softmax(dim=-1), num_samples=1)[:, 0] if sample else processed.argmax(dim=-1)
