@@ -16,7 +16,7 @@ from hf_targets.moved import moved_name
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.encoder import PhraseEncoder
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.phrases.windows import plan_windows
+from hf_targets.phrases.windows import ACCELERATOR_TOKENS, CPU_TOKENS, plan_windows
 from hf_targets.progress import progress
 
 
@@ -134,8 +134,9 @@ def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tenso
     offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
     ids = np.frombuffer(b"".join(keys), np.int64)
     parts, order = [], []
+    max_tokens = CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
     with progress(len(keys), "encoding phrases", unit="phrase") as bar:
-        for batch in plan_windows(ids, offsets):
+        for batch in plan_windows(ids, offsets, max_tokens=max_tokens):
             windows = torch.from_numpy(batch.windows).to(device)
             parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
             order.append(batch.phrases)

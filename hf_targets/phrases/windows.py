@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+CPU_TOKENS, ACCELERATOR_TOKENS = 2**10, 2**14  # on a CPU the activations of larger batches leave the caches
+
 
 @dataclass(frozen=True)
 class WindowBatch:
@@ -23,7 +25,7 @@ class WindowBatch:
     phrases: np.ndarray
 
 
-def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = 2**14) -> Iterator[WindowBatch]:
+def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = CPU_TOKENS) -> Iterator[WindowBatch]:
     """Yield batches of windows that embed every phrase once. The windows of a batch have one length, without padding.
 
     In lexicographic order, a phrase comes directly before the phrases that it is a prefix of. So a phrase needs a
