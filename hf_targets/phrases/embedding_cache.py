@@ -1,5 +1,6 @@
 """A cache of phrase embeddings, by the tokens of the phrases, for the current state of the phrase encoder."""
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor
 from hf_targets.backbones.weight_access import execution_device, is_readable, whole_state_dict
 from hf_targets.moved import moved_name
 from hf_targets.phrases.decoding.table import PhraseTable
+from hf_targets.phrases.embedding_store import PhraseEmbeddingStore, embedding_fingerprint
 from hf_targets.phrases.encoder import PhraseEncoder
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.phrases.windows import ACCELERATOR_TOKENS, CPU_TOKENS, plan_windows
@@ -29,23 +31,25 @@ class PhraseEmbeddingCache:
     Args:
         max_phrases: The largest number of embeddings that are kept between calls. If a single call has more phrases,
             all of its embeddings are kept.
+        store: Embeddings on disk, which are read instead of encoding phrases again, and to which new ones are added.
+            None: only those in memory.
     """
 
-    def __init__(self, max_phrases: int = 2**17) -> None:
-        self.max_phrases = max_phrases
+    def __init__(self, max_phrases: int = 2**17, store: PhraseEmbeddingStore | None = None) -> None:
+        self.max_phrases, self.store = max_phrases, store
         self._lock = Lock()
         self._clear(None)
 
     def _clear(self, version: "EncoderVersion | None") -> None:
-        self._version = version
+        self._version, self._fingerprint = version, None
         self._indices: dict[bytes, int] = {}
         self._kept: list[Tensor] = []
 
     def __deepcopy__(self, memo: dict) -> "PhraseEmbeddingCache":
-        return PhraseEmbeddingCache(self.max_phrases)
+        return PhraseEmbeddingCache(self.max_phrases, copy.copy(self.store))
 
     def __getstate__(self) -> dict:
-        return {"max_phrases": self.max_phrases}
+        return {"max_phrases": self.max_phrases, "store": self.store}
 
     def __setstate__(self, state: dict) -> None:
         self.__init__(**state)
@@ -106,7 +110,7 @@ class PhraseEmbeddingCache:
                 self._clear(version)
                 missing = keys
             if missing:
-                new = encode(encoder, missing)
+                new = self._stored_or_encoded(encoder, missing)
                 start = len(self._kept[0]) if self._kept else 0
                 if start:
                     new = tuple(torch.cat(pair) for pair in zip(self._kept, new, strict=True))
@@ -119,6 +123,32 @@ class PhraseEmbeddingCache:
             indices = torch.tensor([self._indices[key] for key in keys], device=inputs.device)
             chosen = inputs[indices]
             return chosen, chosen if outputs is inputs else outputs[indices]
+
+    def _stored_or_encoded(self, encoder: PhraseEncoder, keys: list[bytes]) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of phrases as `encode` does, from the store if they are there; add the others to it."""
+        if self.store is None:
+            return encode(encoder, keys)
+        if self._fingerprint is None:
+            self._fingerprint = embedding_fingerprint(encoder)
+        widths = encoder.widths if encoder.output_projection is not None else encoder.widths[:1]
+        stored = self.store.read(self._fingerprint, keys, widths)
+        is_stored = np.zeros(len(keys), bool)
+        if stored is not None:
+            is_stored[stored[0]] = True
+        left = np.flatnonzero(~is_stored)
+        parts = []
+        if len(left):
+            keys_left = [keys[index] for index in left.tolist()]
+            encoded = encode(encoder, keys_left)[: len(widths)]
+            self.store.write(self._fingerprint, keys_left, encoded)
+            parts.append((left, encoded))
+        if stored is not None:
+            parts.append((stored[0], [table.to(execution_device(encoder)) for table in stored[1]]))
+        back = torch.from_numpy(np.argsort(np.concatenate([indices for indices, _ in parts])))
+        tables = [
+            torch.cat([tables[n] for _, tables in parts])[back.to(parts[0][1][n].device)] for n in range(len(widths))
+        ]
+        return tables[0], tables[-1]
 
 
 def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,7 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
 from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_fingerprint
+from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex
@@ -197,6 +198,20 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                     f"vocab_size={vocab_size}"
                 )
         return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
+
+    def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
+        """Keep the embeddings of phrases in a folder, so that no later process has to encode the same phrases again.
+
+        They are found by the phrases' tokens and by a fingerprint of the phrase encoder, so that one folder may serve
+        several models, processes and states of training. The folder is a setting of this object and not saved with it.
+
+        Args:
+            folder: The folder, made if it is missing; None: embeddings are kept only in memory, as at the beginning.
+            max_bytes: The largest size of all files in the folder; the oldest files are removed.
+        Raises:
+            ValueError: As `PhraseEmbeddingStore` does.
+        """
+        self._embeddings.store = None if folder is None else PhraseEmbeddingStore(folder, max_bytes)
 
     def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> PhraseIndex:
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
