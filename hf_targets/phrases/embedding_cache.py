@@ -1,22 +1,23 @@
 """A cache of phrase embeddings, by the tokens of the phrases, for the current state of the phrase encoder."""
 
 import copy
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import psutil
 import torch
 from torch import Tensor
 
-from hf_targets.backbones.weight_access import execution_device, is_readable, whole_state_dict
+from hf_targets.backbones.weight_access import execution_device, is_readable
 from hf_targets.moved import moved_name
 from hf_targets.phrases.decoding.table import PhraseTable
-from hf_targets.phrases.embedding_store import PhraseEmbeddingStore, embedding_fingerprint
+from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
 from hf_targets.phrases.encoder import PhraseEncoder
+from hf_targets.phrases.encoder_version import EncoderVersion, embedding_fingerprint
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.phrases.windows import ACCELERATOR_TOKENS, CPU_TOKENS, plan_windows
 from hf_targets.progress import progress
@@ -40,8 +41,12 @@ class PhraseEmbeddingCache:
         self._lock = Lock()
         self._clear(None)
 
-    def _clear(self, version: "EncoderVersion | None") -> None:
+    def _clear(self, version: EncoderVersion | None) -> None:
         self._version, self._fingerprint = version, None
+        self._drop_embeddings()
+
+    def _drop_embeddings(self) -> None:
+        self._tables: WeakKeyDictionary[PhraseVocabulary, KeptTable] = WeakKeyDictionary()
         self._indices: dict[bytes, int] = {}
         self._kept: list[Tensor] = []
 
@@ -62,8 +67,10 @@ class PhraseEmbeddingCache:
     ) -> PhraseTable:
         """Return the phrase table of vocabularies, one for all rows or one for each row.
 
-        A phrase in several vocabularies is encoded once. Embeddings are not cached if gradients are enabled, the
-        encoder is in training mode, or its weights are offloaded or sharded.
+        A phrase in several vocabularies is encoded once. The table of a vocabulary is cached until the vocabulary
+        changes, with at most `max_phrases` phrases in all tables unless there is only one. Neither embeddings nor
+        tables are cached if gradients are enabled, the encoder is in training mode, or its weights are offloaded or
+        sharded.
 
         Args:
             encoder: The phrase encoder.
@@ -72,6 +79,31 @@ class PhraseEmbeddingCache:
         Raises:
             ValueError: If a phrase is longer than the encoder's positions, or the embeddings do not fit into memory.
         """
+        if torch.is_grad_enabled() or encoder.training or not is_readable(encoder):
+            return self._make_table(encoder, vocabularies, counts, lambda keys: encode(encoder, keys))
+        with self._lock:
+            version = EncoderVersion.of(encoder)
+            if self._version is None or not version.equals(self._version):
+                self._clear(version)
+            (first, *others), counts = vocabularies, None if counts is None else list(counts)
+            state = (first.arrays(), counts)
+            if not others and (kept := self._tables.get(first)) is not None and kept.is_of(*state):
+                return kept.table(first)
+            table = self._make_table(encoder, vocabularies, counts, lambda keys: self._embed(encoder, keys))
+            if not others:
+                self._tables.pop(first, None)
+                self._tables[first] = KeptTable.of(table, *state)
+                while len(self._tables) > 1 and sum(len(one) for one in self._tables.values()) > self.max_phrases:
+                    self._tables.pop(next(iter(self._tables)))
+            return table
+
+    def _make_table(
+        self,
+        encoder: PhraseEncoder,
+        vocabularies: Sequence[PhraseVocabulary],
+        counts: Sequence[int] | None,
+        embed: Callable[[list[bytes]], tuple[Tensor, Tensor]],
+    ) -> PhraseTable:
         arrays = [vocabulary.arrays() for vocabulary in vocabularies]
         num_slots = max(len(alive) for _, _, alive in arrays)
         exists = np.zeros((len(arrays), num_slots), bool)
@@ -90,39 +122,31 @@ class PhraseEmbeddingCache:
             data, ends = np.ascontiguousarray(ids, np.int64).tobytes(), (offsets * 8).tolist()
             for slot in np.flatnonzero(exists[row]).tolist():
                 slots[row, slot] = keys.setdefault(data[ends[slot] : ends[slot + 1]], len(keys))
-        keep = not torch.is_grad_enabled() and not encoder.training and is_readable(encoder)
-        pair = self._embed(encoder, list(keys), keep=keep)
-        if not keys:  # no phrase is available yet, or all were removed: their slots point to a row of zeros
-            pair = _zero_rows(encoder, 1)
+        check_memory(len(keys), encoder)
+        # if no phrase is available yet, or all were removed, their slots point to a row of zeros
+        pair = embed(list(keys)) if keys else _zero_rows(encoder, 1)
         device = execution_device(encoder)
         return PhraseTable(vocabularies, *pair, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device))
 
-    def _embed(self, encoder: PhraseEncoder, keys: list[bytes], *, keep: bool) -> tuple[Tensor, Tensor]:
-        check_memory(len(keys), encoder)
-        if not keep or not keys:
-            return encode(encoder, keys)
-        with self._lock:
-            version = EncoderVersion.of(encoder)
-            if self._version is None or not version.equals(self._version):
-                self._clear(version)
-            missing = [key for key in keys if key not in self._indices]
-            if missing and len(self._indices) + len(missing) > self.max_phrases:
-                self._clear(version)
-                missing = keys
-            if missing:
-                new = self._stored_or_encoded(encoder, missing)
-                start = len(self._kept[0]) if self._kept else 0
-                if start:
-                    new = tuple(torch.cat(pair) for pair in zip(self._kept, new, strict=True))
-                tied = encoder.output_projection is None
-                self._kept = [new[0], new[0] if tied else new[1]]
-                self._indices |= {key: start + number for number, key in enumerate(missing)}
-            inputs, outputs = self._kept
-            if len(missing) == len(keys) == len(inputs):
-                return inputs, outputs
-            indices = torch.tensor([self._indices[key] for key in keys], device=inputs.device)
-            chosen = inputs[indices]
-            return chosen, chosen if outputs is inputs else outputs[indices]
+    def _embed(self, encoder: PhraseEncoder, keys: list[bytes]) -> tuple[Tensor, Tensor]:
+        missing = [key for key in keys if key not in self._indices]
+        if missing and len(self._indices) + len(missing) > self.max_phrases:
+            self._drop_embeddings()
+            missing = keys
+        if missing:
+            new = self._stored_or_encoded(encoder, missing)
+            start = len(self._kept[0]) if self._kept else 0
+            if start:
+                new = tuple(torch.cat(pair) for pair in zip(self._kept, new, strict=True))
+            tied = encoder.output_projection is None
+            self._kept = [new[0], new[0] if tied else new[1]]
+            self._indices |= {key: start + number for number, key in enumerate(missing)}
+        inputs, outputs = self._kept
+        if len(missing) == len(keys) == len(inputs):
+            return inputs, outputs
+        indices = torch.tensor([self._indices[key] for key in keys], device=inputs.device)
+        chosen = inputs[indices]
+        return chosen, chosen if outputs is inputs else outputs[indices]
 
     def _stored_or_encoded(self, encoder: PhraseEncoder, keys: list[bytes]) -> tuple[Tensor, Tensor]:
         """Return the embeddings of phrases as `encode` does, from the store if they are there; add the others to it."""
@@ -149,6 +173,41 @@ class PhraseEmbeddingCache:
             torch.cat([tables[n] for _, tables in parts])[back.to(parts[0][1][n].device)] for n in range(len(widths))
         ]
         return tables[0], tables[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class KeptTable:
+    """The parts of a phrase table of one vocabulary, which do not keep the vocabulary itself in memory.
+
+    Attributes:
+        arrays: The arrays of the vocabulary, of which it makes new ones when it changes.
+        counts: The number of available slots, if it was given.
+        parts: The tensors of the table.
+        output_rows: Its output embeddings by slot.
+    """
+
+    arrays: tuple[np.ndarray, ...]
+    counts: list[int] | None
+    parts: tuple[Tensor, Tensor, Tensor, Tensor]
+    output_rows: Tensor
+
+    @classmethod
+    def of(cls, table: PhraseTable, arrays: tuple[np.ndarray, ...], counts: list[int] | None) -> "KeptTable":
+        """Return the parts of a table."""
+        return cls(arrays, counts, (table.inputs, table.outputs, table.slots, table.exists), table.output_rows)
+
+    def is_of(self, arrays: tuple[np.ndarray, ...], counts: list[int] | None) -> bool:
+        """Return whether the table is of these arrays and counts."""
+        return self.arrays is arrays and self.counts == counts
+
+    def table(self, vocabulary: PhraseVocabulary) -> PhraseTable:
+        """Return the table."""
+        table = PhraseTable([vocabulary], *self.parts)
+        table.output_rows = self.output_rows
+        return table
+
+    def __len__(self) -> int:
+        return len(self.output_rows)
 
 
 def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
@@ -182,46 +241,6 @@ def _zero_rows(encoder: PhraseEncoder, count: int) -> tuple[Tensor, Tensor]:
     parameter, device = next(encoder.parameters()), execution_device(encoder)
     inputs, outputs = (torch.zeros(count, width, dtype=parameter.dtype, device=device) for width in encoder.widths)
     return inputs, outputs
-
-
-@dataclass(frozen=True)
-class EncoderVersion:
-    """A summary of an encoder's state that differs after the encoder has changed, and is cheap to compute.
-
-    Fused optimizers and writes to `parameter.data` do not increase torch's version counters. A few values of each
-    parameter are compared to notice these changes, too.
-
-    Attributes:
-        state: The tensors, their version counters, the active peft adapter, and the autocast type.
-        samples: A few values of each parameter.
-    """
-
-    state: tuple
-    samples: Tensor
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, encoder: PhraseEncoder) -> "EncoderVersion":
-        """Return the current version of an encoder."""
-        parameters = list(encoder.parameters())
-        device = parameters[0].device.type
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
-        samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
-        return cls((autocast, id(encoder.input_projection), *written), samples)  # with peft, it is the active adapter's
-
-    def equals(self, other: "EncoderVersion") -> bool:
-        """Return whether both versions give the same embeddings."""
-        return self.state == other.state and torch.equal(self.samples, other.samples)
-
-
-def encoder_fingerprint(encoder: PhraseEncoder) -> str:
-    """Return a SHA-256 of the encoder's parameters, which is the same in every process that loads them."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(whole_state_dict(encoder).items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:

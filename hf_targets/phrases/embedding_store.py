@@ -1,6 +1,5 @@
 """Phrase embeddings on disk: computed once, and read by later processes that load the same phrase encoder."""
 
-import json
 import logging
 import os
 import shutil
@@ -12,10 +11,8 @@ from uuid import uuid4
 
 import numpy as np
 import torch
-import xxhash
 from torch import Tensor
 
-from hf_targets.backbones.weight_access import execution_device
 from hf_targets.phrases.embedding_segments import (
     SUFFIX,
     EmbeddingSegment,
@@ -24,7 +21,6 @@ from hf_targets.phrases.embedding_segments import (
     remove_files,
     write_segment,
 )
-from hf_targets.phrases.encoder import PhraseEncoder
 
 MAX_SEGMENTS = 16  # of an encoder, before the smallest ones are merged
 _SHARE = 8  # a file takes at most this part of the store, so that the oldest can go one by one
@@ -156,26 +152,6 @@ class PhraseEmbeddingStore:
         files = sorted(self.folder.glob(f"*/*{SUFFIX}"), key=lambda file: file.name, reverse=True)
         together = np.cumsum([_size(file) for file in files])
         remove_files(file for file, size in zip(files, together, strict=True) if size > self.max_bytes)
-
-
-def embedding_fingerprint(encoder: PhraseEncoder) -> str:
-    """Return a hash of everything that determines an encoder's embeddings; it is the same in every process.
-
-    These are the weights, the configuration, the type of device, and the active autocast type. GPT-2's takes 50 ms.
-    """
-    device = execution_device(encoder).type
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    config = encoder.transformer.config.to_dict()
-    settings = {name: value for name, value in config.items() if name not in _NOT_OF_THE_MODEL}
-    digest = xxhash.xxh3_128(json.dumps([device, str(autocast), settings], sort_keys=True, default=str).encode())
-    for part in (encoder.transformer, encoder.input_projection, encoder.output_projection):
-        for name, tensor in sorted({} if part is None else part.state_dict().items()):
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-_NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype")
 
 
 def _new_name(time_ns: int | None = None) -> str:

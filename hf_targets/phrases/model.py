@@ -29,9 +29,10 @@ from hf_targets.backbones.wrapping import (
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_fingerprint
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache
 from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
+from hf_targets.phrases.encoder_version import encoder_fingerprint
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex
 from hf_targets.phrases.interleaved_losses import interleaved_losses

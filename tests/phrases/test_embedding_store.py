@@ -13,7 +13,8 @@ import torch
 from hf_targets.phrases import embedding_cache, embedding_store
 from hf_targets.phrases.embedding_cache import encode
 from hf_targets.phrases.embedding_segments import SUFFIX, write_segment
-from hf_targets.phrases.embedding_store import PhraseEmbeddingStore, embedding_fingerprint
+from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
+from hf_targets.phrases.encoder_version import embedding_fingerprint
 from hf_targets.training.lora import add_lora
 from tests.programs import EVERYTHING, run_program, server
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, token_ids

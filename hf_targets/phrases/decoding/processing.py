@@ -66,7 +66,7 @@ class PhraseProcessors(LogitsProcessor):
         self.expansion = expansion
         self.vocab_size = vocab_size
         self._lookups = (
-            [PhraseLookup(vocabulary) for vocabulary in expansion.vocabularies] if self._needs_lookups() else []
+            [PhraseLookup.of(vocabulary) for vocabulary in expansion.vocabularies] if self._needs_lookups() else []
         )
 
     def _needs_lookups(self) -> bool:

@@ -1,5 +1,7 @@
 """Which phrases have given tokens: as if each was read from its first token to its last."""
 
+from weakref import ref
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,3 +80,21 @@ def test_what_is_added_later_is_not_found():
     lookup = PhraseLookup(vocabulary)
     vocabulary.add_token_ids([[1, 2, 3]])
     assert lookup.beginning_with([1]) == {0}
+
+
+def test_the_index_of_a_vocabulary_is_made_once_for_each_state_and_leaves_with_it():
+    vocabulary = vocabulary_of([1, 2])
+    lookup = PhraseLookup.of(vocabulary)
+    assert PhraseLookup.of(vocabulary) is lookup
+    vocabulary.add_token_ids([[1, 2, 3]])
+    assert PhraseLookup.of(vocabulary).beginning_with([1]) == {0, 1}
+    vocabulary.remove([VOCAB])
+    assert PhraseLookup.of(vocabulary).beginning_with([1]) == {1}
+    (gone, vocabulary) = (ref(vocabulary), None)
+    assert gone() is None
+
+
+def test_tokens_that_no_phrase_may_have_are_in_none():
+    lookup = PhraseLookup(vocabulary_of([1, 2], [2, 3]))
+    for token in (-1, VOCAB, 2**40):
+        assert lookup.containing([token]) == lookup.beginning_with([token, 1]) == lookup.containing([1, token]) == set()
