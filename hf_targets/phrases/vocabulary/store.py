@@ -49,7 +49,8 @@ class PhraseStore:
         self._special_ids = frozenset(special_ids)
         self._flat, self._offsets, self._alive = array("q"), array("q", [0]), bytearray()
         self._ids: dict[tuple[int, ...], int] = {}  # without removed phrases
-        self._sources: dict[int, tuple[PhraseSource, ...]] = {}
+        # plain tuples, which unlike PhraseSource cost the garbage collector nothing
+        self._sources: dict[int, tuple[tuple[str, int, int], ...]] = {}
         self._forget()
 
     def add_token_ids(
@@ -68,9 +69,12 @@ class PhraseStore:
                 or if there are not as many lists of sources as phrases. Nothing is added in this case.
         """
         checked = [self._checked(phrase, index) for index, phrase in enumerate(several(phrases, "phrases"))]
-        origins = one_for_each(sources, len(checked))
+        return self._add(checked, one_for_each(sources, len(checked)))
+
+    def _add(self, phrases: Iterable[tuple[int, ...]], sources: Iterable[Iterable[tuple[str, int, int]]]) -> list[int]:
+        """Add phrases and sources that have been checked, and return their ids in order."""
         ids = []
-        for phrase, added in zip(checked, origins, strict=True):
+        for phrase, added in zip(phrases, sources, strict=True):
             id_ = self._ids.get(phrase)
             if id_ is None:
                 id_ = self._append(phrase, is_alive=True)
@@ -135,7 +139,7 @@ class PhraseStore:
             ValueError: As for `token_ids`.
         """
         self.token_ids(phrase_id)
-        return self._sources.get(index(phrase_id), ())
+        return tuple(map(PhraseSource._make, self._sources.get(index(phrase_id), ())))
 
     def find(self, token_ids: TokenIds) -> int | None:
         """Return the id of the phrase with these tokens, or None."""

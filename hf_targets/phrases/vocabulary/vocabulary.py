@@ -1,9 +1,9 @@
 """A vocabulary of phrases: made from texts and documents, and used to encode and decode texts with phrases."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal, Self, cast
@@ -11,8 +11,8 @@ from typing import Literal, Self, cast
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.phrases.mining.mined_text import mined_texts
 from hf_targets.phrases.mining.miner import PhraseMiner
-from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.file_rules import check_arrays, check_settings
 from hf_targets.phrases.vocabulary.files import ARRAYS_FILE, SETTINGS_FILE, read_phrases, write_phrases
 from hf_targets.phrases.vocabulary.store import PhraseSource, PhraseStore, TokenIds, integers, one_for_each, several
@@ -100,10 +100,11 @@ class PhraseVocabulary(PhraseStore):
         miner: PhraseMiner,
         *,
         vocab_size: int | None = None,
+        num_proc: int | None = None,
     ) -> Self:
         """Return a vocabulary with the phrases that `miner` finds in some documents; see `add_documents`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
-        vocabulary.add_documents(documents, miner)
+        vocabulary.add_documents(documents, miner, num_proc=num_proc)
         return vocabulary
 
     @classmethod
@@ -161,33 +162,42 @@ class PhraseVocabulary(PhraseStore):
             found.append((ids, origins))
         return self.add_token_ids([ids for ids, _ in found], sources=[origins for _, origins in found])
 
-    def add_documents(self, documents: Mapping[str, str] | Iterable[str], miner: PhraseMiner) -> list[int]:
+    def add_documents(
+        self, documents: Mapping[str, str] | Iterable[str], miner: PhraseMiner, *, num_proc: int | None = None
+    ) -> list[int]:
         """Add the phrases that `miner` finds in some documents, and return the id of each distinct phrase.
 
         Each position where a phrase is found becomes one of its sources.
 
         Args:
             documents: A mapping from names to texts, or only texts, which get the names "0", "1", ....
+            num_proc: The number of processes that look through the documents; None: this process alone. The result is
+                the same. It pays for many documents and a slow miner, such as `ConstituencyPhrases`.
 
         Raises:
-            ValueError: If `documents` is a single text, or the tokenizer is not a fast one.
+            ValueError: If `documents` is a single text, the tokenizer is not a fast one, `num_proc` is not a positive
+                integer, or the miner gives an invalid phrase.
         """
         if isinstance(documents, Mapping):
             named = cast(Mapping[str, str], documents)
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
-        found: dict[tuple[int, ...], list[PhraseSource]] = {}
+        found: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
         with progress(len(named), "mining phrases", unit="document") as bar:
-            for name, document in named.items():
-                text = TokenizedText.from_text(document, self.tokenizer)
-                starts, ends = text.offsets[:, 0].tolist(), text.offsets[:, 1].tolist()
-                for first, stop in miner.spans(text).tolist():
-                    start, end = starts[first], ends[stop - 1]
-                    while start < end and document[start].isspace():
-                        start += 1
-                    found.setdefault(tuple(text.ids[first:stop]), []).append(PhraseSource(name, start, end))
+            for name, mined in zip(named, mined_texts(named.values(), self.tokenizer, miner, num_proc), strict=True):
+                for first, stop, start, end in mined.spans.tolist():
+                    found.setdefault(mined.ids[first:stop], []).append((name, start, end))
                 bar.update()
-        return self.add_token_ids(list(found), sources=found.values())
+        phrases: Iterable[tuple[int, ...]] = found
+        if not self._are_valid(found):
+            phrases = [self._checked(phrase, index) for index, phrase in enumerate(found)]  # raises
+        return self._add(phrases, found.values())
+
+    def _are_valid(self, phrases: Collection[tuple[int, ...]]) -> bool:
+        """Return whether `_checked` would accept all phrases."""
+        ids = set(chain.from_iterable(phrases))
+        in_range = not ids or 0 <= min(ids) <= max(ids) < self.vocab_size
+        return in_range and self._special_ids.isdisjoint(ids) and min(map(len, phrases), default=2) >= 2
 
     def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
         """Add the phrases and sources of another vocabulary, and return a mapping from its ids to the ids in this one.
@@ -260,9 +270,9 @@ class PhraseVocabulary(PhraseStore):
         tokens, offsets, is_alive = self.arrays()
         documents: dict[str, int] = {}
         rows = [
-            (id_, documents.setdefault(source.document, len(documents)), source.start, source.end)
+            (id_, documents.setdefault(document, len(documents)), start, end)
             for id_ in sorted(self._sources)
-            for source in self._sources[id_]
+            for document, start, end in self._sources[id_]
         ]
         arrays = {"tokens": tokens, "offsets": offsets, "is_alive": is_alive}
         arrays["sources"] = np.array(rows, np.int64).reshape(-1, 4)  # phrase, document, start, end
@@ -302,7 +312,7 @@ class PhraseVocabulary(PhraseStore):
                 )
             vocabulary._append(phrase, is_alive=is_alive)
         for id_, rows in groupby(arrays["sources"].tolist(), key=itemgetter(0)):
-            vocabulary._sources[id_] = tuple(PhraseSource(documents[row[1]], row[2], row[3]) for row in rows)
+            vocabulary._sources[id_] = tuple((documents[row[1]], row[2], row[3]) for row in rows)
         return vocabulary
 
     def _check_tokenizer(self, fingerprint: str, owner: str) -> None:

@@ -190,6 +190,39 @@ def test_documents_without_names_are_counted():
     assert vocabulary.sources(vocabulary.find(ids_of("the cat", WORDS))) == (("0", 0, 7), ("1", 7, 14))
 
 
+@pytest.mark.parametrize("num_proc", [1, 2, 50])
+def test_processes_give_the_phrases_of_one_process_in_the_same_order(num_proc):
+    documents = [text * 2 for text in SENTENCES for _ in range(3)]
+    expected, found = (
+        PhraseVocabulary.from_documents(documents, BPE, TokenNgrams(2, 3), num_proc=count) for count in (None, num_proc)
+    )
+    assert state(found) == state(expected) and len(expected)
+    assert list(found) == list(expected)
+
+
+def test_no_document_gives_no_phrase_in_any_number_of_processes():
+    assert len(PhraseVocabulary.from_documents([], BPE, TokenNgrams(), num_proc=2)) == 0
+
+
+class SingleTokens:
+    """A miner that breaks the rule of two tokens or more."""
+
+    def spans(self, text):
+        return np.array([[0, 1]])
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_what_a_miner_must_not_give_is_refused(num_proc):
+    with pytest.raises(ValueError, match="a phrase must have two tokens or more"):
+        PhraseVocabulary.from_documents(["the cat", "a dog"], BPE, SingleTokens(), num_proc=num_proc)
+
+
+@pytest.mark.parametrize("num_proc", [0, -1, 1.5])
+def test_a_number_of_processes_is_a_positive_integer(num_proc):
+    with pytest.raises(ValueError, match=f"num_proc must be a positive integer.*got {num_proc}"):
+        PhraseVocabulary.from_documents(["the cat"], BPE, TokenNgrams(), num_proc=num_proc)
+
+
 def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
     vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog", "flat mat"], BPE, vocab_size=1000)
     assert list(vocabulary) == [1000, 1001, 1002]
