@@ -1,31 +1,90 @@
-"""The table of all models that are registered with the Auto classes of Transformers."""
+"""The table of all models that are registered with the Auto classes of Transformers.
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+The table holds names: `import hf_targets` imports neither a model nor Transformers. The entries are added to the Auto
+classes once these are imported, and a model is imported when an Auto class is asked for it.
+"""
 
-from hf_targets.backbones.headless import headless
-from hf_targets.masked_diffusion.configuration import MdlmConfig
-from hf_targets.masked_diffusion.features import MdlmModel
-from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
-from hf_targets.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.multitoken.configuration import MultiTokenConfig
-from hf_targets.phrases.configuration import DynamicVocabConfig
-from hf_targets.phrases.model import DynamicVocabForCausalLM
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
-MODELS = [
-    (AutoModelForCausalLM, MultiTokenConfig, MultiTokenForCausalLM),
-    (AutoModelForCausalLM, DynamicVocabConfig, DynamicVocabForCausalLM),
-    (AutoModelForMaskedLM, MdlmConfig, MdlmForMaskedDiffusion),
-    (AutoModel, MultiTokenConfig, headless(MultiTokenForCausalLM)),
-    (AutoModel, DynamicVocabConfig, headless(DynamicVocabForCausalLM)),
-    (AutoModel, MdlmConfig, MdlmModel),
-]
+from hf_targets.after_import import after_import
+from hf_targets.lazy_entries import LazyEntries
+
+
+class Model(NamedTuple):
+    """A model type and its classes, each named `module:class`."""
+
+    model_type: str
+    config: str
+    auto_class: str
+    model: str
+    features: str | None = None
+    """The class for `AutoModel`; None: the model without its output embedding."""
+
+
+MODELS = (
+    Model(
+        model_type="multitoken",
+        config="hf_targets.multitoken.configuration:MultiTokenConfig",
+        auto_class="AutoModelForCausalLM",
+        model="hf_targets.multitoken.causal:MultiTokenForCausalLM",
+    ),
+    Model(
+        model_type="dynamic_vocab",
+        config="hf_targets.phrases.configuration:DynamicVocabConfig",
+        auto_class="AutoModelForCausalLM",
+        model="hf_targets.phrases.model:DynamicVocabForCausalLM",
+    ),
+    Model(
+        model_type="mdlm",
+        config="hf_targets.masked_diffusion.configuration:MdlmConfig",
+        auto_class="AutoModelForMaskedLM",
+        model="hf_targets.masked_diffusion.model:MdlmForMaskedDiffusion",
+        features="hf_targets.masked_diffusion.features:MdlmModel",
+    ),
+)
 
 
 def register() -> None:
-    """Register every configuration and model; `import hf_targets` calls this."""
-    for auto_class, config_class, model_class in MODELS:
-        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-        auto_class.register(config_class, model_class, exist_ok=True)
-        if auto_class is AutoModelForCausalLM:  # Trainer's label smoother shifts labels of these classes only
-            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_class.model_type] = model_class.__name__
+    """Register every configuration and model with the Auto classes; `import hf_targets` calls this."""
+    after_import("transformers.models.auto.configuration_auto", _register_configurations)
+    after_import("transformers.models.auto.modeling_auto", _register_models)
+
+
+def _register_configurations(configuration_auto: Any) -> None:
+    entries = _lazy_entries(configuration_auto.CONFIG_MAPPING)
+    for model in MODELS:
+        entries.add(model.model_type, partial(_configuration, model))
+
+
+def _register_models(modeling_auto: Any) -> None:
+    for model in MODELS:
+        for auto_class, load in ((model.auto_class, _model), ("AutoModel", _features)):
+            mapping = getattr(modeling_auto, auto_class)._model_mapping
+            _lazy_entries(mapping).add(model.config, partial(load, model))
+        if model.auto_class == "AutoModelForCausalLM":  # Trainer's label smoother shifts labels of these classes only
+            names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            names[model.model_type] = model.model.partition(":")[2]
+
+
+def _lazy_entries(mapping: Any) -> LazyEntries:
+    """Return what was registered with a mapping of Transformers, able to import entries later from now on."""
+    if not isinstance(mapping._extra_content, LazyEntries):
+        mapping._extra_content = LazyEntries(mapping._extra_content)
+    return mapping._extra_content
+
+
+def _configuration(model: Model) -> tuple[str, type]:
+    return model.model_type, resolve_name(model.config)
+
+
+def _model(model: Model) -> tuple[type, type]:
+    return resolve_name(model.config), resolve_name(model.model)
+
+
+def _features(model: Model) -> tuple[type, type]:
+    from hf_targets.backbones.headless import headless
+
+    config, whole = _model(model)
+    return config, headless(whole) if model.features is None else resolve_name(model.features)
