@@ -119,19 +119,14 @@ class SentenceCurve(nn.Module):
             )
         wide, device = torch.promote_types(rows.dtype, torch.float32), rows.device
         if lengths is None:
-            matrices = self._matrices(length, wide, device)[direction]
-        else:
-            _check(lengths, len(rows), length)
-            real = self.keep(lengths, length) if direction else torch.arange(length, device=device) < lengths[:, None]
-            rows = rows.masked_fill(~real[..., None], 0.0)  # not `* real`: nan * 0 is nan
-            if length <= MAX_TABLE_LENGTH:
-                table = self._table(length, wide, device)[direction]
-                matrices = table.index_select(0, lengths)
-            else:
-                matrices = _matrices_of_rows(self.config, lengths, length, wide)[direction]
-        autocast = torch.amp.is_autocast_available(device.type)
-        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
-            return (matrices @ rows.to(wide)).to(rows.dtype)
+            return _product(self._matrices(length, wide, device)[direction], rows)
+        _check(lengths, len(rows), length)
+        if length > MAX_TABLE_LENGTH:
+            return _map_groups(self.config, direction, rows, lengths, length)
+        real = self.keep(lengths, length) if direction else torch.arange(length, device=device) < lengths[:, None]
+        rows = rows.masked_fill(~real[..., None], 0.0)  # not `* real`: nan * 0 is nan
+        matrices = self._table(length, wide, device)[direction].index_select(0, lengths)
+        return _product(matrices, rows)
 
     @_constant
     def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
@@ -203,6 +198,12 @@ def _compute(config: CurveConfig, length: int, *, warn: bool) -> Matrices:
     return inverse.T, basis_matrix(*setting).T
 
 
+def _rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a matrix in another type; subnormal numbers, which make products several times as slow, become 0."""
+    matrix = matrix.to(dtype)
+    return matrix.masked_fill(matrix.abs() < torch.finfo(dtype).tiny, 0.0).contiguous()
+
+
 def _is_longest(config: CurveConfig, length: int) -> bool:
     """Return whether this is the longest text of a curve so far; only then warn, as norms grow with the length."""
     key = _key(config)
@@ -218,7 +219,7 @@ def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torc
         cached = _CACHE.get(key)
         if cached is None:
             computed = _compute(config, length, warn=_is_longest(config, length))
-            cached = tuple(matrix.to(dtype).to(device).contiguous() for matrix in computed)
+            cached = tuple(_rounded(matrix, dtype).to(device) for matrix in computed)
             _CACHE.put(key, cached)
         return cached[0], cached[1]
 
@@ -254,24 +255,40 @@ def _grown_table(
     tables = [torch.zeros(shape, dtype=dtype, device="cpu") for shape in shapes]
     for length, matrices in new.items():
         for table, matrix in zip(tables, matrices, strict=True):
-            table[length, : matrix.shape[0], : matrix.shape[1]] = matrix
+            table[length, : matrix.shape[0], : matrix.shape[1]] = _rounded(matrix, dtype)
     for table, before in zip(tables, old or (), strict=False):
         table[:start, : before.shape[1], : before.shape[2]] = before
     return tables[0].to(device), tables[1].to(device)
 
 
+def _product(matrices: Tensor, rows: Tensor) -> Tensor:
+    """Return matrices @ rows, computed in float32 at least and without autocast."""
+    autocast = torch.amp.is_autocast_available(rows.device.type)
+    with torch.autocast(rows.device.type, enabled=False) if autocast else nullcontext():
+        return (matrices @ rows.to(matrices.dtype)).to(rows.dtype)
+
+
 @_break_graph
-def _matrices_of_rows(config: CurveConfig, lengths: Tensor, width: int, dtype: torch.dtype) -> Matrices:
-    """Return both matrices of each row, padded with zeros to the size of those of `width`; waits for the device."""
-    unique, positions = lengths.unique(return_inverse=True)
-    count = config.num_control_points_for(width)
-    shapes = (len(unique), count, width), (len(unique), width, count)
-    tables = [torch.zeros(shape, dtype=dtype, device=lengths.device) for shape in shapes]
-    for index, length in enumerate(unique.tolist()):
+def _map_groups(config: CurveConfig, direction: int, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """Return each row mapped by the matrix of its length, multiplying rows of one length at once; waits for the device.
+
+    Args:
+        direction: 0 for to_control_points, 1 for to_embeddings.
+        rows: (batch, width or N(width), dim).
+        width: The width of the padded batch.
+    """
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    full = width if direction else config.num_control_points_for(width)
+    mapped = [rows.new_zeros(full, rows.shape[2])] * len(rows)
+    for length in lengths.unique().flip(0).tolist():  # the longest first, so that a warning comes once
         if length:
-            for table, matrix in zip(tables, _matrices(config, length, dtype, lengths.device), strict=True):
-                table[index, : matrix.shape[0], : matrix.shape[1]] = matrix
-    return tables[0].index_select(0, positions), tables[1].index_select(0, positions)
+            matrix = _matrices(config, length, wide, rows.device)[direction]
+            group = (lengths == length).nonzero()[:, 0]
+            product = _product(matrix, rows[:, : matrix.shape[1]].index_select(0, group))
+            padded = nn.functional.pad(product, (0, 0, 0, full - matrix.shape[0]))
+            for position, row in zip(group.tolist(), padded, strict=True):
+                mapped[position] = row
+    return torch.stack(mapped) if mapped else rows.new_zeros(0, full, rows.shape[2])
 
 
 def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:

@@ -8,14 +8,16 @@ import torch
 from jaxtyping import Float
 from scipy.interpolate import BSpline
 from scipy.linalg import qr, solve_triangular
-from scipy.sparse import csr_array
 from torch import Tensor
+
+from hf_targets.maths.centrosymmetric import Blocks, join, split
 
 TOLERANCE = 1e-6
 """Largest allowed entry of |B^+ B - I| for an inverse B^+. The pseudo-inverse drops singular values below this share of
 the largest, which keeps it usable in float32."""
 
 RankDeficient = Literal["pseudo_inverse"]
+Factors = tuple[np.ndarray, np.ndarray]
 
 
 def basis_matrix(
@@ -38,8 +40,7 @@ def basis_matrix(
         ours are uniform on [0, 1] and clamped, so that the curve begins at its first control point and ends at its
         last.
     """
-    design = _design(num_points, num_control_points, degree, margin)
-    return torch.from_numpy(np.ascontiguousarray(design.toarray().T))
+    return torch.from_numpy(_design(num_points, num_control_points, degree, margin)).T
 
 
 def inverse_matrix(
@@ -53,9 +54,9 @@ def inverse_matrix(
 ) -> Float[Tensor, "points control_points"]:
     """Return B^+ = (B^T B)^-1 B^T, which maps points to control points: P = E B^+ has the least norm of all P B = E.
 
-    It is computed as R^-1 Q^T from B = Q R, which keeps digits that B^T B would lose. B is banded, but B^+ is not. A
-    banded Cholesky factor of B^T B was as fast (0.6 s of one core for all lengths from 2 to 250 with N = 2 L and degree
-    N / 10, either way), and lost two digits.
+    It is computed as R^-1 Q^T from B = Q R, which keeps digits that B^T B would lose. A curve is the same from either
+    end, so B has two blocks of half the size (`centrosymmetric`), each with a Q and R of its own. B is banded, but B^+
+    is not. A banded Cholesky factor of B^T B lost two digits.
 
     B has rank L only if N >= L. To working precision it also needs a degree that is small compared with N / L, as each
     basis function otherwise covers more than a few tokens. No control point may be without a token: N = L is too few if
@@ -83,13 +84,15 @@ def inverse_matrix(
     if rank_deficient not in (None, "pseudo_inverse"):
         raise ValueError(f'rank_deficient must be None or "pseudo_inverse", got {rank_deficient!r}')
     design = _design(num_points, num_control_points, degree, margin)
-    inverse = _left_inverse(design, exact=rank_deficient is None)
-    if inverse is None and rank_deficient is None:
+    blocks = split(design) if degree else (design, design[:0, :0])
+    factors = [_qr(block) for block in blocks]
+    inverses = _left_inverses(blocks, factors, exact=rank_deficient is None)
+    if inverses is None and rank_deficient is None:
         raise ValueError(_deficient(num_points, num_control_points, degree))
-    if inverse is None:
-        inverse = np.linalg.pinv(design.toarray().T, rcond=TOLERANCE)
-    if max_norm is not None and np.linalg.norm(inverse) > max_norm:  # the Frobenius norm bounds the spectral norm
-        norm = float(np.linalg.norm(inverse, 2))
+    if inverses is None:
+        inverses = _pseudo_inverses(factors)
+    if max_norm is not None and _frobenius(inverses) > max_norm:  # the Frobenius norm bounds the spectral norm
+        norm = max(float(np.linalg.norm(block, 2)) for block in inverses if block.size)
         if norm > max_norm:
             warnings.warn(
                 f"the control points of {num_points} tokens on a curve of degree {degree} may be {norm:.3g} times "
@@ -97,11 +100,15 @@ def inverse_matrix(
                 f"{norm * 2**-24:.0e}; lower degree or degree_ratio, or raise num_control_points_ratio",
                 stacklevel=2,
             )
-    return torch.from_numpy(np.ascontiguousarray(inverse))
+    return torch.from_numpy(join(inverses) if degree else inverses[0]).T
 
 
-def _design(num_points: int, num_control_points: int, degree: int, margin: float) -> csr_array:
-    """Return B^T as a sparse matrix, (points, control_points), with degree + 1 weights in each row."""
+def _design(num_points: int, num_control_points: int, degree: int, margin: float) -> np.ndarray:
+    """Return B^T, (points, control_points), with degree + 1 weights in each row.
+
+    From degree 1 on it is exactly the same from either end. Of degree 0 it is not, as a point on a knot belongs to the
+    control point after it.
+    """
     if num_points < 1:
         raise ValueError(f"a curve needs at least 1 point, got num_points={num_points}")
     if degree < 0:
@@ -116,31 +123,57 @@ def _design(num_points: int, num_control_points: int, degree: int, margin: float
     inner = np.linspace(0, 1, num_control_points - degree + 1)
     knots = np.concatenate([np.zeros(degree), inner, np.ones(degree)])
     points = np.linspace(margin, 1 - margin, num_points) if num_points > 1 else np.array([0.5])
-    return BSpline.design_matrix(points, knots, degree)
+    if degree == 0:
+        return BSpline.design_matrix(points, knots, degree).toarray()
+    upper = BSpline.design_matrix(points[: (num_points + 1) // 2], knots, degree).toarray()
+    if num_points % 2:  # the middle point; it and the knots are rounded, so that its weights may not be symmetric
+        upper[-1] = (upper[-1] + upper[-1, ::-1]) / 2
+    return np.concatenate([upper, upper[: num_points // 2][::-1, ::-1]])
 
 
-def _left_inverse(design: csr_array, *, exact: bool) -> np.ndarray | None:
-    """Return R^-1 Q^T of B = Q R, or None if this is not an inverse within `TOLERANCE`.
+def _qr(design: np.ndarray) -> Factors:
+    """Return the factors Q and R of a block of B, whose transpose is `design`."""
+    if not design.size:
+        return np.zeros((design.shape[1], 0)), np.zeros((0, design.shape[0]))
+    return cast(Factors, qr(design.T, mode="economic", check_finite=False))
+
+
+def _left_inverses(designs: Blocks, factors: list[Factors], *, exact: bool) -> Blocks | None:
+    """Return Q R^-T for both blocks of B, the transposed left inverses, or None if they are not within `TOLERANCE`.
 
     Args:
         exact: Whether to return any inverse; false returns None also if the pseudo-inverse, with its cutoff, would
             differ.
     """
-    basis = design.toarray().T
-    num_control_points, num_points = basis.shape
-    if num_control_points < num_points:
+    if any(len(r) < r.shape[1] or not np.diagonal(r).all() for _, r in factors):
         return None
-    q, r = cast(tuple[np.ndarray, np.ndarray], qr(basis, mode="economic", check_finite=False))
-    if not np.diagonal(r).all():
+    first, second = (
+        cast(np.ndarray, solve_triangular(r, np.eye(len(r)), trans=1, check_finite=False)) for _, r in factors
+    )
+    if not exact and _frobenius((first, second)) * _frobenius(designs) * TOLERANCE > 1:
         return None
-    transposed = cast(np.ndarray, solve_triangular(r, np.eye(num_points), trans=1, check_finite=False))
-    inverse = transposed.T @ q.T  # solving R X = Q^T instead would leave B^+ B further from I
-    error = np.abs(design @ inverse.T - np.eye(num_points)).max()
-    if not error <= TOLERANCE:  # so that nan fails too
-        return None
-    if not exact and np.linalg.norm(inverse) * np.linalg.norm(basis) * TOLERANCE > 1:
-        return None
-    return inverse
+    # solving R X = Q^T instead would leave B^+ B further from I
+    inverses = factors[0][0] @ first, factors[1][0] @ second
+    for design, inverse in zip(designs, inverses, strict=True):
+        error = np.abs(design @ inverse - np.eye(len(design))).max(initial=0.0)
+        if not error <= TOLERANCE:  # so that nan fails too
+            return None
+    return inverses
+
+
+def _pseudo_inverses(factors: list[Factors]) -> Blocks:
+    """Return the transposed pseudo-inverses of both blocks of B, with one cutoff for the singular values of both."""
+    parts = [np.linalg.svd(r, full_matrices=False) for _, r in factors]
+    cutoff = TOLERANCE * max(values.max(initial=0.0) for _, values, _ in parts)
+    first, second = (
+        (q @ (left[:, values > cutoff] / values[values > cutoff])) @ right[values > cutoff]
+        for (q, _), (left, values, right) in zip(factors, parts, strict=True)
+    )
+    return first, second
+
+
+def _frobenius(blocks: Blocks) -> float:
+    return float(np.hypot(np.linalg.norm(blocks[0]), np.linalg.norm(blocks[1])))
 
 
 def _deficient(num_points: int, num_control_points: int, degree: int) -> str:

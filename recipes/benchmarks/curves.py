@@ -1,11 +1,11 @@
-"""What sentence curves cost: training steps and sampling against plain MDLM, and what the cached sampler saves.
+"""What sentence curves cost: steps and sampling against plain MDLM, the cached sampler, batches of many lengths.
 
     python recipes/benchmarks/curves.py recipes/settings/benchmarks/curves/measured.yaml
 
 A model of the size published for LM1B (139M parameters) with random weights: time does not depend on their values.
 All variants share their weights and take turns, so that ratios hold on a busy machine too. A step is forward and
 backward, without the optimizer, whose time is the same for all. Measured: recipes/masked_diffusion.md.
-`--parts train sample folded evaluations` chooses among the four.
+`--parts train sample folded evaluations lengths` chooses among the five.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, parse_settings
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, SentenceCurve, parse_settings
 from hf_targets.evaluation.timing import settled_time
+
+PARTS = ("train", "sample", "folded", "evaluations", "lengths")
 
 
 @dataclass
 class Setup:
     """What is measured."""
 
-    parts: list[str] = field(
-        default_factory=lambda: ["train", "sample", "folded", "evaluations"], metadata={"help": "Parts to run."}
-    )
+    parts: list[str] = field(default_factory=lambda: list(PARTS), metadata={"help": "Parts to run."})
     lengths: list[int] = field(default_factory=lambda: [32, 128, 256], metadata={"help": "Tokens of a text, L."})
     ratios: list[float] = field(
         default_factory=lambda: [0.2, 1.0, 2.0, 3.0], metadata={"help": "Control points per token, N / L."}
@@ -38,10 +38,13 @@ class Setup:
     num_tokens: int = field(default=512, metadata={"help": "Tokens of a batch; rows are these over L."})
     num_steps: int = field(default=2, metadata={"help": "Evaluations of the network in a timed sampling."})
     rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
+    num_mixed_rows: int = field(default=64, metadata={"help": "Rows of the batch of many lengths."})
+    max_mixed_length: int = field(default=1024, metadata={"help": "Its width; lengths are from a 16th of it to it."})
+    mixed_size: int = field(default=64, metadata={"help": "Width of its embeddings."})
 
     def __post_init__(self) -> None:
-        if unknown := set(self.parts) - {"train", "sample", "folded", "evaluations"}:
-            raise ValueError(f"parts must be of train, sample, folded and evaluations, got {', '.join(unknown)}")
+        if unknown := set(self.parts) - set(PARTS):
+            raise ValueError(f"parts must be of {', '.join(PARTS)}, got {', '.join(unknown)}")
 
 
 def make_models(setup: Setup, length: int) -> dict[str, MdlmForMaskedDiffusion]:
@@ -138,11 +141,44 @@ def print_evaluations(batch_size: int = 16) -> None:
         print(f"| {sampler} | {steps or ''} | {rows:.1f} | {output.tokens_per_forward:.2f} |")
 
 
+def print_mixed_lengths(setup: Setup) -> None:
+    """Print the first and the later mappings of a batch of many lengths to control points, and of its rows alone."""
+    device, width = torch.device("cuda" if torch.cuda.is_available() else "cpu"), setup.max_mixed_length
+    lengths = torch.randint(max(1, width // 16), width + 1, (setup.num_mixed_rows,), device=device)
+    lengths[0] = width
+    rows = torch.randn(setup.num_mixed_rows, width, setup.mixed_size, device=device)
+    print(f"\n{len(rows)} rows of {int(lengths.min())} to {width} tokens, {setup.mixed_size} wide, to control points\n")
+    print(
+        "| curve | first, s | later, s | rows one by one, unpadded, s | x batch |\n| --- | ---: | ---: | ---: | ---: |"
+    )
+    curves: dict[str, dict[str, Any]] = {
+        "degree 3": {"degree": 3},
+        "degree_ratio 0.01": {"degree_ratio": 0.01},
+        "degree_ratio 0.1, pseudo-inverse": {"rank_deficient": "pseudo_inverse"},
+    }
+    for name, fields in curves.items():
+        curve = SentenceCurve(CurveConfig(**fields))
+
+        def one_by_one(curve: SentenceCurve = curve) -> None:
+            for row, length in zip(rows, lengths.tolist(), strict=True):
+                curve.to_control_points(row[None, :length])
+
+        start = settled_time(device)
+        curve.to_control_points(rows, lengths)
+        first = settled_time(device) - start
+        runs = {"batch": partial(curve.to_control_points, rows, lengths), "alone": one_by_one}
+        seconds = take_turns(runs, setup.rounds)
+        ratio = seconds["alone"] / seconds["batch"]
+        print(f"| {name} | {first:.1f} | {seconds['batch']:.3f} | {seconds['alone']:.3f} | {ratio:.2f} |", flush=True)
+
+
 def main() -> None:
     """Measure the parts asked for."""
     (setup,) = parse_settings(Setup)
     torch.manual_seed(0)
-    for length in setup.lengths:
+    if "lengths" in setup.parts:
+        print_mixed_lengths(setup)
+    for length in setup.lengths if {"train", "sample", "folded"} & set(setup.parts) else []:
         models = make_models(setup, length)
         mask, device = setup.vocab_size - 1, models["plain"].device
         ids = torch.randint(mask, (max(1, setup.num_tokens // length), length), device=device)

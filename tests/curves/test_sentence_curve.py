@@ -70,7 +70,9 @@ def test_rows_of_many_lengths_are_what_each_is_alone(fields, lengths):
             torch.testing.assert_close(back[row, :length], curve.to_embeddings(alone, length)[0])
 
 
-def test_padding_changes_nothing_not_even_if_it_is_no_number():
+@pytest.mark.parametrize("table", [256, 0], ids=["table", "groups"])
+def test_padding_changes_nothing_not_even_if_it_is_no_number(table, monkeypatch):
+    monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", table)
     curve, rows, sizes = make(), tokens(2, 9, 3), torch.tensor([4, 9])
     points = curve.to_control_points(rows, sizes)
     embeddings = curve.to_embeddings(points, 9, sizes)
@@ -85,8 +87,54 @@ def test_lengths_beyond_the_table_are_those_of_a_table(monkeypatch):
     points = curve.to_control_points(rows, sizes)
     back = curve.to_embeddings(points, 40, sizes)
     monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 39)
-    assert torch.equal(curve.to_control_points(rows, sizes), points)
-    assert torch.equal(curve.to_embeddings(points, 40, sizes), back)
+    torch.testing.assert_close(curve.to_control_points(rows, sizes), points, rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(curve.to_embeddings(points, 40, sizes), back, rtol=1e-13, atol=1e-14)
+
+
+def test_groups_of_equal_lengths_beyond_the_table_have_the_rows_and_gradients_that_each_has_alone(monkeypatch):
+    monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 0)
+    curve, sizes = make(), torch.tensor([7, 0, 12, 7, 3, 12, 7])
+    for direction in (curve.to_control_points, lambda rows, sizes: curve.to_embeddings(rows, 12, sizes)):
+        width = 12 if direction == curve.to_control_points else curve.num_control_points(12)
+        rows = tokens(7, width, 3).requires_grad_()
+        weights = torch.randn_like(direction(rows, sizes))
+        (direction(rows, sizes) * weights).sum().backward()
+        alone = rows.detach().clone().requires_grad_()
+        parts = [direction(alone[row : row + 1], sizes[row : row + 1]) for row in range(7)]
+        (torch.cat(parts) * weights).sum().backward()
+        torch.testing.assert_close(direction(rows, sizes), torch.cat(parts), rtol=1e-13, atol=1e-14)
+        torch.testing.assert_close(rows.grad, alone.grad, rtol=1e-13, atol=1e-14)
+
+
+def test_a_batch_without_rows_is_mapped_to_one(monkeypatch):
+    for table in (256, 0):
+        monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", table)
+        none = torch.zeros(0, dtype=torch.int64)
+        assert make().to_control_points(tokens(0, 9, 3), none).shape == (0, 18, 3)
+
+
+def test_a_batch_of_many_lengths_computes_each_once_and_warns_of_the_longest_alone(monkeypatch):
+    monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 0)
+    computed, compute = [], sentence_curve._compute
+
+    def counted(config, length, *, warn):
+        computed.append((length, warn))
+        return compute(config, length, warn=warn)
+
+    monkeypatch.setattr(sentence_curve, "_compute", counted)
+    curve, sizes = make(num_control_points_ratio=1.5), torch.tensor([141, 150, 9, 141, 0])
+    with pytest.warns(UserWarning, match="150 tokens") as caught:
+        points = curve.to_control_points(tokens(5, 150, 2), sizes)
+    curve.to_embeddings(points, 150, sizes)
+    assert computed == [(150, True), (141, False), (9, False)] and len(caught) == 1
+
+
+def test_matrices_hold_no_subnormal_numbers():
+    for matrix in sentence_curve._matrices(CurveConfig(degree=3), 200, torch.float32, torch.device("cpu")):
+        sizes = matrix.abs()[matrix != 0]
+        assert sizes.min() >= torch.finfo(torch.float32).tiny
+    exact = inverse_matrix(200, 400, 3).T
+    assert (exact.abs() < torch.finfo(torch.float32).tiny).sum() > (exact == 0).sum()
 
 
 def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():

@@ -8,6 +8,7 @@ def test_the_curve_benchmark_prints_its_tables():
     assert "A training step, L = 16: plain" in printed and "Sampling, L = 16: plain" in printed
     assert "| modulation | parameters | ms | x adaLN |" in printed
     assert re.search(r"\| first_hitting \|  \| \d", printed)
+    assert "4 rows of " in printed and re.search(r"\| degree_ratio 0.01 \| \d", printed)
 
 
 def test_the_mining_benchmark_prints_its_rates():
