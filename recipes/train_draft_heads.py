@@ -52,6 +52,7 @@ class Setup(ExperimentSettings, TextSettings):
     ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 tokens."})
     dataset: str | None = field_of(TextSettings, "dataset", None, note="None: text that the model writes itself.")
     num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
+    temperature: float = field(default=1.0, metadata={"help": "Of those texts: near 0 for heads of greedy decoding."})
     block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
     num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
     prompt_tokens: int = field(default=16, metadata={"help": "Their first tokens are the prompt."})
@@ -86,6 +87,7 @@ def main() -> None:
         block_size=setup.block_size,
         num_generated=setup.num_generated,
         num_held_out=setup.num_prompts,
+        temperature=setup.temperature,
         seed=setup.seeds[0],
     )
 

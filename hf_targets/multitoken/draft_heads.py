@@ -59,6 +59,7 @@ def draft_text(
     max_train_words: int | None = None,
     config_name: str | None = None,
     text_column: str = "text",
+    temperature: float = 1.0,
     seed: int = 0,
 ) -> tuple[Dataset, Dataset]:
     """Return blocks of tokens for training draft heads, and blocks for measuring them.
@@ -68,9 +69,10 @@ def draft_text(
             the base model.
         max_train_words, config_name, text_column: As for `load_corpus`.
         num_generated, num_held_out: How many blocks to sample for training and for measuring.
+        temperature: Of these samples. Heads for greedy decoding learn more from samples near the greedy text.
     """
     if dataset is None:
-        sample = partial(sample_blocks, base, tokenizer, block_size=block_size)
+        sample = partial(sample_blocks, base, tokenizer, block_size=block_size, temperature=temperature)
         return sample(num_blocks=num_generated, seed=seed), sample(num_blocks=num_held_out, seed=seed + 1)
     texts = load_corpus(dataset, max_train_words=max_train_words, config_name=config_name, text_column=text_column)
     return pack_blocks(texts["train"], tokenizer, block_size), pack_blocks(texts["validation"], tokenizer, block_size)
