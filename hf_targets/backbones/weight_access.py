@@ -10,6 +10,7 @@ from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
 
 from hf_targets.maths.losses import token_cross_entropy
+from hf_targets.maths.weighted_loss import weighted_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
@@ -125,9 +126,29 @@ def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, l
     return losses.view(targets.shape)
 
 
+def weighted_output_cross_entropy(
+    layer: nn.Linear, hidden: Tensor, targets: Tensor, row_weights: Tensor, *, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return `weighted_cross_entropy` of hidden states (..., d) and targets (...); the losses in the targets' shape.
+
+    Args:
+        layer: The output embedding.
+        row_weights: (...), constants.
+    """
+    arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing
+    total, losses = call_inside(layer, _weighted_losses, *arguments)
+    return total, losses.view(targets.shape)
+
+
 def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
     return nn.functional.embedding(ids, weight.detach())
 
 
 def _losses(weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
     return token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
+
+
+def _weighted_losses(
+    weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, row_weights: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    return weighted_cross_entropy(hidden, weight, targets, row_weights, bias, label_smoothing=label_smoothing)

@@ -1,7 +1,6 @@
 """Cross-entropy from hidden states without holding the logits of all rows at once, its divisor, and perplexity."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +16,12 @@ _LARGEST_EXPONENT = 700.0
 
 LOGITS_PER_CHUNK = 2**25
 """Number of logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
+
+
+def product_dtype(hidden: Tensor) -> torch.dtype:
+    """Return the type in which to multiply by hidden states: that of autocast where it is on, else their own."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 def _chunk_loss(
@@ -45,11 +50,10 @@ def token_cross_entropy(
     Args:
         label_smoothing: Share of the uniform distribution in the target, in [0, 1).
     Returns: Losses in float32 (float64 for float64 input).
-    Related: one call for the rows of several heads holds a single gradient of `weight`; separate calls hold one each.
+    Related: `weighted_cross_entropy` gives a weighted sum of them, whose backward pass costs one product less.
     """
     size = max(1, LOGITS_PER_CHUNK // weight.shape[0])
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    dtype = product_dtype(hidden)
     fused = hasattr(torch.nn, "LinearCrossEntropyOptions") and dtype in (torch.float32, torch.float64)
     if fused and not label_smoothing and not torch.compiler.is_compiling():
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
@@ -82,15 +86,12 @@ def target_count(targets: Int[Tensor, "batch time"], num_items_in_batch: Tensor 
     return max(1, num_items_in_batch)
 
 
-def ngram_loss(
-    next_token: Float[Tensor, ""], future: Sequence[Float[Tensor, ""]], loss_weight: float
-) -> Float[Tensor, ""]:
-    """Return L_0 / 2 + alpha / (2N - 2) * (L_1 + ... + L_{N-1}).
+def ngram_weights(num_heads: int, loss_weight: float) -> list[float]:
+    """Return the weights of L_0 to L_{N-1} in the loss L_0 / 2 + alpha / (2N - 2) * (L_1 + ... + L_{N-1}).
 
     Args:
-        next_token: L_0, the loss of the ordinary head.
-        future: L_1 to L_{N-1}, one loss for each head; at least one.
+        num_heads: N - 1, at least one.
         loss_weight: Alpha.
     Source: Heo et al., equation (6).
     """
-    return next_token / 2 + loss_weight / (2 * len(future)) * torch.stack(list(future)).sum()
+    return [0.5, *[loss_weight / (2 * num_heads)] * num_heads]

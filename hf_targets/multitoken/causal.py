@@ -27,7 +27,7 @@ from hf_targets.backbones.wrapping import (
 )
 from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.maths.ensemble import mix_predictions
-from hf_targets.maths.losses import ngram_loss
+from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.checkpoint import CheckpointMixin
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 from hf_targets.multitoken.future import known_tokens, read_future, score
@@ -213,20 +213,21 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         outputs = call.read(self.backbone)
         hidden: Tensor = outputs[0]
         output, targets = self.get_output_embeddings(), call.targets()
-        future, exists, sums = [], [], []
+        future, exists, total, sums = [], [], None, []
         if call.scored or weight:
             cache = outputs.get("past_key_values") if weight else None
             known = known_tokens(cast(MultiTokenConfig, self.config), call, hidden, cache)
             # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
             read = partial(read_future, self.heads, output)
-            future, exists, sums = call_inside(output, read, *known, targets, smoothing)
+            loss_weights = ngram_weights(self.config.ngram_size - 1, self.config.loss_weight)
+            future, exists, total, sums = call_inside(output, read, *known, targets, loss_weights, smoothing)
 
         loss = loss_parts = nlls = logits = None
         if targets is not None:
+            assert total is not None
             count = call.count(targets)
-            parts = {f"head_{n}" if n else "next_token": total / count for n, total in enumerate(sums)}
-            loss = ngram_loss(parts["next_token"], list(parts.values())[1:], self.config.loss_weight)
-            loss_parts = {name: part.detach() for name, part in parts.items()}
+            loss = total / count
+            loss_parts = {f"head_{n}" if n else "next_token": part / count for n, part in enumerate(sums)}
             if nll_weights is not None:
                 nlls = score(output, hidden, future, exists, targets, nll_weights)
         if call.wants_logits(skip_logits, training=self.training):

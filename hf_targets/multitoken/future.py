@@ -9,9 +9,10 @@ from transformers import Cache, DynamicCache
 
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.causal_call import CausalCall
-from hf_targets.backbones.weight_access import output_cross_entropy
+from hf_targets.backbones.weight_access import output_cross_entropy, weighted_output_cross_entropy
 from hf_targets.maths.ensemble import mix_predictions
-from hf_targets.maths.losses import IGNORED, token_cross_entropy
+from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.weighted_loss import weighted_cross_entropy
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
@@ -58,13 +59,15 @@ def read_future(
     tokens: Tensor,
     steps: Tensor,
     targets: Tensor | None,
+    loss_weights: list[float],
     smoothing: float,
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return the heads' predictions, a mask of those that exist, and the summed losses.
+) -> tuple[list[Tensor], list[Tensor], Tensor | None, list[Tensor]]:
+    """Return the heads' predictions, a mask of those that exist, the weighted sum of all losses, and each head's sum.
 
     Entry n - 1 of the first two is head n's: predicted embeddings (batch, time - n, d) and a mask (batch, time - n),
     whose last column predicts the target of the last position. Both are longer, up to `time`, if a cache holds earlier
-    positions. Entry n of the losses is the sum of L_n of equation (5); without targets there are no losses.
+    positions. Entry n of the last is the sum of L_n of equation (5), without a gradient; `loss_weights` weight these
+    sums. Without targets there are no losses.
     """
     time = steps.shape[1]
     past = hidden.shape[1] - time
@@ -72,19 +75,22 @@ def read_future(
     future = heads(hidden, rows, past)
     exists = [steps[:, time - predictions.shape[1] :] >= n for n, predictions in enumerate(future, start=1)]
     if targets is None:
-        return future, exists, []
+        return future, exists, None, []
     kept = [targets[:, n:].masked_fill(~present, IGNORED) for n, present in enumerate(exists, start=1)]
     states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
     labels = [part.flatten() for part in (targets, *kept)]
+    sizes = [len(part) for part in labels]
+    factors = [torch.full((n,), w, device=targets.device) for n, w in zip(sizes, loss_weights, strict=True)]
     if heads.outputs is None:  # one call for all rows holds one gradient of the shared matrix, not one a head
-        joined = torch.cat(states), matrix, torch.cat(labels), bias
-        losses = token_cross_entropy(*joined, label_smoothing=smoothing).split([len(part) for part in states])
-    else:
-        losses = [token_cross_entropy(states[0], matrix, labels[0], bias, label_smoothing=smoothing)]
-        for n in range(1, len(states)):
-            own = heads.output(n, output)
-            losses.append(output_cross_entropy(own, states[n], labels[n], label_smoothing=smoothing))
-    return future, exists, [part.sum() for part in losses]
+        joined = torch.cat(states), matrix, torch.cat(labels), torch.cat(factors), bias
+        total, losses = weighted_cross_entropy(*joined, label_smoothing=smoothing)
+        return future, exists, total, [part.sum() for part in losses.split(sizes)]
+    first = states[0], matrix, labels[0], factors[0], bias
+    results = [weighted_cross_entropy(*first, label_smoothing=smoothing)]
+    for n in range(1, len(states)):
+        rows = states[n], labels[n], factors[n]
+        results.append(weighted_output_cross_entropy(heads.output(n, output), *rows, label_smoothing=smoothing))
+    return future, exists, torch.stack([total for total, _ in results]).sum(), [losses.sum() for _, losses in results]
 
 
 @torch.no_grad()

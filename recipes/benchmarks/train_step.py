@@ -2,8 +2,10 @@
 
     python recipes/benchmarks/train_step.py recipes/settings/benchmarks/train_step/measured.yaml
 
-Every measurement is a process of its own, and the variants take turns, so that ratios hold on a busy machine too.
-Memory is what a step adds to the process (on CUDA: to the allocated memory) above the model with gradients at rest.
+Times are of one process in which the variants take turns, so that ratios hold on a busy machine too: "x plain" is the
+median over rounds of the ratio within a round. "bfloat16" is autocast, with weights in float32.
+Memory is what a step adds to the process (on CUDA: to the allocated memory) above the model with gradients at rest. A
+process of its own measures it for every variant.
 Operations are counted by formula, 2 a multiply-add: 6 times each matrix product's weights and tokens.
 Measured: recipes/multitoken.md.
 """
@@ -24,6 +26,7 @@ from hf_targets.evaluation.timing import settled_time
 from hf_targets.markdown import markdown_table
 
 VARIANTS = {"plain": None, "simple": "embedding", "wdr": "difference"}
+DTYPES = ("float32", "bfloat16")
 
 
 @dataclass
@@ -36,10 +39,12 @@ class Setup:
     batch_size: int = field(default=8, metadata={"help": "Rows."})
     block_size: int = field(default=512, metadata={"help": "Tokens in a row."})
     ngram_size: int = field(default=4, metadata={"help": "N."})
-    rounds: int = field(default=3, metadata={"help": "Turns that every variant takes."})
-    steps: int = field(default=2, metadata={"help": "Steps timed in a turn, after one that is not."})
+    rounds: int = field(
+        default=3, metadata={"help": "Rounds in which every variant takes a step, after one not timed."}
+    )
+    dtype: Literal["float32", "bfloat16"] | None = field(default=None, metadata={"help": "None: both."})
     variant: Literal["plain", "simple", "wdr"] | None = field(
-        default=None, metadata={"help": "Measure this one here. None: all, in turns."}
+        default=None, metadata={"help": "Measure the memory of this one here. None: time and memory of all."}
     )
 
 
@@ -51,10 +56,9 @@ def operations(setup: Setup, variant: str) -> float:
     return 6.0 * tokens * (setup.num_layers * layer + num_heads * 2 * d * d + (1 + num_heads) * setup.vocab_size * d)
 
 
-def measure(setup: Setup) -> dict[str, float]:
-    """Time a variant's steps in this process."""
+def make_model(setup: Setup, variant: str, device: torch.device) -> torch.nn.Module:
+    """Return a model for training, with gradients as it has them between steps."""
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = GPT2Config(
         vocab_size=setup.vocab_size,
         n_embd=setup.hidden_size,
@@ -67,20 +71,42 @@ def measure(setup: Setup) -> dict[str, float]:
         embd_pdrop=0.0,
     )
     model = AutoModelForCausalLM.from_config(config)
-    target = VARIANTS[setup.variant or "plain"]
+    target = VARIANTS[variant]
     if target is not None:
         model = MultiTokenForCausalLM.from_base(model, ngram_size=setup.ngram_size, target=target)
     model.to(device).train()  # pyright: ignore[reportArgumentType]
-    ids = torch.randint(setup.vocab_size, (setup.batch_size, setup.block_size), device=device)
     for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # at rest there are gradients too
+        parameter.grad = torch.zeros_like(parameter)
+    return model
+
+
+def step(setup: Setup, model: torch.nn.Module, dtype: str, device: torch.device) -> float:
+    """Take a step, and return its seconds."""
+    ids = torch.randint(setup.vocab_size, (setup.batch_size, setup.block_size), device=device)
+    start = settled_time(device)
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    return settled_time(device) - start
+
+
+def seconds_of_steps(setup: Setup, dtype: str, device: torch.device) -> dict[str, list[float]]:
+    """Return the seconds of a step of every variant, in every round but the first."""
+    models = {variant: make_model(setup, variant, device) for variant in VARIANTS}
+    rounds = [
+        {name: step(setup, model, dtype, device) for name, model in models.items()} for _ in range(1 + setup.rounds)
+    ]
+    return {name: [seconds[name] for seconds in rounds[1:]] for name in models}
+
+
+def added_memory(setup: Setup, device: torch.device) -> float:
+    """Return the megabytes that steps of `variant` add to this process."""
+    assert setup.variant is not None and setup.dtype is not None
+    model = make_model(setup, setup.variant, device)
     at_rest = peak_memory(device)
-    seconds = []
-    for _ in range(1 + setup.steps):
-        start = settled_time(device)
-        model(input_ids=ids, labels=ids).loss.backward()
-        seconds.append(settled_time(device) - start)
-    return {"seconds": statistics.median(seconds[1:]), "megabytes": (peak_memory(device) - at_rest) / 2**20}
+    for _ in range(2):
+        step(setup, model, setup.dtype, device)
+    return (peak_memory(device) - at_rest) / 2**20
 
 
 def peak_memory(device: torch.device) -> int:
@@ -90,39 +116,40 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def memory_of_processes(setup: Setup, dtype: str) -> dict[str, float]:
+    """Return the megabytes that steps of every variant add, each in a process of its own."""
+    own = {name: value for name, value in asdict(setup).items() if name not in ("variant", "dtype")}
+    fields = [part for name, value in own.items() for part in (f"--{name}", str(value))]
+    results = {}
+    for variant in VARIANTS:
+        command = [sys.executable, __file__, *fields, "--variant", variant, "--dtype", dtype]
+        results[variant] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return results
+
+
 def main() -> None:
-    """Measure one variant, or let all take turns and print the table."""
+    """Measure one variant's memory, or let all take turns and print the table."""
     (setup,) = parse_settings(Setup)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if setup.variant is not None:
-        print(json.dumps(measure(setup)))
+        print(json.dumps(added_memory(setup, device)))
         return
-    results: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
-    fields = [part for name, value in asdict(setup).items() if name != "variant" for part in (f"--{name}", str(value))]
-    for _ in range(setup.rounds):
-        for variant, turns in results.items():
-            command = [sys.executable, __file__, *fields, "--variant", variant]
-            turns.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
-    best = {
-        variant: {key: min(turn[key] for turn in turns) for key in ("seconds", "megabytes")}
-        for variant, turns in results.items()
-    }
-    heading = ["variant", "s a step", "x plain", "operations, x plain", "time / operations", "added, MB", "x plain"]
+    heading = ["type", "variant", "s a step", "x plain", "operations, x plain", "added, MB", "x plain"]
     rows = []
-    for variant, figures in best.items():
-        time_ratio = figures["seconds"] / best["plain"]["seconds"]
-        flop_ratio = operations(setup, variant) / operations(setup, "plain")
-        memory_ratio = figures["megabytes"] / best["plain"]["megabytes"]
-        cells = [
-            f"{figures['seconds']:.2f}",
-            f"{time_ratio:.2f}",
-            f"{flop_ratio:.2f}",
-            f"{time_ratio / flop_ratio:.2f}",
-            f"{figures['megabytes']:.0f}",
-            f"{memory_ratio:.2f}",
-        ]
-        rows.append([variant, *cells])
+    for dtype in DTYPES if setup.dtype is None else (setup.dtype,):
+        megabytes = memory_of_processes(setup, dtype)
+        seconds = seconds_of_steps(setup, dtype, device)
+        for variant, times in seconds.items():
+            ratios = [ours / plain for ours, plain in zip(times, seconds["plain"], strict=True)]
+            cells = [
+                f"{statistics.median(times):.2f}",
+                f"{statistics.median(ratios):.2f}",
+                f"{operations(setup, variant) / operations(setup, 'plain'):.2f}",
+                f"{megabytes[variant]:.0f}",
+                f"{megabytes[variant] / megabytes['plain']:.2f}",
+            ]
+            rows.append([dtype, variant, *cells])
     print(markdown_table(heading, rows))
-    print(f"\nwdr / simple: {best['wdr']['seconds'] / best['simple']['seconds']:.3f} x the time")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from hf_targets.maths import losses
-from hf_targets.maths.losses import IGNORED, ngram_loss, token_cross_entropy
+from hf_targets.maths.losses import IGNORED, ngram_weights, token_cross_entropy
 
 
 def problem(rows: int, vocab: int = 11, dtype=torch.float64, seed: int = 0):
@@ -77,7 +77,8 @@ def test_no_targets_give_a_zero_loss_with_zero_gradients(smoothing):
     assert hidden.grad.abs().sum() == 0
 
 
-def test_ngram_loss_is_equation_6():
-    parts = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+def test_the_ngram_weights_are_those_of_equation_6():
+    parts = [1.0, 2.0, 3.0, 4.0]
     expected = 0.5 * 1 + 0.7 / (2 * 4 - 2) * (2 + 3 + 4)
-    assert abs(ngram_loss(parts[0], list(parts[1:]), 0.7).item() - expected) < 1e-12
+    total = sum(weight * part for weight, part in zip(ngram_weights(3, 0.7), parts, strict=True))
+    assert abs(total - expected) < 1e-12

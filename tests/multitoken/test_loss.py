@@ -50,7 +50,7 @@ def brute_force_parts(model, ids, labels, ensemble_weight=None):
 def predicted_embeddings(model, hidden, ids):
     """Return what each head predicts from the first of these hidden states on."""
     output, steps = model.get_output_embeddings(), torch.arange(ids.shape[1]).expand_as(ids)
-    return read_future(model.heads, output, output.weight, output.bias, hidden, ids, steps, None, 0.0)[0]
+    return read_future(model.heads, output, output.weight, output.bias, hidden, ids, steps, None, [], 0.0)[0]
 
 
 @pytest.mark.parametrize("target", TARGETS)

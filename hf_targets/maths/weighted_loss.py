@@ -1,0 +1,153 @@
+"""A weighted sum of cross-entropies, whose gradients are computed together with the losses."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from hf_targets.maths import losses
+from hf_targets.maths.losses import IGNORED, product_dtype, token_cross_entropy
+
+LOGITS_IN_CACHE = 2**21
+"""Number of logits in float32 whose softmax a CPU computes at a time: 8 MB, which stay in its cache between passes."""
+
+
+def weighted_cross_entropy(
+    hidden: Float[Tensor, "rows dim"],
+    weight: Float[Tensor, "vocab dim"],
+    targets: Int[Tensor, "rows"],
+    row_weights: Float[Tensor, "rows"],
+    bias: Float[Tensor, "vocab"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "rows"]]:
+    """Return sum_i w_i * L_i, where L is `token_cross_entropy`, and the L_i of all rows without a gradient.
+
+    The weights of the rows are known, so the gradients are too, up to one factor. They are computed chunk by chunk in
+    the forward pass, while the logits are there, and the backward pass multiplies them by that factor. It computes no
+    logits again: three matrix products instead of four. At most `LOGITS_PER_CHUNK` logits are held at a time.
+
+    Products are in the type of autocast, or else of `hidden`. The softmax is in float32, and so is the sum over chunks
+    of the gradient of `weight`. Only needed gradients are computed. In compiled code, and where no gradient is needed,
+    this calls `token_cross_entropy`.
+
+    Args:
+        row_weights: Constants w; they get no gradient.
+        label_smoothing: Share of the uniform distribution in the target, in [0, 1).
+    Returns: Both in float32 (float64 for float64 input).
+    Raises: RuntimeError in a backward pass with `create_graph=True`: the sum cannot be differentiated twice.
+    Source: Hsu et al. 2024, "Liger Kernel", section 3.2, FusedLinearCrossEntropy.
+    """
+    row_weights = row_weights.detach()
+    parameters = [tensor for tensor in (hidden, weight, bias) if tensor is not None and tensor.requires_grad]
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not parameters:
+        rows = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
+        return (rows * row_weights.to(rows.dtype)).sum(), rows.detach()
+    dtype = product_dtype(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return _WeightedCrossEntropy.apply(hidden, weight, bias, targets, row_weights, label_smoothing, dtype)
+
+
+class _WeightedCrossEntropy(torch.autograd.Function):
+    """The function, with the gradients of its first three arguments."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        row_weights: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum and the losses, and save the gradients of the sum.
+
+        Args:
+            dtype: The type of the products.
+        """
+        full = torch.promote_types(dtype, torch.float32)
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
+        factors = row_weights.to(full).masked_fill(targets == IGNORED, 0.0)
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        of_weight = torch.zeros_like(weight, dtype=full) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias, dtype=full) if bias is not None and ctx.needs_input_grad[2] else None
+        matrix, results = weight.to(dtype), []
+        size = max(1, losses.LOGITS_PER_CHUNK // len(weight))
+        for start in range(0, len(hidden), size):
+            chunk = slice(start, start + size)
+            states, scale = hidden[chunk].to(dtype), factors[chunk, None]
+            logits = states @ matrix.T
+            results.append(_to_gradient(logits, bias, targets[chunk], scale, label_smoothing, of_bias))
+            if of_hidden is not None:
+                of_hidden[chunk] = (logits @ matrix) * scale
+            if of_weight is not None:
+                scaled = (hidden[chunk] * scale).to(dtype)
+                if dtype == full:
+                    of_weight.addmm_(logits.T, scaled)
+                else:
+                    _add_product(of_weight, logits.T, scaled)
+        ctx.save_for_backward(of_hidden, of_weight, of_bias)
+        rows = torch.cat(results) if results else factors
+        ctx.mark_non_differentiable(rows)
+        return (rows * factors).sum(), rows
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the saved gradients, times that of the sum.
+
+        Raises:
+            RuntimeError: With `create_graph=True`, as the saved gradients have no derivatives.
+        """
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the loss of this model cannot be differentiated twice, but create_graph=True asks for that; take the "
+                "first gradients without it"
+            )
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        gradients = [None if saved is None else (saved * factor).to(dtype) for saved, dtype in pairs]
+        return *gradients, None, None, None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right in half precision to a total in float32, by parts of its rows, as the product is a copy."""
+    size = max(1, LOGITS_IN_CACHE // total.shape[1]) if total.device.type == "cpu" else len(total)
+    for part, rows in zip(total.split(size), left.split(size), strict=True):
+        part += rows @ right
+
+
+def _to_gradient(
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    scale: Tensor,
+    label_smoothing: float,
+    of_bias: Tensor | None,
+) -> Tensor:
+    """Return the losses of rows, and put the gradients of these losses by the logits into `logits`.
+
+    Args:
+        logits: (rows, vocab), without bias.
+        scale: (rows, 1), by which `of_bias` weights the rows. It is 0 for a target of -100, and `logits` then hold any
+            finite numbers.
+        of_bias: (vocab,), to which the gradient of the weighted losses by the bias is added.
+    """
+    vocab_size, kept, results = logits.shape[1], 1.0 - label_smoothing, []
+    size = max(1, LOGITS_IN_CACHE // vocab_size) if logits.device.type == "cpu" else len(logits)
+    for block, labels, scales in zip(logits.split(size), targets.split(size), scale.split(size), strict=True):
+        index = labels.clamp(min=0)[:, None]
+        log_p = (block if bias is None else block.to(scale.dtype) + bias).log_softmax(dim=-1, dtype=scale.dtype)
+        loss = -kept * log_p.gather(1, index)[:, 0]
+        if label_smoothing:
+            loss -= label_smoothing * log_p.mean(dim=-1)
+        results.append(loss.masked_fill(labels == IGNORED, 0.0))
+        gradient = log_p.exp_()
+        if label_smoothing:
+            gradient -= label_smoothing / vocab_size
+        gradient.scatter_add_(1, index, gradient.new_full(index.shape, -kept))
+        if of_bias is not None:
+            of_bias.addmv_(gradient.T, scales[:, 0])
+        block.copy_(gradient)
+    return torch.cat(results)

@@ -1,0 +1,172 @@
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+
+from hf_targets.maths import losses, weighted_loss
+from hf_targets.maths.losses import IGNORED, token_cross_entropy
+from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from tests.maths.test_losses import problem
+
+VOCAB = 11
+
+
+def weights_of(rows: int, seed: int = 0, dtype=torch.float64) -> torch.Tensor:
+    """Weights of rows: unequal, and some of them 0."""
+    values = torch.rand(rows, dtype=dtype, generator=torch.Generator().manual_seed(seed)) * 3
+    return values.masked_fill(values < 0.3, 0.0)
+
+
+def brute_force(hidden, weight, targets, row_weights, bias, smoothing=0.0):
+    """The same sum from whole logits, for autograd to differentiate."""
+    logits = hidden @ weight.T + (0.0 if bias is None else bias)
+    whole = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    return (row_weights * whole).sum(), whole
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.integers(0, 9),
+    chunk=st.integers(1, 12),
+    block=st.integers(1, 4),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    has_bias=st.booleans(),
+    factor=st.sampled_from([1.0, -0.25]),
+    seed=st.integers(0, 99),
+)
+def test_the_sum_its_losses_and_gradients_are_those_of_whole_logits(
+    rows, chunk, block, smoothing, has_bias, factor, seed
+):
+    hidden, weight, targets, bias = problem(rows, seed=seed)
+    row_weights, bias = weights_of(rows, seed), bias if has_bias else None
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "LOGITS_PER_CHUNK", chunk * VOCAB)
+        patch.setattr(weighted_loss, "LOGITS_IN_CACHE", block * VOCAB)
+        for total, parts in (
+            weighted_cross_entropy(hidden, weight, targets, row_weights, bias, label_smoothing=smoothing),
+            brute_force(hidden, weight, targets, row_weights, bias, smoothing),
+        ):
+            results.append([total, parts, *torch.autograd.grad(factor * total, inputs)])
+    for got, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_finite_differences_give_the_same_gradients(smoothing):
+    hidden, weight, targets, bias = problem(5)
+    row_weights = weights_of(5)
+
+    def total(*inputs):
+        return weighted_cross_entropy(*inputs[:2], targets, row_weights, inputs[2], label_smoothing=smoothing)[0]
+
+    assert torch.autograd.gradcheck(total, (hidden, weight, bias))
+
+
+@pytest.mark.parametrize("needed", [flags for flags in product([True, False], repeat=3) if any(flags)])
+def test_only_needed_gradients_are_computed(needed):
+    hidden, weight, targets, bias = problem(7)
+    inputs = [tensor.requires_grad_(flag) for tensor, flag in zip((hidden, weight, bias), needed, strict=True)]
+    total, parts = weighted_cross_entropy(hidden, weight, targets, weights_of(7), bias)
+    assert not parts.requires_grad
+    assert [saved is not None for saved in total.grad_fn.saved_tensors] == list(needed)
+    total.backward()
+    expected = brute_force(hidden.detach(), weight.detach(), targets, weights_of(7), bias.detach())[0]
+    assert [tensor.grad is not None for tensor in inputs] == list(needed)
+    torch.testing.assert_close(total.detach(), expected)
+
+
+def test_without_gradients_no_gradient_is_computed():
+    hidden, weight, targets, bias = problem(7)
+    with torch.no_grad():
+        total, parts = weighted_cross_entropy(hidden, weight, targets, weights_of(7), bias)
+    expected, whole = brute_force(hidden, weight, targets, weights_of(7), bias)
+    assert total.grad_fn is None
+    torch.testing.assert_close((total, parts), (expected.detach(), whole.detach()))
+
+
+def test_a_second_backward_pass_adds_the_same_gradients_and_a_second_derivative_is_an_error():
+    hidden, weight, targets, bias = problem(7)
+    total, _ = weighted_cross_entropy(hidden, weight, targets, weights_of(7), bias)
+    total.backward(retain_graph=True)
+    once = [tensor.grad.clone() for tensor in (hidden, weight, bias)]
+    (3 * total).backward()
+    for tensor, gradient in zip((hidden, weight, bias), once, strict=True):
+        torch.testing.assert_close(tensor.grad, 4 * gradient)
+    with pytest.raises(RuntimeError, match="second time"):
+        total.backward()
+    total, _ = weighted_cross_entropy(hidden, weight, targets, weights_of(7), bias)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        torch.autograd.grad(total, hidden, create_graph=True)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_it_can_be_checkpointed_and_its_sum_used_in_place(use_reentrant):
+    hidden, weight, targets, bias = problem(7)
+
+    def compute(*inputs):
+        return weighted_cross_entropy(*inputs[:2], targets, weights_of(7), inputs[2])[0]
+
+    results = []
+    for total in (
+        compute(hidden, weight, bias),
+        checkpoint(compute, hidden, weight, bias, use_reentrant=use_reentrant),
+    ):
+        total /= 3  # as the Trainer does
+        total.backward()
+        results.append([total.detach(), *(tensor.grad for tensor in (hidden, weight, bias))])
+        hidden.grad = weight.grad = bias.grad = None
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_no_targets_give_a_zero_sum_with_zero_gradients(smoothing):
+    hidden, weight, targets, bias = problem(4)
+    ignored = torch.full_like(targets, IGNORED)
+    total, parts = weighted_cross_entropy(hidden, weight, ignored, torch.ones(4), bias, label_smoothing=smoothing)
+    total.backward()
+    assert total == 0
+    assert (parts == 0).all()
+    assert all((tensor.grad == 0).all() for tensor in (hidden, weight, bias))
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_half_precision_rounds_only_the_products(autocast):
+    hidden, weight, targets, bias = problem(1024, vocab=16, dtype=torch.float32)
+    hidden, weight, bias = (tensor.detach().bfloat16().float().requires_grad_() for tensor in (hidden, weight, bias))
+    row_weights = torch.full((1024,), 0.5)
+    total, _ = brute_force(hidden.double(), weight.double(), targets, row_weights, bias.double())
+    exact = [total, *torch.autograd.grad(total, (hidden, weight, bias))]
+    errors = []
+    for num_chunks in (1, 64):
+        inputs = (hidden, weight, bias)
+        if not autocast:
+            inputs = tuple(tensor.detach().bfloat16().requires_grad_() for tensor in inputs)
+        with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            patch.setattr(losses, "LOGITS_PER_CHUNK", 1024 // num_chunks * 16)
+            total, parts = weighted_cross_entropy(*inputs[:2], targets, row_weights, inputs[2])
+            rows = token_cross_entropy(*inputs[:2], targets, inputs[2])
+        assert parts.dtype == total.dtype == torch.float32
+        torch.testing.assert_close(parts, rows.detach(), rtol=1e-6, atol=1e-6)
+        found = [total, *torch.autograd.grad(total, inputs)]
+        assert [one.dtype for one in found[1:]] == [tensor.dtype for tensor in inputs]
+        pairs = zip(found, exact, strict=True)
+        errors.append([((one - other).norm() / other.norm()).item() for one, other in pairs])
+    for alone, chunked in zip(*errors, strict=True):
+        assert chunked < 1.5 * alone + 1e-5 < 0.01
+
+
+def test_gradients_of_a_scaled_loss_are_scaled_gradients():
+    """As with a GradScaler: the factor reaches the backward pass only."""
+    hidden, weight, targets, bias = problem(32, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.float16):
+        total, _ = weighted_cross_entropy(hidden, weight, targets, torch.ones(32), bias)
+    scaled = torch.autograd.grad(total * 2.0**12, (hidden, weight, bias))
+    with torch.autocast("cpu", dtype=torch.float16):
+        again, _ = weighted_cross_entropy(hidden, weight, targets, torch.ones(32), bias)
+    for one, other in zip(scaled, torch.autograd.grad(again, (hidden, weight, bias)), strict=True):
+        torch.testing.assert_close(one, other * 2.0**12, rtol=0, atol=0)
