@@ -25,8 +25,9 @@ from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
 from hf_targets.masked_diffusion.inputs import check_attention, check_batch, check_mask
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedLayout
-from hf_targets.maths.losses import IGNORED, target_count, token_cross_entropy
+from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.maths.noise import NoiseSchedule
+from hf_targets.maths.weighted_loss import weighted_cross_entropy
 
 IMPOSSIBLE = -1e6
 """The published model's logit of impossible tokens: of the mask, and where a token is given, of all other tokens."""
@@ -248,10 +249,10 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
             attentions=states.attentions,
         )
         if batch.labels is not None:
-            rows = batch.row_sums(self._masked_losses(states.hidden, batch.canvas, batch.labels))
-            output.loss = rows.sum() / target_count(batch.labels, num_items_in_batch)
+            total, losses = self._masked_losses(states.hidden, batch)
+            output.loss = total / target_count(batch.labels, num_items_in_batch)
             output.loss_parts = {"nelbo": output.loss.detach().clone()}  # Trainer scales the loss in place
-            output.row_nelbos, output.num_targets = rows.detach(), (batch.labels != IGNORED).sum(dim=1)
+            output.row_nelbos, output.num_targets = batch.row_sums(losses), (batch.labels != IGNORED).sum(dim=1)
         return output
 
     def log_probabilities(
@@ -314,16 +315,25 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         own = torch.full_like(logits, IMPOSSIBLE).scatter(-1, canvas[..., None], 0.0)
         return torch.where(given, own, logits)
 
-    def _masked_losses(self, hidden: Tensor, canvas: Tensor, labels: Tensor) -> Tensor:
-        """Return -log p(label), (batch, length), at masked targets; SUBS makes it 0 at all other positions."""
-        masked = (canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
+    def _masked_losses(self, hidden: Tensor, batch: NoisyBatch) -> tuple[Tensor, Tensor]:
+        """Return the sum of weight(t) * -log p(label), and -log p(label), (batch, length), without a gradient.
+
+        SUBS makes both 0 at all positions but masked targets.
+        """
+        labels, weights = batch.labels, batch.weights
+        assert labels is not None and weights is not None
+        masked = (batch.canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
+        weights = weights[:, None].expand(labels.shape)
         output = output_embedding(self)
 
-        def compute(weight: Tensor, bias: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
-            return token_cross_entropy(hidden, weight, targets, self._bias_without_mask(bias))
+        def compute(
+            weight: Tensor, bias: Tensor, hidden: Tensor, targets: Tensor, weights: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            return weighted_cross_entropy(hidden, weight, targets, weights, self._bias_without_mask(bias))
 
         if torch.compiler.is_compiling():  # shapes in a compiled graph cannot depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
-            return call_inside(output, compute, hidden.flatten(0, 1), targets).view_as(labels)
-        losses = call_inside(output, compute, hidden[masked], labels[masked])
-        return torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
+            total, losses = call_inside(output, compute, hidden.flatten(0, 1), targets, weights.flatten())
+            return total, losses.view_as(labels)
+        total, losses = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
+        return total, torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
