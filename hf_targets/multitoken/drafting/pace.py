@@ -92,6 +92,7 @@ class _Choice:
         self.aside = 0
 
     def next(self) -> _Way:
+        """Return the way of the next pass: one that is due to be tried, or else the best."""
         for way in self.ways:
             if len(way.seconds) < FIRST_TRIES:
                 return way
@@ -103,9 +104,11 @@ class _Choice:
         return next((way for way in self.ways if way is not best and way.since >= way.wait), best)
 
     def best(self) -> _Way:
+        """Return the way with the most tokens a second."""
         return max(self.ways, key=lambda way: way.rate)
 
     def record(self, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
+        """Take in a pass; a way that was tried in vain waits longer for its next try."""
         before = self.best()
         for way in self.ways:
             way.since += 1
