@@ -50,6 +50,9 @@ class Setup(ExperimentSettings, TextSettings):
         default_factory=lambda: ["wdr"], metadata={"help": f"Of {', '.join(KINDS)}, or a registered head."}
     )
     ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 tokens."})
+    draft_vocab_size: int | None = field(
+        default=None, metadata={"help": "Draft only so many tokens, those most frequent in the text; None: any token."}
+    )
     dataset: str | None = field_of(TextSettings, "dataset", None, note="None: text that the model writes itself.")
     num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
     temperature: float = field(default=1.0, metadata={"help": "Of those texts: near 0 for heads of greedy decoding."})
@@ -94,12 +97,13 @@ def main() -> None:
     experiment.begin()
     methods = {"plain": DecodingMethod(base, {})}
     draft = {"draft_tokens": setup.ngram_size - 1}
+    sizes = {"ngram_size": setup.ngram_size, "draft_vocab_size": setup.draft_vocab_size}
     planned = list(product(setup.kinds, setup.seeds))
     for number, (kind, args.seed) in enumerate(planned, start=1):
         folder = experiment.folder_of(kind, args.seed)
         if not args.process_index:
             print(f"run {number}/{len(planned)}: {folder.name}, {len(train)} blocks of {setup.block_size} tokens")
-        model = train_draft_heads(base, kind, args, train, ngram_size=setup.ngram_size, prepare=log_briefly)
+        model = train_draft_heads(base, kind, args, train, prepare=log_briefly, **sizes)
         methods[folder.name] = DecodingMethod(model, draft, kind)
         tree = {**draft, "draft_branches": setup.branches}
         methods[f"{folder.name}, tree"] = DecodingMethod(model, tree, f"{kind}, {setup.branches} branches")

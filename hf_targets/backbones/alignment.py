@@ -31,8 +31,9 @@ def steps_into_sequence(
     """
     steps = torch.zeros(batch, 1, dtype=torch.long, device=device) if before is None else before[:, None] + 1
     if time == 1:  # a step of cached decoding continues the sequence
-        padded = isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
-        return torch.where(attention_mask[:, -1:].bool(), steps, -1) if padded else steps
+        if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+            return torch.where(attention_mask[:, -1:].bool(), steps, -1)
+        return steps
     index = torch.arange(time, device=device).expand(batch, time)
     first_begins = torch.zeros(batch, 1, dtype=torch.bool, device=device)  # the first position may continue a cache
     begins = first_begins

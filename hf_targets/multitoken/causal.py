@@ -130,12 +130,22 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
         """Resize the backbone's vocabulary; heads that share its output matrix need no change.
 
         Raises:
-            ValueError: If the heads have output matrices of their own.
+            ValueError: If the heads have output matrices of their own, or draft tokens that would be dropped.
         """
         if self.heads.outputs is not None and (args or kwargs):
             raise ValueError(
                 "heads with separate_output_heads=True cannot be resized; resize the base model, and put new heads on "
                 "it with from_base"
+            )
+        size = args[0] if args else kwargs.get("new_num_tokens")
+        if (
+            self.heads.draft_vocabulary is not None
+            and size is not None
+            and size <= int(self.heads.draft_vocabulary.ids.max())
+        ):
+            raise ValueError(
+                f"the heads draft tokens up to {int(self.heads.draft_vocabulary.ids.max())}, which a vocabulary of "
+                f"{size} drops; put new heads on the resized base model with from_base"
             )
         return self.backbone.resize_token_embeddings(*args, **kwargs)
 

@@ -20,6 +20,7 @@ BASE_FIELDS = (
     "head",
     "head_bias",
     "separate_output_heads",
+    "draft_vocab_size",
     "base_model_name_or_path",
 )
 """Fields that a user may choose when putting heads on a base model; the other fields follow from that model."""
@@ -79,6 +80,12 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
             "sharing the model's."
         },
     )
+    draft_vocab_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens among which the heads choose their drafts, where the output matrix is large; None: all."
+        },
+    )
     heads_only: bool = field(
         default=False, metadata={"help": "Whether the checkpoint holds only the heads and the name of the base model."}
     )
@@ -106,6 +113,8 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
             )
         if not self.loss_weight >= 0:  # so that nan fails too
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
+        if self.draft_vocab_size is not None and self.draft_vocab_size < 1:
+            raise ValueError(f"draft_vocab_size must be 1 or more, got {self.draft_vocab_size}; None drafts any token")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
         if self.separate_output_heads and self.target == "difference":
@@ -118,6 +127,11 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
             raise ValueError(
                 f"separate_output_heads=True needs ensemble_weight=None, got {self.ensemble_weight}: an ensemble mixes "
                 "predictions before the output matrix, which the heads must then share; change one of the two"
+            )
+        if self.separate_output_heads and self.draft_vocab_size is not None:
+            raise ValueError(
+                f"draft_vocab_size={self.draft_vocab_size} chooses rows of the output matrix that the heads share; "
+                "leave it out, or leave out separate_output_heads=True"
             )
         super().__post_init__(**kwargs)
 

@@ -85,6 +85,7 @@ def train_draft_heads(
     train: Dataset,
     *,
     ngram_size: int,
+    draft_vocab_size: int | None = None,
     prepare: Callable[[MultiTokenTrainer], object] | None = None,
 ) -> MultiTokenForCausalLM:
     """Train new draft heads on a frozen base model, and return the model with them.
@@ -95,14 +96,17 @@ def train_draft_heads(
     Args:
         kind: A name that `settings_of` takes.
         ngram_size: N; the heads draft up to N - 1 tokens.
+        draft_vocab_size: They draft only this many tokens, those most frequent in `train`; None: any token.
         prepare: Called with the trainer before the training, such as `log_briefly`.
     Raises:
         ValueError: If the kind is unknown.
     """
-    settings = settings_of(kind)
+    settings = {**settings_of(kind), "draft_vocab_size": draft_vocab_size}
     set_seed(args.seed)
     model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **settings)
     model.backbone.requires_grad_(False)
+    if model.heads.draft_vocabulary is not None:
+        model.heads.draft_vocabulary.choose(train["input_ids"])
     trainer = MultiTokenTrainer(model=model, args=args, train_dataset=train)
     if prepare is not None:
         prepare(trainer)

@@ -315,14 +315,14 @@ class HeadsGenerationMixin(GenerationMixin):
         """Return head n's logits (rows, vocab) from its states (rows, d) and the n tokens before, (rows, n)."""
         output, n = self.get_output_embeddings(), tokens.shape[1]
         rows = embedding_rows(output, tokens) if self.sequential else None
-        return self.heads.output(n, output)(self.heads.complete(n, states, rows))
+        return self.heads.draft_logits(n, output, self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:
         """Return the logits of all heads at once, (rows, count, vocab); only for heads that are not `sequential`."""
         output = self.get_output_embeddings()
         if self.heads.outputs is None:
-            return output(states)
-        logits = [self.heads.output(n + 1, output)(states[:, n]) for n in range(states.shape[1])]
+            return self.heads.draft_logits(1, output, states)
+        logits = [self.heads.draft_logits(n + 1, output, states[:, n]) for n in range(states.shape[1])]
         return torch.stack(logits, dim=1)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from hf_targets.backbones.weight_access import call_inside
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.multitoken.configuration import MultiTokenConfig
+from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.multitoken.head_kinds import HEADS
 
 
@@ -16,7 +17,8 @@ class FutureHeads(nn.Module):
 
     Args:
         width: d, the width of the hidden states.
-        vocab_size: V, the number of rows of an output matrix; needed only with `separate_output_heads`.
+        vocab_size: V, the number of rows of an output matrix; needed only with `separate_output_heads` and
+            `draft_vocab_size`.
     """
 
     def __init__(self, config: MultiTokenConfig, width: int, vocab_size: int | None = None) -> None:
@@ -29,6 +31,10 @@ class FutureHeads(nn.Module):
         if config.separate_output_heads:
             assert vocab_size is not None, "heads with output matrices of their own need vocab_size"
             self.outputs = nn.ModuleList(nn.Linear(width, vocab_size, bias=False) for _ in self.layers)
+        self.draft_vocabulary: DraftVocabulary | None = None
+        if config.draft_vocab_size is not None:
+            assert vocab_size is not None, "a draft vocabulary needs vocab_size"
+            self.draft_vocabulary = DraftVocabulary(config.draft_vocab_size, vocab_size)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -54,6 +60,13 @@ class FutureHeads(nn.Module):
                 "adapter's target_modules and train it whole, with modules_to_save=['heads']"
             )
         return layer
+
+    def draft_logits(self, n: int, shared: nn.Linear, predictions: Tensor) -> Tensor:
+        """Return the logits (..., vocab) from which to draft by predictions (..., d) of head n."""
+        output = self.output(n, shared)
+        return (
+            output(predictions) if self.draft_vocabulary is None else self.draft_vocabulary.logits(output, predictions)
+        )
 
     @torch.no_grad()
     def copy_outputs(self, shared: nn.Linear) -> None:

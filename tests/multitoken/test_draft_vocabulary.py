@@ -1,0 +1,112 @@
+"""A draft vocabulary limits what is drafted, and never what is written."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LogitsProcessor
+
+from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
+from tests.tiny_models import TARGETS, VOCAB, left_padded, make_backbone, make_drafting_model, token_ids
+
+IDS = torch.tensor([1, 4, 9, 16, 25, 30, 36, 41])
+GREEDY = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
+
+
+def limited(model):
+    """Return the model with heads that draft `IDS` alone."""
+    model.config.draft_vocab_size = len(IDS)
+    model.heads.draft_vocabulary = DraftVocabulary(len(IDS), VOCAB)
+    model.heads.draft_vocabulary.ids.copy_(IDS)
+    return model
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("num_branches", [1, 3])
+@pytest.mark.usefixtures("clear_choices")
+def test_greedy_texts_are_those_without_it(target, num_branches):
+    model, (ids, mask) = limited(make_drafting_model("gpt2", target)), left_padded()
+    plain = model.generate(ids, attention_mask=mask, **GREEDY)
+    options = {"draft_tokens": 3, "draft_branches": num_branches, "return_dict_in_generate": True}
+    output = model.generate(ids, attention_mask=mask, **options, **GREEDY)
+    assert torch.equal(output.sequences, plain)
+    assert output.num_drafted_tokens
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_logits_of_drafted_tokens_are_those_of_all_tokens_and_no_other_is_drafted(target):
+    model = limited(make_drafting_model("llama", target)).double()
+    hidden, tokens = torch.randn(3, model.config.get_text_config().hidden_size).double(), token_ids(3, 1)
+    states = model.future_states(hidden, 1)
+    got = model.future_logits(states[:, 0], tokens)
+    model.heads.draft_vocabulary = None
+    expected = model.future_logits(states[:, 0], tokens)
+    torch.testing.assert_close(got[:, IDS], expected[:, IDS])
+    others = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, IDS, False)
+    assert (got.softmax(dim=-1)[:, others] == 0).all()
+
+
+def test_rows_are_read_again_when_the_matrix_has_changed():
+    output, vocabulary = torch.nn.Linear(4, VOCAB), DraftVocabulary(8, VOCAB)
+    states = torch.randn(2, 3, 4)
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: output.weight.mul_(2),
+            lambda: output.double(),
+            lambda: vocabulary.choose([[40]]),
+        ):
+            change()
+            states = states.to(output.weight.dtype)
+            got = vocabulary.logits(output, states)[..., vocabulary.ids]
+            torch.testing.assert_close(got, output(states)[..., vocabulary.ids])
+    assert copy.deepcopy(vocabulary)._rows is pickle.loads(pickle.dumps(vocabulary))._rows is None
+
+
+def test_the_most_frequent_tokens_are_chosen_and_the_lowest_fill_the_rest():
+    vocabulary = DraftVocabulary(4, VOCAB)
+    assert vocabulary.ids.tolist() == [0, 1, 2, 3]
+    vocabulary.choose([[7, 7, 9, 30], [9, 7, 30, 30, 5, 5, 2]])
+    assert vocabulary.ids.tolist() == [5, 7, 9, 30]
+    vocabulary.choose([[0, 33]])
+    assert vocabulary.ids.tolist() == [0, 1, 2, 33]
+
+
+class Only(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        allowed = torch.zeros_like(scores, dtype=torch.bool).index_fill(1, torch.tensor([2, 3, 5]), True)
+        return scores.masked_fill(~allowed, -torch.inf)
+
+
+def test_texts_may_be_restricted_to_tokens_that_are_not_drafted():
+    model, ids = limited(make_drafting_model("gpt2")), token_ids(1, 5)
+    wanted = {"do_sample": True, "max_new_tokens": 12, "pad_token_id": 0, "logits_processor": [Only()]}
+    for branches in (1, 3):
+        texts = model.generate(ids, draft_tokens=3, draft_branches=branches, **wanted)
+        assert set(texts[0, 5:].tolist()) <= {2, 3, 5}
+
+
+@pytest.mark.parametrize("heads_only", [False, True])
+def test_a_saved_model_drafts_the_same_tokens(heads_only, tmp_path):
+    make_backbone("gpt2").save_pretrained(tmp_path / "base")
+    model = MultiTokenForCausalLM.from_base(str(tmp_path / "base"), draft_vocab_size=8)
+    model.heads.draft_vocabulary.choose([IDS.tolist()])
+    model.save_pretrained(tmp_path / "mine", heads_only=heads_only)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "mine")
+    assert loaded.config.draft_vocab_size == 8
+    assert torch.equal(loaded.heads.draft_vocabulary.ids, IDS)
+
+
+def test_wrong_sizes_are_told():
+    with pytest.raises(ValueError, match="draft_vocab_size must be 1 or more, got 0"):
+        MultiTokenConfig(draft_vocab_size=0)
+    with pytest.raises(ValueError, match="rows of the output matrix that the heads share"):
+        MultiTokenConfig(draft_vocab_size=4, separate_output_heads=True, target="embedding")
+    with pytest.raises(ValueError, match=f"at most the size of the vocabulary, {VOCAB}, got 1000"):
+        MultiTokenForCausalLM.from_base(make_backbone("gpt2"), draft_vocab_size=1000)
+    model = limited(make_drafting_model("gpt2"))
+    with pytest.raises(ValueError, match="draft tokens up to 41, which a vocabulary of 41 drops"):
+        model.resize_token_embeddings(41)
+    model.resize_token_embeddings(42)
