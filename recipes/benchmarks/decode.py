@@ -10,6 +10,7 @@ recipes/multitoken.md.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import AutoTokenizer
@@ -47,6 +48,7 @@ class Setup(TextSettings):
     branches: int = field(default=3, metadata={"help": "Branches of the draft trees."})
     lookup_tokens: int = field(default=5, metadata={"help": "Most tokens that prompt lookup adds."})
     ensemble_weight: float = field(default=0.2, metadata={"help": "Lambda of the ensemble that is timed."})
+    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "Type of all weights."})
     rounds: int = field(default=3, metadata={"help": "Timed turns of each method."})
 
 
@@ -62,7 +64,7 @@ def methods_of(setup: Setup, device: torch.device) -> dict[str, DecodingMethod]:
     lookup = {"prompt_lookup_num_tokens": setup.lookup_tokens}
     methods: dict[str, DecodingMethod] = {}
     for kind, folder in folders:
-        model = MultiTokenForCausalLM.from_pretrained(folder).eval()
+        model = MultiTokenForCausalLM.from_pretrained(folder, dtype=setup.dtype).eval()
         model.to(device)  # pyright: ignore[reportArgumentType]
         if not methods:
             methods = {
@@ -70,7 +72,7 @@ def methods_of(setup: Setup, device: torch.device) -> dict[str, DecodingMethod]:
                 "prompt lookup": DecodingMethod(model.backbone, lookup),
             }
         draft = {"draft_tokens": model.config.ngram_size - 1}
-        kinds = {"chain": draft, "tree": {**draft, "draft_branches": setup.branches}}
+        kinds = {"chain": draft, "tree": {**draft, "draft_branches": setup.branches}, "auto": {"draft_tokens": "auto"}}
         if kind == "wdr":
             kinds["chain and lookup"] = {**draft, **lookup}
             kinds["ensemble, no drafts"] = {"ensemble_weight": setup.ensemble_weight}
@@ -98,7 +100,7 @@ def main() -> None:
         num_held_out=setup.num_prompts,
     )
     prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
-    print(f"{base.num_parameters():,} parameters, {device}, {torch.get_num_threads()} threads")
+    print(f"{base.num_parameters():,} parameters, {setup.dtype}, {device}, {torch.get_num_threads()} threads")
     for size in setup.batch_sizes:
         able = {name: method for name, method in methods.items() if size == 1 or name != "prompt lookup"}
         speeds = compare_speeds(able, prompts.split(size), max_new_tokens=setup.max_new_tokens, rounds=setup.rounds)

@@ -188,10 +188,12 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
     drafts = [
         "wdr, chain",
         "wdr, tree",
+        "wdr, auto",
         "wdr, chain and lookup",
         "wdr, ensemble, no drafts",
         "simple, chain",
         "simple, tree",
+        "simple, auto",
     ]
     assert names == ["plain", "prompt lookup", *drafts, "plain", *drafts]
     assert all("| 100% |" in line for line in rows if "chain" in line or "tree" in line)
