@@ -205,11 +205,12 @@ class HeadsGenerationMixin(GenerationMixin):
         if drafting.measured:
             given = {**model_kwargs, "synced_gpus": synced_gpus}
             pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
-            if pace is None or pace.steps_aside(len(input_ids)):
+            if pace is None or pace.begins_plain(len(input_ids)):
                 output = plain()
                 if not config.return_dict_in_generate or isinstance(output, DraftedGenerationOutput):
                     return output
-                counts = DraftCounts(forward_passes=output.sequences.shape[1] - input_ids.shape[1])
+                passes = output.sequences.shape[1] - input_ids.shape[1]
+                counts = DraftCounts(forward_passes=passes, verifications=len(input_ids) * (passes - 1))
                 return DraftedGenerationOutput(**output, **counts.named())
             return decode_rows(
                 self,

@@ -76,11 +76,12 @@ def decode_rows(
     while True:
         process = partial(rows.process, active)
         found = verify(draft, logits, process, sample=bool(config.do_sample))
+        behind = int(rows.lengths[active].min())
         taken, finished = rows.append(active, found)
         cache.keep(found.positions, taken)
         counts.forward_passes += 1
         counts.accepted += int((taken - 1).sum())
-        going = ~finished
+        going, read = ~finished, active
         hidden = hidden.take_along_dim(found.positions.gather(1, taken[:, None] - 1)[..., None], dim=1)[going, 0]
         active, position = active[going], (position + taken)[going]
         rows.stream(active)
@@ -88,7 +89,9 @@ def decode_rows(
             break
         cache.select(going)
         if recorded is not None:
-            pace.record(len(taken), recorded, pace.now() - started, len(draft.depths), float(taken.float().mean()))
+            # a batch is done when its last row is: what the row that is furthest behind gains is what counts
+            gained = int((rows.lengths[read]).min()) - behind
+            pace.record(len(taken), recorded, pace.now() - started, max(draft.depths, default=0), gained)
         settings, started = pace.choose(len(active)), pace.now()
 
         next_tokens, lengths = rows.ids[active, rows.lengths[active] - 1], rows.lengths[active]

@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from statistics import fmean, median
+from math import inf
+from statistics import median
 from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -12,11 +13,15 @@ from torch import nn
 
 from hf_targets.multitoken.drafting.drafts import DraftSettings
 
-FIRST_TRIES = 2
-"""Passes that each way of drafting is given before any is preferred."""
-_FIRST_WAIT, _LONGEST_WAIT = 16, 1024
-_HOPELESS = 0.8
-"""Trees are not tried where chains bring less than this share of plain decoding's tokens a second."""
+_TRIES = 3
+"""Passes that a way is given before it is judged, after one that is not timed."""
+_REMEMBERED = 24
+"""Passes of each way that are remembered."""
+_FIRST_WAIT, _LONGEST_WAIT = 32, 1024
+_TEXTS_IN_VAIN = 4
+"""Texts in a row without hope before whole texts are decoded plainly."""
+_TEXTS_ASIDE = 16
+"""Of these one tries drafts again."""
 
 
 class Pace(Protocol):
@@ -39,7 +44,7 @@ class Pace(Protocol):
         ...
 
     def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds, drafting included, the length of its draft, and its new tokens a row."""
+        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of the last row."""
         ...
 
 
@@ -65,20 +70,62 @@ class _Way:
     """A way to take a pass, and what its last passes brought.
 
     Attributes:
-        wait: Passes without it after which it is tried once more; twice as many after each try in vain.
+        since: Passes that were taken in other ways.
+        wait: Passes after which a way without hope is tried again; twice as many after each try in vain.
     """
 
     def __init__(self, settings: DraftSettings) -> None:
         self.settings = settings
-        self.seconds: deque[float] = deque(maxlen=9)
-        self.drafted: deque[int] = deque(maxlen=9)
-        self.tokens: deque[float] = deque(maxlen=32)
-        self.since, self.wait = 0, _FIRST_WAIT
+        self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self.drafted: deque[int] = deque(maxlen=_REMEMBERED)
+        self.tokens: deque[float] = deque(maxlen=_REMEMBERED)
+        self.since, self.wait, self._warm = 0, _FIRST_WAIT, False
 
     @property
     def rate(self) -> float:
         """Tokens a second and row; the median keeps a pause of the machine out."""
-        return fmean(self.tokens) / max(median(self.seconds), 1e-9) if self.seconds else 0.0
+        return sum(self.tokens) / len(self.tokens) / max(median(self.seconds), 1e-9) if self.tokens else 0.0
+
+    @property
+    def hope(self) -> float:
+        """The rate if passes bring two standard errors more tokens than those remembered did."""
+        count = len(self.tokens)
+        if count < _TRIES:
+            return inf
+        mean = sum(self.tokens) / count
+        spread = (sum(tokens * tokens for tokens in self.tokens) / count - mean * mean) ** 0.5
+        return self.rate * (1 + 2 * max(spread.real, 0.25) / mean / count**0.5)
+
+    def record(self, seconds: float, drafted: int, tokens: float) -> None:
+        """Take in a pass, but for the very first, which prepares much."""
+        self.since = 0
+        if self._warm:
+            self.seconds.append(seconds)
+            self.drafted.append(drafted)
+            self.tokens.append(tokens)
+        self._warm = True
+
+    def forget(self) -> None:
+        """Remember the last passes alone, so that there is hope again."""
+        for memory in (self.seconds, self.drafted, self.tokens):
+            while len(memory) > _TRIES:
+                memory.popleft()
+
+    def seconds_of_a_token(self, plain: float) -> float:
+        """Return what one more drafted token has cost, by passes with drafts of different lengths.
+
+        Args:
+            plain: The seconds of a pass without drafts. Where all drafts were equally long, half of what a pass takes
+                longer is counted as the cost of drafting at all.
+        """
+        shortest, longest = min((n for n in self.drafted if n), default=0), max(self.drafted)
+        if shortest == longest:
+            return 0.5 * max(median(self.seconds) - plain, 0.0) / max(longest, 1)
+        short, long = (
+            median(s for s, n in zip(self.seconds, self.drafted, strict=True) if n == length)
+            for length in (shortest, longest)
+        )
+        return max(long - short, 0.0) / (longest - shortest)
 
 
 class _Choice:
@@ -89,45 +136,62 @@ class _Choice:
         self.chain = _Way(replace(most, num_branches=1))
         self.ways = [self.chain, self.plain]
         self._tree = _Way(most) if most.num_branches > 1 else None
-        self.aside = 0
+        self._texts_in_vain = 0
 
     def next(self) -> _Way:
-        """Return the way of the next pass: one that is due to be tried, or else the best."""
+        """Return the way of the next pass: one that may be better than the best, or else the best."""
+        best = self.best()
         for way in self.ways:
-            if len(way.seconds) < FIRST_TRIES:
+            if way is not best and way.since >= way.wait:
+                way.wait = min(2 * way.wait, _LONGEST_WAIT)
+                way.forget()
                 return way
-        if self._tree is not None and self.chain.rate >= _HOPELESS * self.plain.rate:
+            if way.hope == inf or (way is not best and way.since >= 2 and way.hope > best.rate):
+                return way
+        if self._tree is not None and best is self.chain:
             self.ways.append(self._tree)
             self._tree = None
             return self.ways[-1]
-        best = self.best()
-        return next((way for way in self.ways if way is not best and way.since >= way.wait), best)
+        return best
 
     def best(self) -> _Way:
         """Return the way with the most tokens a second."""
         return max(self.ways, key=lambda way: way.rate)
 
     def record(self, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass; a way that was tried in vain waits longer for its next try."""
-        before = self.best()
+        """Take in a pass."""
+        best = self.best()
         for way in self.ways:
-            way.since += 1
             if way.settings == settings:
-                way.seconds.append(seconds)
-                way.drafted.append(drafted)
-                way.tokens.append(tokens)
-                way.since = 0
-                if way is not before:
-                    better = self.best() is way
-                    way.wait = _FIRST_WAIT if better else min(2 * way.wait, _LONGEST_WAIT)
+                way.record(seconds, drafted, tokens)
+            else:
+                way.since += 1
+        now_best = self.best()
+        if now_best is not best:
+            now_best.wait = _FIRST_WAIT
+
+    def begins_plain(self) -> bool:
+        """Return whether to decode a new text without drafts: they had no hope in the last texts that tried them."""
+        drafts = [way for way in self.ways if way is not self.plain]
+        if any(way.hope > self.plain.rate for way in drafts):
+            self._texts_in_vain = 0
+            return False
+        self._texts_in_vain += 1
+        if self._texts_in_vain < _TEXTS_IN_VAIN or self._texts_in_vain % _TEXTS_ASIDE == 0:
+            for way in drafts:
+                way.forget()  # another text may be easier
+            self.chain.since = self.chain.wait
+            return False
+        return True
 
 
 class MeasuredPace:
     """Takes each pass in the way that has brought the most tokens a second, and tries the other ways now and then.
 
-    The ways are a pass without drafts, a chain and a tree. A way that is slower is tried again after 16 passes, then
-    after twice as many each time, up to 1,024. Rows are told apart by the binary digits of their number, as a pass over
-    more rows takes longer.
+    The ways are a pass without drafts, a chain and a tree. A slower way is tried at every third pass as long as two
+    standard errors of what it brought leave hope, then after 32 passes, and twice as many each time, up to 1,024. After
+    four texts without hope, 15 of 16 texts begin plain and stay so. Rows are told apart by the binary digits of their
+    number, as a pass over more rows takes longer.
 
     Args:
         most: The longest and widest draft.
@@ -153,24 +217,15 @@ class MeasuredPace:
         choice = self._of(num_rows)
         if not (choice.plain.seconds and choice.chain.seconds):
             return 0.0
-        more = median(choice.chain.seconds) - median(choice.plain.seconds)
-        return max(more, 0.0) / max(fmean(choice.chain.drafted), 1.0) * choice.best().rate
+        return choice.chain.seconds_of_a_token(median(choice.plain.seconds)) * choice.best().rate
 
     def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds, drafting included, the length of its draft, and its new tokens a row."""
+        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of the last row."""
         self._of(num_rows).record(settings, seconds, drafted, tokens)
 
-    def steps_aside(self, num_rows: int) -> bool:
-        """Return whether to generate a whole text without drafts, as they have not paid; every 16th text tries them."""
-        choice = self._of(num_rows)
-        known = all(len(way.seconds) >= FIRST_TRIES for way in choice.ways)
-        if not known or choice.best() is not choice.plain:
-            return False
-        choice.aside = (choice.aside + 1) % _FIRST_WAIT
-        if not choice.aside:
-            for way in choice.ways:
-                way.since = way.wait
-        return bool(choice.aside)
+    def begins_plain(self, num_rows: int) -> bool:
+        """Return whether a new text is to be decoded without drafts, as they have not paid in the last texts."""
+        return self._of(num_rows).begins_plain()
 
 
 _PACES: WeakKeyDictionary[nn.Module, dict[Hashable, MeasuredPace]] = WeakKeyDictionary()

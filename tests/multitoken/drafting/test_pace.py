@@ -1,7 +1,7 @@
 """A measured pace finds the way that pays, and costs little where none does."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hf_targets.multitoken.drafting.drafts import DraftSettings
@@ -21,27 +21,35 @@ def decode(pace: MeasuredPace, seconds: dict, tokens: dict, passes: int, rows: i
     return taken, sum(seconds[way] for way in taken), sum(tokens[way] for way in taken)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(chain=st.tuples(st.floats(0.5, 4), st.floats(1, 4)), tree=st.tuples(st.floats(0.5, 4), st.floats(1, 4)))
 def test_nearly_all_passes_are_taken_in_the_best_way(chain, tree):
     seconds = {PLAIN: 1.0, CHAIN: chain[0], MOST: tree[0]}
     tokens = {PLAIN: 1.0, CHAIN: chain[1], MOST: tree[1]}
     pace = MeasuredPace(MOST)
-    taken, took, brought = decode(pace, seconds, tokens, 4096)
+    taken, took, brought = decode(pace, seconds, tokens, 1500)
     rates = {way: tokens[way] / seconds[way] for way in seconds}
-    if rates[CHAIN] < 0.8:
-        del rates[MOST]  # trees are not tried where chains are hopeless
-    assert brought / took >= 0.97 * max(rates.values())
+    assume(abs(rates[CHAIN] - 1) > 1e-9)
+    if rates[CHAIN] < 1:
+        del rates[MOST]  # trees are not tried where chains do not pay
+    assert brought / took >= 0.95 * max(rates.values())
     assert rates[max(set(taken), key=taken.count)] >= 0.97 * max(rates.values())
 
 
-def test_where_drafts_do_not_pay_whole_texts_are_plain_but_for_a_try_now_and_then():
-    pace = MeasuredPace(MOST)
-    assert not pace.steps_aside(1)  # nothing is known yet
-    decode(pace, {PLAIN: 1.0, CHAIN: 2.0}, {PLAIN: 1, CHAIN: 1}, 20)
-    aside = [pace.steps_aside(1) for _ in range(160)]
-    assert sum(aside) == 150
-    assert pace.choose(1) == CHAIN  # the last of these texts tries one
+def test_where_drafts_do_not_pay_whole_texts_are_plain_but_for_one_in_sixteen():
+    pace, costs = MeasuredPace(MOST), ({PLAIN: 1.0, CHAIN: 2.0}, {PLAIN: 1, CHAIN: 1})
+    texts = [0 if pace.begins_plain(1) else decode(pace, *costs, 60)[0].count(CHAIN) for _ in range(160)]
+    assert all(texts[:4])  # one text may be harder than others
+    assert texts.count(0) == 160 - 4 - 9
+    assert max(texts) <= 12
+
+
+def test_a_hard_text_does_not_end_drafts_for_the_next():
+    pace = MeasuredPace(DraftSettings(3, 1, measured=True))
+    for brought in (1, 4, 1, 4, 4):
+        assert not pace.begins_plain(1)
+        taken, *_ = decode(pace, {PLAIN: 1.0, CHAIN: 1.3}, {PLAIN: 1, CHAIN: brought}, 60)
+    assert taken[-20:] == [CHAIN] * 20
 
 
 def test_what_begins_to_pay_is_found():
@@ -68,6 +76,9 @@ def test_a_pause_of_the_machine_changes_nothing():
 def test_a_chain_is_continued_while_a_token_is_worth_its_time():
     pace = MeasuredPace(DraftSettings(3, 1, measured=True))
     assert pace.least_confidence(1) == 0.0
-    decode(pace, {PLAIN: 1.0, CHAIN: 1.6}, {PLAIN: 1, CHAIN: 3.2}, 50)
-    # a drafted token takes .2 of a plain pass, in which decoding at this pace brings .4 tokens
-    assert pace.least_confidence(1) == pytest.approx(0.4)
+    decode(pace, {PLAIN: 1.0, CHAIN: 1.6}, {PLAIN: 1, CHAIN: 3.2}, 20)
+    # half of the .6 is counted as the cost of drafting at all: a token takes .1, in which this pace brings .2 tokens
+    assert pace.least_confidence(1) == pytest.approx(0.2)
+    pace.record(1, CHAIN, 1.3, 1, 3.2)
+    # measured, a token takes (1.6 - 1.3) / 2
+    assert pace.least_confidence(1) == pytest.approx(0.3)
