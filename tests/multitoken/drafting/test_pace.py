@@ -33,7 +33,7 @@ def test_nearly_all_passes_are_taken_in_the_best_way(chain, tree):
     if rates[CHAIN] < 1:
         del rates[MOST]  # trees are not tried where chains do not pay
     assert brought / took >= 0.95 * max(rates.values())
-    assert rates[max(set(taken), key=taken.count)] >= 0.97 * max(rates.values())
+    assert rates[max(set(taken), key=taken.count)] >= 0.9 * max(rates.values())  # others within a tenth keep hope
 
 
 def test_where_drafts_do_not_pay_whole_texts_are_plain_but_for_one_in_sixteen():
