@@ -16,7 +16,8 @@ GREEDY = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
 
 
 def limited(model):
-    """Return the model with heads that draft `IDS` alone."""
+    """Return a copy of the model with heads that draft `IDS` alone."""
+    model = copy.deepcopy(model)
     model.config.draft_vocab_size = len(IDS)
     model.heads.draft_vocabulary = DraftVocabulary(len(IDS), VOCAB)
     model.heads.draft_vocabulary.ids.copy_(IDS)

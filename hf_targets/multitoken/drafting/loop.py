@@ -89,8 +89,8 @@ def decode_rows(
             break
         cache.select(going)
         if recorded is not None:
-            # a batch is done when its last row is: what the row that is furthest behind gains is what counts
-            gained = int((rows.lengths[read]).min()) - behind
+            # a batch is done when its last row is: half of what counts is the gain of the row that is furthest behind
+            gained = (int(rows.lengths[read].min()) - behind + float(taken.float().mean())) / 2
             pace.record(len(taken), recorded, pace.now() - started, max(draft.depths, default=0), gained)
         settings, started = pace.choose(len(active)), pace.now()
 

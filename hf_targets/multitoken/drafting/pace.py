@@ -44,7 +44,7 @@ class Pace(Protocol):
         ...
 
     def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of the last row."""
+        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of a row."""
         ...
 
 
@@ -220,7 +220,7 @@ class MeasuredPace:
         return choice.chain.seconds_of_a_token(median(choice.plain.seconds)) * choice.best().rate
 
     def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of the last row."""
+        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of a row."""
         self._of(num_rows).record(settings, seconds, drafted, tokens)
 
     def begins_plain(self, num_rows: int) -> bool:
