@@ -127,7 +127,11 @@ def _design(num_points: int, num_control_points: int, degree: int, margin: float
         return BSpline.design_matrix(points, knots, degree).toarray()
     upper = BSpline.design_matrix(points[: (num_points + 1) // 2], knots, degree).toarray()
     if num_points % 2:  # the middle point; it and the knots are rounded, so that its weights may not be symmetric
-        upper[-1] = (upper[-1] + upper[-1, ::-1]) / 2
+        middle = (upper[-1] + upper[-1, ::-1]) / 2
+        weighted = np.flatnonzero(middle)
+        if len(weighted) > degree + 1:  # it lies on a knot, and the outer two weights are rounding alone
+            middle[weighted[[0, -1]]] = 0.0
+        upper[-1] = middle / middle.sum()
     return np.concatenate([upper, upper[: num_points // 2][::-1, ::-1]])
 
 

@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
@@ -25,6 +25,7 @@ def curves(draw, least=0):
 
 @settings(max_examples=30, deadline=None)
 @given(curves())
+@example((15, 15, 1, 0.01))  # the middle point lies on a knot
 def test_every_point_is_an_average_of_its_degree_and_one_control_points(curve):
     basis = basis_matrix(*curve)
     assert basis.dtype == torch.float64
