@@ -89,10 +89,12 @@ def execution_device(module: nn.Module) -> torch.device:
 
 def is_readable(module: nn.Module) -> bool:
     """Return whether all weights of a module can be read directly: they are neither offloaded nor sharded."""
-    return not any(
-        parameter.is_meta or hasattr(parameter, "to_local") or hasattr(parameter, "ds_id")
-        for parameter in module.parameters()
-    )
+    return not (is_sharded(module) or any(parameter.is_meta for parameter in module.parameters()))
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Return whether processes share the weights of a module, by tensor parallelism, FSDP2 or ZeRO-3."""
+    return any(hasattr(parameter, "to_local") or hasattr(parameter, "ds_id") for parameter in module.parameters())
 
 
 def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:

@@ -57,7 +57,8 @@ class DraftVocabulary(nn.Module):
         return call_inside(output, self._logits, states)
 
     def _logits(self, weight: Tensor, bias: Tensor | None, states: Tensor) -> Tensor:
-        version = (weight.data_ptr(), weight._version, weight.dtype, weight.device, self.ids._version)
+        versions = [0 if tensor.is_inference() else tensor._version for tensor in (weight, self.ids)]
+        version = (weight.data_ptr(), weight.dtype, weight.device, *versions)
         if self._rows is None or self._rows[0] != version:
             ids = self.ids.to(weight.device)
             self._rows = version, weight.detach()[ids], None if bias is None else bias.detach()[ids]

@@ -22,7 +22,7 @@ from transformers.generation.stopping_criteria import (
 )
 
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.weight_access import embedding_rows
+from hf_targets.backbones.weight_access import embedding_rows, is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
 from hf_targets.multitoken.drafting.chains import ChainDrafter
@@ -69,7 +69,8 @@ class HeadsGenerationMixin(GenerationMixin):
                 drafts as far as pays: the measured seconds of passes and the tokens that they brought decide between
                 no draft, a chain that ends where the heads are unsure, and a tree. Where nothing pays, or a setting
                 does not go with drafts, it decodes plainly. The text is never another than without drafts; sampled
-                texts of several rows are therefore decoded plainly.
+                texts of several rows are therefore decoded plainly, and so is any text if the weights are sharded. Beam
+                search and models without a cache give Transformers' own output.
             draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1, and up to 3 with
                 "auto". With a backbone that takes no tree mask, or an ensemble, drafts are chains; a log line then says
                 so.
@@ -201,48 +202,38 @@ class HeadsGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        config = generation_config
+        config, longest = generation_config, max_positions(self.config)
+        given = {**model_kwargs, "synced_gpus": synced_gpus}
+        by_rows = partial(
+            decode_rows,
+            self,
+            input_ids,
+            max_positions=longest,
+            processors=logits_processor,
+            criteria=stopping_criteria,
+            config=config,
+            streamer=streamer,
+            **model_kwargs,
+        )
         if drafting.measured:
-            given = {**model_kwargs, "synced_gpus": synced_gpus}
             pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
-            if pace is None or pace.begins_plain(len(input_ids)):
-                output = plain()
-                if not config.return_dict_in_generate or isinstance(output, DraftedGenerationOutput):
-                    return output
-                passes = output.sequences.shape[1] - input_ids.shape[1]
-                counts = DraftCounts(forward_passes=passes, verifications=len(input_ids) * (passes - 1))
-                return DraftedGenerationOutput(**output, **counts.named())
-            return decode_rows(
-                self,
-                input_ids,
-                pace=pace,
-                max_positions=max_positions(self.config),
-                processors=logits_processor,
-                criteria=stopping_criteria,
-                config=config,
-                streamer=streamer,
-                **model_kwargs,
-            )
+            if pace is not None and not pace.begins_plain(len(input_ids)):
+                return by_rows(pace=pace)
+            output = plain()
+            if not config.return_dict_in_generate:
+                return output
+            passes = output.sequences.shape[1] - input_ids.shape[1]
+            counts = DraftCounts(forward_passes=passes, verifications=len(input_ids) * (passes - 1))
+            return DraftedGenerationOutput(**output, **counts.named())
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # any other must be tried after each token
         cache = model_kwargs["past_key_values"]
-        longest = max_positions(self.config)
         # with a filled cache, Transformers' loop would read the whole prompt again
         one_chain = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not one_chain or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
-            check_request(input_ids, config, {**model_kwargs, "synced_gpus": synced_gpus})
-            return decode_rows(
-                self,
-                input_ids,
-                pace=FixedPace(drafting),
-                max_positions=longest,
-                processors=logits_processor,
-                criteria=stopping_criteria,
-                config=config,
-                streamer=streamer,
-                **model_kwargs,
-            )
+            check_request(input_ids, config, given)
+            return by_rows(pace=FixedPace(drafting))
         drafter = ChainDrafter(self, config)
         lengths = {"max_length": config.max_length, "max_positions": longest}
         candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, **lengths)
@@ -276,6 +267,8 @@ class HeadsGenerationMixin(GenerationMixin):
             check_request(input_ids, config, model_kwargs)
             if len(input_ids) > 1 and (config.do_sample or not simple):
                 raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
+            if is_sharded(self):
+                raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
         except ValueError as error:
             logger.info("Decoding without drafts: %s.", error)
             return None

@@ -66,6 +66,13 @@ def test_rows_are_read_again_when_the_matrix_has_changed():
     assert copy.deepcopy(vocabulary)._rows is pickle.loads(pickle.dumps(vocabulary))._rows is None
 
 
+@torch.inference_mode()
+def test_weights_made_for_inference_alone_can_be_read():
+    output, vocabulary = torch.nn.Linear(4, VOCAB), DraftVocabulary(8, VOCAB)
+    states = torch.randn(2, 4)
+    torch.testing.assert_close(vocabulary.logits(output, states)[:, :8], output(states)[:, :8])
+
+
 def test_the_most_frequent_tokens_are_chosen_and_the_lowest_fill_the_rest():
     vocabulary = DraftVocabulary(4, VOCAB)
     assert vocabulary.ids.tolist() == [0, 1, 2, 3]

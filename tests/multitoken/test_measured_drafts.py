@@ -1,5 +1,6 @@
 """With `draft_tokens="auto"` the clock decides how far to draft, and never which text is written."""
 
+import copy
 import logging
 from itertools import count
 
@@ -109,6 +110,15 @@ def test_where_drafts_cannot_be_made_the_text_is_plain_and_the_log_says_why(opti
     assert torch.equal(output, plain)
     assert not drafted
     assert f"Decoding without drafts: {why}"[:25] in caplog.text and why in caplog.text
+
+
+def test_processes_that_share_weights_decode_plainly_as_their_clocks_differ(drafted, caplog):
+    model, ids = copy.deepcopy(make_drafting_model("gpt2")), token_ids(1, 5)
+    plain = model.generate(ids, **GREEDY)
+    next(model.parameters()).ds_id = 0  # as ZeRO-3 marks a weight
+    with caplog.at_level(logging.INFO, logger="hf_targets"):
+        assert torch.equal(model.generate(ids, draft_tokens="auto", **GREEDY), plain)
+    assert not drafted and "their clocks differ" in caplog.text
 
 
 def test_a_backbone_without_a_cache_decodes_plainly(caplog):

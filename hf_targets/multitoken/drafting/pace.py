@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from math import inf
 from statistics import median
+from threading import Lock
 from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -17,6 +18,8 @@ _TRIES = 3
 """Passes that a way is given before it is judged, after one that is not timed."""
 _REMEMBERED = 24
 """Passes of each way that are remembered."""
+_LEAST_SPREAD = 0.25
+"""Tokens; a few passes that brought the same do not mean that all will."""
 _FIRST_WAIT, _LONGEST_WAIT = 32, 1024
 _TEXTS_IN_VAIN = 4
 """Texts in a row without hope before whole texts are decoded plainly."""
@@ -44,7 +47,7 @@ class Pace(Protocol):
         ...
 
     def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of a row."""
+        """Take in a pass: its seconds with drafting, the length of its draft, and what it gained, in tokens a row."""
         ...
 
 
@@ -93,8 +96,8 @@ class _Way:
         if count < _TRIES:
             return inf
         mean = sum(self.tokens) / count
-        spread = (sum(tokens * tokens for tokens in self.tokens) / count - mean * mean) ** 0.5
-        return self.rate * (1 + 2 * max(spread.real, 0.25) / mean / count**0.5)
+        variance = max(sum((tokens - mean) ** 2 for tokens in self.tokens) / count, _LEAST_SPREAD**2)
+        return self.rate * (1 + 2 * (variance / count) ** 0.5 / mean)
 
     def record(self, seconds: float, drafted: int, tokens: float) -> None:
         """Take in a pass, but for the very first, which prepares much."""
@@ -191,7 +194,7 @@ class MeasuredPace:
     The ways are a pass without drafts, a chain and a tree. A slower way is tried at every third pass as long as two
     standard errors of what it brought leave hope, then after 32 passes, and twice as many each time, up to 1,024. After
     four texts without hope, 15 of 16 texts begin plain and stay so. Rows are told apart by the binary digits of their
-    number, as a pass over more rows takes longer.
+    number, as a pass over more rows takes longer. Several threads may use it at once.
 
     Args:
         most: The longest and widest draft.
@@ -201,31 +204,36 @@ class MeasuredPace:
     def __init__(self, most: DraftSettings, now: Callable[[], float] = perf_counter) -> None:
         self.most, self.now = most, now
         self._choices: dict[int, _Choice] = {}
+        self._lock = Lock()
 
     def _of(self, num_rows: int) -> _Choice:
         return self._choices.setdefault(num_rows.bit_length(), _Choice(self.most))
 
     def choose(self, num_rows: int) -> DraftSettings:
         """Return the settings of the next pass over so many rows."""
-        return self._of(num_rows).next().settings
+        with self._lock:
+            return self._of(num_rows).next().settings
 
     def least_confidence(self, num_rows: int) -> float:
-        """Return the share of a plain pass that one more drafted token costs, in tokens.
+        """Return the tokens that the best way writes in the time of one more drafted token.
 
-        A chain pays up to the token that is accepted with this probability: it costs as much time as it saves.
+        A token that is accepted with this probability gains just what its time is worth.
         """
-        choice = self._of(num_rows)
-        if not (choice.plain.seconds and choice.chain.seconds):
-            return 0.0
-        return choice.chain.seconds_of_a_token(median(choice.plain.seconds)) * choice.best().rate
+        with self._lock:
+            choice = self._of(num_rows)
+            if not (choice.plain.seconds and choice.chain.seconds):
+                return 0.0
+            return choice.chain.seconds_of_a_token(median(choice.plain.seconds)) * choice.best().rate
 
     def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds with drafting, the length of its draft, and the new tokens of a row."""
-        self._of(num_rows).record(settings, seconds, drafted, tokens)
+        """Take in a pass: its seconds with drafting, the length of its draft, and what it gained, in tokens a row."""
+        with self._lock:
+            self._of(num_rows).record(settings, seconds, drafted, tokens)
 
     def begins_plain(self, num_rows: int) -> bool:
         """Return whether a new text is to be decoded without drafts, as they have not paid in the last texts."""
-        return self._of(num_rows).begins_plain()
+        with self._lock:
+            return self._of(num_rows).begins_plain()
 
 
 _PACES: WeakKeyDictionary[nn.Module, dict[Hashable, MeasuredPace]] = WeakKeyDictionary()

@@ -1,5 +1,7 @@
 """A measured pace finds the way that pays, and costs little where none does."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -71,6 +73,13 @@ def test_a_pause_of_the_machine_changes_nothing():
     decode(pace, {PLAIN: 1.0, CHAIN: 1.1}, {PLAIN: 1, CHAIN: 2}, 20)
     pace.record(1, CHAIN, 100.0, 3, 2)
     assert pace.choose(1) == CHAIN
+
+
+def test_threads_may_share_a_pace():
+    pace, costs = MeasuredPace(MOST), ({PLAIN: 1.0, CHAIN: 1.1, MOST: 1.5}, {PLAIN: 1, CHAIN: 2, MOST: 2})
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(decode, pace, *costs, 500) for _ in range(8)]
+        assert all(one.result()[0].count(CHAIN) > 250 for one in done)
 
 
 def test_a_chain_is_continued_while_a_token_is_worth_its_time():
