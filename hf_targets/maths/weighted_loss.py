@@ -29,8 +29,8 @@ def weighted_cross_entropy(
     logits again: three matrix products instead of four. At most `LOGITS_PER_CHUNK` logits are held at a time.
 
     Products are in the type of autocast, or else of `hidden`. The softmax is in float32, and so is the sum over chunks
-    of the gradient of `weight`. Only needed gradients are computed. In compiled code, and where no gradient is needed,
-    this calls `token_cross_entropy`.
+    of the gradient of `weight`. Only needed gradients are computed, and the losses are the same, bit for bit, whichever
+    these are. In compiled code this calls `token_cross_entropy`.
 
     Args:
         row_weights: Constants w; they get no gradient.
@@ -40,11 +40,12 @@ def weighted_cross_entropy(
     Source: Hsu et al. 2024, "Liger Kernel", section 3.2, FusedLinearCrossEntropy.
     """
     row_weights = row_weights.detach()
-    parameters = [tensor for tensor in (hidden, weight, bias) if tensor is not None and tensor.requires_grad]
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not parameters:
+    if torch.compiler.is_compiling():
         rows = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
         return (rows * row_weights.to(rows.dtype)).sum(), rows.detach()
     dtype = product_dtype(hidden)
+    if not torch.is_grad_enabled():
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     with torch.autocast(hidden.device.type, enabled=False):
         return _WeightedCrossEntropy.apply(hidden, weight, bias, targets, row_weights, label_smoothing, dtype)
 
@@ -74,13 +75,13 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         of_weight = torch.zeros_like(weight, dtype=full) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias, dtype=full) if bias is not None and ctx.needs_input_grad[2] else None
-        matrix, results = weight.to(dtype), []
+        matrix, results, wanted = weight.to(dtype), [], any(ctx.needs_input_grad)
         size = max(1, losses.LOGITS_PER_CHUNK // len(weight))
         for start in range(0, len(hidden), size):
             chunk = slice(start, start + size)
             states, scale = hidden[chunk].to(dtype), factors[chunk, None]
             logits = states @ matrix.T
-            results.append(_to_gradient(logits, bias, targets[chunk], scale, label_smoothing, of_bias))
+            results.append(_losses(logits, bias, targets[chunk], scale, label_smoothing, of_bias, wanted))
             if of_hidden is not None:
                 of_hidden[chunk] = (logits @ matrix) * scale
             if of_weight is not None:
@@ -118,15 +119,16 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         part += rows @ right
 
 
-def _to_gradient(
+def _losses(
     logits: Tensor,
     bias: Tensor | None,
     targets: Tensor,
     scale: Tensor,
     label_smoothing: float,
     of_bias: Tensor | None,
+    wanted: bool,
 ) -> Tensor:
-    """Return the losses of rows, and put the gradients of these losses by the logits into `logits`.
+    """Return the losses of rows; if wanted, put the gradients of these losses by the logits into `logits`.
 
     Args:
         logits: (rows, vocab), without bias.
@@ -143,6 +145,8 @@ def _to_gradient(
         if label_smoothing:
             loss -= label_smoothing * log_p.mean(dim=-1)
         results.append(loss.masked_fill(labels == IGNORED, 0.0))
+        if not wanted:
+            continue
         gradient = log_p.exp_()
         if label_smoothing:
             gradient -= label_smoothing / vocab_size

@@ -80,13 +80,21 @@ def test_only_needed_gradients_are_computed(needed):
     torch.testing.assert_close(total.detach(), expected)
 
 
-def test_without_gradients_no_gradient_is_computed():
-    hidden, weight, targets, bias = problem(7)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_are_the_same_bit_for_bit_with_and_without_gradients(dtype, smoothing):
+    hidden, weight, targets, bias = (
+        tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in problem(257, dtype=torch.float32)
+    )
+    rest = targets, weights_of(257), bias.detach()
+    expected, whole = weighted_cross_entropy(hidden, weight, *rest, label_smoothing=smoothing)
+    assert expected.requires_grad
     with torch.no_grad():
-        total, parts = weighted_cross_entropy(hidden, weight, targets, weights_of(7), bias)
-    expected, whole = brute_force(hidden, weight, targets, weights_of(7), bias)
-    assert total.grad_fn is None
-    torch.testing.assert_close((total, parts), (expected.detach(), whole.detach()))
+        total, parts = weighted_cross_entropy(hidden, weight, *rest, label_smoothing=smoothing)
+    frozen = weighted_cross_entropy(hidden.detach(), weight.detach(), *rest, label_smoothing=smoothing)
+    for one, losses_of_rows in ((total, parts), frozen):
+        assert not one.requires_grad
+        assert torch.equal(one, expected) and torch.equal(losses_of_rows, whole)
 
 
 def test_a_second_backward_pass_adds_the_same_gradients_and_a_second_derivative_is_an_error():
