@@ -7,26 +7,12 @@ import psutil
 import pytest
 import torch
 
-from hf_targets.phrases import embedding_cache
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encode
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache
 from hf_targets.phrases.encoder_version import encoder_fingerprint
 from hf_targets.training.lora import add_lora
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 
 MORE = tuple(tuple(row) for row in (token_ids(40, 3, seed=7) % 40 + 1).tolist())
-
-
-@pytest.fixture
-def encoded(monkeypatch):
-    """How many phrases were encoded by each call of the encoder's."""
-    counts = []
-
-    def counting(encoder, keys):
-        counts.append(len(keys))
-        return encode(encoder, keys)
-
-    monkeypatch.setattr(embedding_cache, "encode", counting)
-    return counts
 
 
 def fresh(model, vocabulary):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_targets.phrases import embedding_cache, embedding_store
-from hf_targets.phrases.embedding_cache import encode
+from hf_targets.phrases import embedding_store
 from hf_targets.phrases.embedding_segments import SUFFIX, write_segment
 from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
 from hf_targets.phrases.encoder_version import embedding_fingerprint
@@ -20,19 +19,6 @@ from tests.programs import EVERYTHING, run_program, server
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, token_ids
 
 WIDTH = 6
-
-
-@pytest.fixture
-def encoded(monkeypatch):
-    """The number of phrases that each call of the encoder encoded."""
-    counts = []
-
-    def counting(encoder, keys):
-        counts.append(len(keys))
-        return encode(encoder, keys)
-
-    monkeypatch.setattr(embedding_cache, "encode", counting)
-    return counts
 
 
 def table_of(model, *phrases):
