@@ -79,7 +79,7 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
     """
     if not can_look(ids):
         return
-    lowest, highest = ids.aminmax()
+    lowest, highest = torch.stack(ids.aminmax()).tolist()
     if lowest >= 0 and highest < vocab_size:
         return
     wrong = ids[((ids < 0) | (ids >= vocab_size)) & (ids != ignored if ignored is not None else True)]

@@ -211,7 +211,8 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
             token_type_ids=token_type_ids,
             num_items_in_batch=num_items_in_batch,
         )
-        call.check_ids(num_rows(self.get_output_embeddings()))
+        output = self.get_output_embeddings()
+        call.check_ids(num_rows(output))
         check_nll_weights(nll_weights, has_labels=call.scored)
         if weight and past_key_values is not None:
             HiddenStateCache.check(past_key_values)
@@ -222,7 +223,7 @@ class MultiTokenForCausalLM(WrapsBackbone, CheckpointMixin, PreTrainedModel, Hea
                 )
         outputs = call.read(self.backbone)
         hidden: Tensor = outputs[0]
-        output, targets = self.get_output_embeddings(), call.targets()
+        targets = call.targets()
         future, exists, total, sums = [], [], None, []
         if call.scored or weight:
             cache = outputs.get("past_key_values") if weight else None

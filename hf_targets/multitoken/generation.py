@@ -220,9 +220,12 @@ class HeadsGenerationMixin(GenerationMixin):
             if pace is not None and not pace.begins_plain(len(input_ids)):
                 return by_rows(pace=pace)
             output = plain()
+            sequences = output.sequences if config.return_dict_in_generate else output
+            passes = sequences.shape[1] - input_ids.shape[1]
+            if pace is not None:
+                pace.record_plain(len(input_ids), passes)
             if not config.return_dict_in_generate:
                 return output
-            passes = output.sequences.shape[1] - input_ids.shape[1]
             counts = DraftCounts(forward_passes=passes, verifications=len(input_ids) * (passes - 1))
             return DraftedGenerationOutput(**output, **counts.named())
         _check_config(config, model_kwargs.get("past_key_values"))

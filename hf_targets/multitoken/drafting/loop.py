@@ -72,31 +72,41 @@ def decode_rows(
     draft, recorded, started = empty_draft(batch, input_ids.device), None, 0.0
     active = torch.arange(batch, device=input_ids.device)
     position = mask.sum(dim=1) - 1 if positions is None else positions[:, -1].expand(batch)
+    shortest, dtype = input_ids.shape[1], model.dtype  # tokens of the row that is furthest behind
     del outputs
     while True:
         process = partial(rows.process, active)
         found = verify(draft, logits, process, sample=bool(config.do_sample))
-        behind = int(rows.lengths[active].min())
         taken, finished = rows.append(active, found)
         cache.keep(found.positions, taken)
         counts.forward_passes += 1
-        counts.accepted += int((taken - 1).sum())
-        going, read = ~finished, active
-        hidden = hidden.take_along_dim(found.positions.gather(1, taken[:, None] - 1)[..., None], dim=1)[going, 0]
-        active, position = active[going], (position + taken)[going]
+        num_read, gained = len(active), 1.0
+        if draft.depths:
+            counts.accepted += int((taken - 1).sum())
+            before, shortest = shortest, int(rows.lengths[active].min())
+            # a batch is done when its last row is: half of what counts is the gain of the row that is furthest behind
+            gained = (shortest - before + float(taken.float().mean())) / 2
+            hidden = hidden.take_along_dim(found.positions.gather(1, taken[:, None] - 1)[..., None], dim=1)
+        else:
+            shortest += 1
+        hidden, position = hidden[:, 0], position + taken
+        if finished.any():
+            going = ~finished
+            active, hidden, position = active[going], hidden[going], position[going]
+            if len(active):
+                cache.select(going)
+                shortest = int(rows.lengths[active].min())
         rows.stream(active)
         if not len(active):
             break
-        cache.select(going)
         if recorded is not None:
-            # a batch is done when its last row is: half of what counts is the gain of the row that is furthest behind
-            gained = (int(rows.lengths[read].min()) - behind + float(taken.float().mean())) / 2
-            pace.record(len(taken), recorded, pace.now() - started, max(draft.depths, default=0), gained)
+            pace.record(num_read, recorded, pace.now() - started, max(draft.depths, default=0), gained)
         settings, started = pace.choose(len(active)), pace.now()
 
-        next_tokens, lengths = rows.ids[active, rows.lengths[active] - 1], rows.lengths[active]
-        count, branches = min(settings.num_tokens, config.max_length - int(lengths.min()) - 1), settings.num_branches
-        if max_positions is not None:
+        lengths = rows.lengths[active]
+        next_tokens = rows.ids[active, lengths - 1]
+        count, branches = min(settings.num_tokens, config.max_length - shortest - 1), settings.num_branches
+        if max_positions is not None and count:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
             room = max_positions - cache.length - 1 - lookup
             count = min(count, room)
@@ -109,12 +119,15 @@ def decode_rows(
             least = pace.least_confidence(len(active))
             draft = drafter.draft(hidden, next_tokens, count, partial(rows.process, active), texts, least)
         counts.verifications += len(active)
-        counts.drafted += int(draft.exists.sum())
-        chunk = torch.cat([next_tokens[:, None], draft.tokens], dim=1)
+        chunk, at = next_tokens[:, None], position[:, None]
+        if draft.depths:
+            counts.drafted += int(draft.exists.sum())
+            chunk = torch.cat([chunk, draft.tokens], dim=1)
+            at = at + torch.tensor([0, *draft.depths], device=chunk.device)
         inputs = {
             **model_kwargs,
-            "attention_mask": cache.mask_for(draft, model.dtype, tree=branches > 1),
-            "position_ids": position[:, None] + torch.tensor([0, *draft.depths], device=chunk.device),
+            "attention_mask": cache.mask_for(draft, dtype, tree=branches > 1),
+            "position_ids": at,
             "past_key_values": cache.cache,
             "logits_to_keep": chunk.shape[1],
         }

@@ -20,11 +20,10 @@ _REMEMBERED = 24
 """Passes of each way that are remembered."""
 _LEAST_SPREAD = 0.25
 """Tokens; a few passes that brought the same do not mean that all will."""
-_FIRST_WAIT, _LONGEST_WAIT = 32, 1024
-_TEXTS_IN_VAIN = 4
-"""Texts in a row without hope before whole texts are decoded plainly."""
-_TEXTS_ASIDE = 16
-"""Of these one tries drafts again."""
+_SHARE_FOR_TRIES = 0.01
+"""Of all seconds; so much may be lost by trying ways other than the best."""
+_PASSES_FOR_TRIES = 2
+"""So much may be lost beyond that share, so that the first text tries drafts at once."""
 
 
 class Pace(Protocol):
@@ -74,7 +73,6 @@ class _Way:
 
     Attributes:
         since: Passes that were taken in other ways.
-        wait: Passes after which a way without hope is tried again; twice as many after each try in vain.
     """
 
     def __init__(self, settings: DraftSettings) -> None:
@@ -82,7 +80,7 @@ class _Way:
         self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self.drafted: deque[int] = deque(maxlen=_REMEMBERED)
         self.tokens: deque[float] = deque(maxlen=_REMEMBERED)
-        self.since, self.wait, self._warm = 0, _FIRST_WAIT, False
+        self.since, self._warm = 0, False
 
     @property
     def rate(self) -> float:
@@ -99,6 +97,12 @@ class _Way:
         variance = max(sum((tokens - mean) ** 2 for tokens in self.tokens) / count, _LEAST_SPREAD**2)
         return self.rate * (1 + 2 * (variance / count) ** 0.5 / mean)
 
+    def seconds_lost(self, best_rate: float) -> float:
+        """Return by how many seconds a pass is slower than the best way, by what is remembered."""
+        if not self.tokens:
+            return 0.0
+        return max(median(self.seconds) - sum(self.tokens) / len(self.tokens) / best_rate, 0.0)
+
     def record(self, seconds: float, drafted: int, tokens: float) -> None:
         """Take in a pass, but for the very first, which prepares much."""
         self.since = 0
@@ -109,10 +113,9 @@ class _Way:
         self._warm = True
 
     def forget(self) -> None:
-        """Remember the last passes alone, so that there is hope again."""
+        """Remember nothing, so that there is hope again."""
         for memory in (self.seconds, self.drafted, self.tokens):
-            while len(memory) > _TRIES:
-                memory.popleft()
+            memory.clear()
 
     def seconds_of_a_token(self, plain: float) -> float:
         """Return what one more drafted token has cost, by passes with drafts of different lengths.
@@ -137,24 +140,27 @@ class _Choice:
     def __init__(self, most: DraftSettings) -> None:
         self.plain = _Way(replace(most, num_tokens=0, num_branches=1))
         self.chain = _Way(replace(most, num_branches=1))
-        self.ways = [self.chain, self.plain]
+        self.ways = [self.plain, self.chain]
         self._tree = _Way(most) if most.num_branches > 1 else None
-        self._texts_in_vain = 0
+        self._seconds, self._lost = 0.0, 0.0
 
     def next(self) -> _Way:
-        """Return the way of the next pass: one that may be better than the best, or else the best."""
+        """Return the way of the next pass: another than the best where it has hope and its loss can be borne."""
+        if len(self.plain.seconds) < _TRIES:
+            return self.plain
         best = self.best()
-        for way in self.ways:
-            if way is not best and way.since >= way.wait:
-                way.wait = min(2 * way.wait, _LONGEST_WAIT)
-                way.forget()
-                return way
-            if way.hope == inf or (way is not best and way.since >= 2 and way.hope > best.rate):
-                return way
-        if self._tree is not None and best is self.chain:
+        if self._tree is not None and best is self.chain and best.hope < inf:
             self.ways.append(self._tree)
             self._tree = None
-            return self.ways[-1]
+        bearable = _PASSES_FOR_TRIES * median(best.seconds) + _SHARE_FOR_TRIES * self._seconds - self._lost
+        for way in self.ways:
+            loss = way.seconds_lost(best.rate)
+            if way is best or loss > bearable:
+                continue
+            if way.hope <= best.rate and _TRIES * loss <= bearable:
+                way.forget()
+            if way.hope == inf or (way.hope > best.rate and way.since > 1):
+                return way
         return best
 
     def best(self) -> _Way:
@@ -163,38 +169,30 @@ class _Choice:
 
     def record(self, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
         """Take in a pass."""
-        best = self.best()
         for way in self.ways:
-            if way.settings == settings:
-                way.record(seconds, drafted, tokens)
-            else:
-                way.since += 1
-        now_best = self.best()
-        if now_best is not best:
-            now_best.wait = _FIRST_WAIT
+            way.since += 1
+        way = next(way for way in self.ways if way.settings == settings)
+        way.record(seconds, drafted, tokens)
+        if way.seconds:
+            self._seconds += median(way.seconds)  # in which a pause of the machine does not count
+            best = self.best()
+            if way is not best:
+                self._lost += way.seconds_lost(best.rate)
 
-    def begins_plain(self) -> bool:
-        """Return whether to decode a new text without drafts: they had no hope in the last texts that tried them."""
-        drafts = [way for way in self.ways if way is not self.plain]
-        if any(way.hope > self.plain.rate for way in drafts):
-            self._texts_in_vain = 0
-            return False
-        self._texts_in_vain += 1
-        if self._texts_in_vain < _TEXTS_IN_VAIN or self._texts_in_vain % _TEXTS_ASIDE == 0:
-            for way in drafts:
-                way.forget()  # another text may be easier
-            self.chain.since = self.chain.wait
-            return False
-        return True
+    def record_plain(self, passes: int) -> None:
+        """Take in that so many passes were taken without drafts and without a clock."""
+        self._seconds += passes * median(self.plain.seconds)
 
 
 class MeasuredPace:
     """Takes each pass in the way that has brought the most tokens a second, and tries the other ways now and then.
 
-    The ways are a pass without drafts, a chain and a tree. A slower way is tried at every third pass as long as two
-    standard errors of what it brought leave hope, then after 32 passes, and twice as many each time, up to 1,024. After
-    four texts without hope, 15 of 16 texts begin plain and stay so. Rows are told apart by the binary digits of their
-    number, as a pass over more rows takes longer. Several threads may use it at once.
+    The ways are a pass without drafts, a chain and a tree; trees are tried where chains are best. A slower way is tried
+    at every third pass as long as two standard errors of what it brought leave hope, and afresh later, as other text
+    may be easier. But tries lose at most 1% of the time and two passes, by what passes of each way take and bring.
+    Where a text would begin without drafts, all of it is decoded by Transformers' own loop, which takes a little less
+    time. Rows are told apart by the binary digits of their number, as a pass over more rows takes longer. Several
+    threads may use it at once.
 
     Args:
         most: The longest and widest draft.
@@ -207,7 +205,10 @@ class MeasuredPace:
         self._lock = Lock()
 
     def _of(self, num_rows: int) -> _Choice:
-        return self._choices.setdefault(num_rows.bit_length(), _Choice(self.most))
+        size = num_rows.bit_length()
+        if size not in self._choices:
+            self._choices[size] = _Choice(self.most)
+        return self._choices[size]
 
     def choose(self, num_rows: int) -> DraftSettings:
         """Return the settings of the next pass over so many rows."""
@@ -231,9 +232,15 @@ class MeasuredPace:
             self._of(num_rows).record(settings, seconds, drafted, tokens)
 
     def begins_plain(self, num_rows: int) -> bool:
-        """Return whether a new text is to be decoded without drafts, as they have not paid in the last texts."""
+        """Return whether a new text is to be decoded without drafts; `record_plain` then takes in its passes."""
         with self._lock:
-            return self._of(num_rows).begins_plain()
+            choice = self._of(num_rows)
+            return bool(choice.chain.seconds) and choice.best() is choice.next() is choice.plain
+
+    def record_plain(self, num_rows: int, passes: int) -> None:
+        """Take in so many passes of a text that began without drafts."""
+        with self._lock:
+            self._of(num_rows).record_plain(passes)
 
 
 _PACES: WeakKeyDictionary[nn.Module, dict[Hashable, MeasuredPace]] = WeakKeyDictionary()

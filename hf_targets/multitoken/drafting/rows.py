@@ -95,12 +95,11 @@ class Rows:
 
         Returns: The number of tokens appended to each row, and which rows are finished.
         """
-        tokens, counts = found.tokens, found.counts
-        steps = torch.arange(tokens.shape[1], device=tokens.device)
-        before = self.lengths[rows]
-        counts = torch.minimum(counts, self.max_length - before)
+        tokens, before = found.tokens, self.lengths[rows]
+        counts = torch.minimum(found.counts, self.max_length - before)
         finished = torch.zeros_like(counts, dtype=torch.bool)
         for end_tokens in self._end_tokens:
+            steps = torch.arange(tokens.shape[1], device=tokens.device)
             ends = torch.isin(tokens, end_tokens.to(tokens.device)) & (steps < counts[:, None])
             counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
             finished |= ends.any(dim=1)
@@ -111,12 +110,13 @@ class Rows:
                 if self._other_criteria(texts, None)[rows[index]]:  # pyright: ignore[reportArgumentType]
                     counts[index], finished[index] = count, True
                     break
-        self.lengths[rows] = before + counts
+        lengths = before + counts
+        self.lengths[rows] = lengths
         for record, steps_given in ((self._scores, found.scores), (self._logits, found.logits)):
             if record is not None:
                 for index, row in enumerate(rows.tolist()):
                     record[row] += [step[index] for step in steps_given[: int(counts[index])]]
-        return counts, finished | (self.lengths[rows] >= self.max_length)
+        return counts, finished | (lengths >= self.max_length)
 
     def stream(self, active: Int[Tensor, "rows"]) -> None:
         """Send the streamer each new column that all active rows have reached; finished rows contain padding."""

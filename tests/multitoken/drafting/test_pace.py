@@ -1,6 +1,8 @@
 """A measured pace finds the way that pays, and costs little where none does."""
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 import pytest
 from hypothesis import assume, given, settings
@@ -25,33 +27,59 @@ def decode(pace: MeasuredPace, seconds: dict, tokens: dict, passes: int, rows: i
 
 @settings(max_examples=20, deadline=None)
 @given(chain=st.tuples(st.floats(0.5, 4), st.floats(1, 4)), tree=st.tuples(st.floats(0.5, 4), st.floats(1, 4)))
-def test_nearly_all_passes_are_taken_in_the_best_way(chain, tree):
+def test_nearly_all_time_goes_into_the_best_way(chain, tree):
     seconds = {PLAIN: 1.0, CHAIN: chain[0], MOST: tree[0]}
     tokens = {PLAIN: 1.0, CHAIN: chain[1], MOST: tree[1]}
     pace = MeasuredPace(MOST)
-    taken, took, brought = decode(pace, seconds, tokens, 1500)
+    _, took, brought = decode(pace, seconds, tokens, 1500)
     rates = {way: tokens[way] / seconds[way] for way in seconds}
     assume(abs(rates[CHAIN] - 1) > 1e-9)
     if rates[CHAIN] < 1:
         del rates[MOST]  # trees are not tried where chains do not pay
-    assert brought / took >= 0.95 * max(rates.values())
-    assert rates[max(set(taken), key=taken.count)] >= 0.9 * max(rates.values())  # others within a tenth keep hope
+    assert brought / took >= 0.93 * max(rates.values())
 
 
-def test_where_drafts_do_not_pay_whole_texts_are_plain_but_for_one_in_sixteen():
-    pace, costs = MeasuredPace(MOST), ({PLAIN: 1.0, CHAIN: 2.0}, {PLAIN: 1, CHAIN: 1})
-    texts = [0 if pace.begins_plain(1) else decode(pace, *costs, 60)[0].count(CHAIN) for _ in range(160)]
-    assert all(texts[:4])  # one text may be harder than others
-    assert texts.count(0) == 160 - 4 - 9
-    assert max(texts) <= 12
+@settings(max_examples=50, deadline=None)
+@given(
+    chain=st.tuples(st.floats(0.2, 9), st.lists(st.integers(1, 4), min_size=1, max_size=9)),
+    tree=st.tuples(st.floats(0.2, 9), st.floats(1, 4)),
+    passes=st.integers(20, 600),
+)
+def test_no_text_takes_much_longer_than_without_drafts(chain, tree, passes):
+    pace, brought = MeasuredPace(MOST), cycle(chain[1])
+    time = written = slowest = 0.0
+    for _ in range(passes):
+        way = pace.choose(1)
+        took, tokens = {PLAIN: (1.0, 1), CHAIN: (chain[0], next(brought)), MOST: tree}[way]
+        pace.record(1, way, took, way.num_tokens, tokens)
+        time, written, slowest = time + took, written + tokens, max(slowest, took)
+    # the share, the passes beyond it, one not timed of each kind, one that began within bounds, and luck in few passes
+    assert time <= 1.01 * written + 2 + 3 * slowest + 5
 
 
-def test_a_hard_text_does_not_end_drafts_for_the_next():
-    pace = MeasuredPace(DraftSettings(3, 1, measured=True))
-    for brought in (1, 4, 1, 4, 4):
-        assert not pace.begins_plain(1)
-        taken, *_ = decode(pace, {PLAIN: 1.0, CHAIN: 1.3}, {PLAIN: 1, CHAIN: brought}, 60)
-    assert taken[-20:] == [CHAIN] * 20
+def texts_of(pace: MeasuredPace, brought: Iterable[int], seconds: float = 1.3, passes: int = 60) -> list[int]:
+    """Decode a text for each number of tokens that a chain brings; return the passes with chains of each text."""
+    chains = []
+    for tokens in brought:
+        if pace.begins_plain(1):
+            pace.record_plain(1, passes)
+            chains.append(0)
+        else:
+            taken, *_ = decode(pace, {PLAIN: 1.0, CHAIN: seconds}, {PLAIN: 1, CHAIN: tokens}, passes)
+            chains.append(taken.count(CHAIN))
+    return chains
+
+
+def test_where_drafts_do_not_pay_most_texts_begin_plain_and_tries_take_their_share():
+    chains = texts_of(MeasuredPace(DraftSettings(3, 1, measured=True)), [1] * 200, seconds=2.0)
+    assert 0 < chains[0] <= 4
+    assert chains.count(0) > 100
+    assert sum(chains) == pytest.approx(0.01 * 200 * 60, rel=0.1)  # each loses one pass
+
+
+def test_a_hard_text_does_not_end_drafts_for_long():
+    chains = texts_of(MeasuredPace(DraftSettings(3, 1, measured=True)), [1, 1, *[4] * 6])
+    assert chains[-1] > 50
 
 
 def test_what_begins_to_pay_is_found():

@@ -1,0 +1,182 @@
+"""What drafts cost and bring where a given share of the drafted tokens is accepted, against plain decoding.
+
+    python recipes/benchmarks/draft_steps.py recipes/settings/benchmarks/draft_steps/measured.yaml
+
+The model is made so that no training is needed: a Llama whose output matrix makes one certain token follow each token,
+with layers that do all of their work and add almost nothing. The heads are random, and their choice is then replaced:
+with the given probability by the token that follows, else by another one. So all work is done, and the acceptance is as
+told. Greedy decoding, one process; the ways take turns, and each ratio is the median over rounds of the ratio within a
+round. Reading the prompt is left out. Measured: recipes/multitoken.md.
+"""
+
+from copy import copy
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_targets import MultiTokenForCausalLM, parse_settings
+from hf_targets.evaluation.timing import settled_time
+from hf_targets.markdown import markdown_table
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass
+class Setup:
+    """The model, and how it decodes."""
+
+    hidden_size: int = field(default=512, metadata={"help": "Width d; a multiple of 64."})
+    num_layers: int = field(default=8, metadata={"help": "Layers."})
+    vocab_size: int = field(default=2048, metadata={"help": "V."})
+    ngram_size: int = field(default=4, metadata={"help": "N; N - 1 tokens are drafted."})
+    draft_vocab_size: int | None = field(default=None, metadata={"help": "Tokens that heads may draft. None: all."})
+    acceptances: list[float] = field(
+        default_factory=lambda: [0.0, 0.3, 0.6, 0.9], metadata={"help": "Probabilities that a drafted token is right."}
+    )
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 8], metadata={"help": "Rows at once."})
+    auto: bool = field(default=True, metadata={"help": 'Whether to measure draft_tokens="auto" too.'})
+    ensemble_weight: float = field(default=0.2, metadata={"help": "Lambda of the ensemble that is timed."})
+    prompt_tokens: int = field(default=32, metadata={"help": "Tokens of each prompt."})
+    max_new_tokens: int = field(default=64, metadata={"help": "Tokens to generate for each."})
+    rounds: int = field(default=5, metadata={"help": "Timed turns of each way, after one not timed."})
+    dtype: Literal["float32", "bfloat16"] | None = field(default=None, metadata={"help": "None: both."})
+
+
+class CertainModel(MultiTokenForCausalLM):
+    """A model with heads whose drafted tokens are right with the probability `acceptance`."""
+
+    acceptance: float
+    follower: Tensor
+
+    def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return the logits of the heads, with the highest one moved to the token that is to be drafted."""
+        logits = super().future_logits(states, tokens)
+        right = self.follower[tokens[:, -1]]
+        wrong = (right + 1) % self.follower.numel()
+        hit = torch.rand(len(right)).to(right.device) < self.acceptance
+        return logits.scatter_(1, torch.where(hit, right, wrong)[:, None], 1e4)
+
+
+def make_model(setup: Setup, dtype: str, device: torch.device) -> CertainModel:
+    """Return the model; token x is followed by token `follower[x]`."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=setup.vocab_size,
+        hidden_size=setup.hidden_size,
+        intermediate_size=setup.hidden_size * 8 // 3,
+        num_hidden_layers=setup.num_layers,
+        num_attention_heads=setup.hidden_size // 64,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    base = LlamaForCausalLM(config)
+    follower = torch.randperm(setup.vocab_size)
+    with torch.no_grad():
+        nn.init.normal_(base.model.embed_tokens.weight)
+        for layer in base.model.layers:
+            layer.self_attn.o_proj.weight.mul_(1e-2)  # pyright: ignore
+            layer.mlp.down_proj.weight.mul_(1e-2)  # pyright: ignore
+        base.lm_head.weight[follower] = base.model.embed_tokens.weight
+    more: dict[str, Any] = {} if setup.draft_vocab_size is None else {"draft_vocab_size": setup.draft_vocab_size}
+    model = CertainModel.from_base(base, ngram_size=setup.ngram_size, target="difference", head="conditional", **more)
+    model.follower = follower.to(device)
+    return model.to(device, getattr(torch, dtype)).eval()  # pyright: ignore[reportArgumentType]
+
+
+class Way:
+    """A way to decode, and what its rounds took.
+
+    Attributes:
+        model: What generates.
+        arguments: Passed to its `generate`.
+        afresh: Whether what "auto" has measured is forgotten before each text.
+        num_passes: In each round, forward passes after the prompt's.
+        seconds: In each round, for the whole text.
+    """
+
+    def __init__(self, model: Any, *, afresh: bool = False, **arguments: Any) -> None:
+        self.model, self.afresh, self.arguments = model, afresh, arguments
+        self.num_passes: list[int] = []
+        self.seconds: list[float] = []
+
+    def decode(self, prompts: Tensor, max_new_tokens: int) -> Tensor:
+        """Take a round, and return the text."""
+        arguments: dict[str, Any] = {"do_sample": False, "return_dict_in_generate": True, **self.arguments}
+        model = copy(self.model) if self.afresh else self.model  # what "auto" has measured belongs to a model
+        start = settled_time(prompts.device)
+        output = model.generate(prompts, max_new_tokens=max_new_tokens, **arguments)
+        self.seconds.append(settled_time(prompts.device) - start)
+        passes = getattr(output, "num_forward_passes", None)
+        self.num_passes.append((max_new_tokens if passes is None else passes) - 1)
+        return output.sequences
+
+
+def ways_of(setup: Setup, model: CertainModel) -> dict[str, Way]:
+    """Return plain decoding, the ensemble, and drafts at each acceptance."""
+    ways = {"plain": Way(model.backbone), "ensemble": Way(model, ensemble_weight=setup.ensemble_weight)}
+    for acceptance in setup.acceptances:
+        sure = copy(model)
+        sure.acceptance = acceptance
+        ways[f"drafts, {acceptance:.0%}"] = Way(sure, draft_tokens=setup.ngram_size - 1)
+        if setup.auto:
+            ways[f"auto, {acceptance:.0%}, first text"] = Way(sure, afresh=True, draft_tokens="auto")
+            ways[f"auto, {acceptance:.0%}, later"] = Way(sure, draft_tokens="auto")
+    return ways
+
+
+def chunk_ratio(setup: Setup, model: CertainModel, prompts: Tensor) -> float:
+    """Return the time in which the backbone alone reads as many positions as a draft has, over that for one."""
+    cache = model.backbone(prompts).past_key_values
+    cache.activate_past_recording()  # a window keeps what `crop` takes back
+    seconds: dict[int, list[float]] = {1: [], setup.ngram_size: []}
+    for _ in range(20):
+        for length, times in seconds.items():
+            start = settled_time(prompts.device)
+            model.backbone(prompts[:, :length], past_key_values=cache)
+            times.append(settled_time(prompts.device) - start)
+            cache.crop(-length)
+    return median(long / one for one, long in zip(*seconds.values(), strict=True))
+
+
+@torch.no_grad()
+def measure(setup: Setup, dtype: str, size: int, device: torch.device) -> list[list[str]]:
+    """Return the cells of each way."""
+    model = make_model(setup, dtype, device)
+    prompts = torch.randint(setup.vocab_size, (size, setup.prompt_tokens)).to(device)
+    text = prompts
+    for _ in range(setup.max_new_tokens):
+        text = torch.cat([text, model.follower[text[:, -1:]]], dim=1)
+    prompt, ways = Way(model.backbone), ways_of(setup, model)
+    for _ in range(1 + setup.rounds):
+        prompt.decode(prompts, 1)
+        for name, way in ways.items():
+            if not way.decode(prompts, setup.max_new_tokens).equal(text):
+                raise RuntimeError(f"{name} wrote another text than the one that the model is made for")
+    reading, table = median(prompt.seconds), []
+    for name, way in ways.items():
+        pairs = zip(way.seconds[1:], ways["plain"].seconds[1:], strict=True)  # the first round prepares much
+        texts = [(ours - reading) / (theirs - reading) for ours, theirs in pairs]
+        tokens = [(setup.max_new_tokens - 1) / passes for passes in way.num_passes[1:]]
+        passes = [x * gain for x, gain in zip(texts, tokens, strict=True)]
+        cells = [f"{median(tokens):.2f}", f"{median(passes):.2f}", f"{median(texts):.2f}"]
+        table.append([dtype, str(size), name, f"{1000 * (median(way.seconds[1:]) - reading):.0f}", *cells])
+    ratio = chunk_ratio(setup, model, prompts)
+    return [*table, [dtype, str(size), f"model alone, {setup.ngram_size} positions", "", "", f"{ratio:.2f}", ""]]
+
+
+def main() -> None:
+    """Print a table."""
+    (setup,) = parse_settings(Setup)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    heading = ["type", "rows", "way", "ms", "tokens / pass", "a pass, x plain", "a text, x plain"]
+    dtypes = DTYPES if setup.dtype is None else (setup.dtype,)
+    table = [row for dtype in dtypes for size in setup.batch_sizes for row in measure(setup, dtype, size, device)]
+    print(markdown_table(heading, table))
+
+
+if __name__ == "__main__":
+    main()
