@@ -46,15 +46,21 @@ class DraftVocabulary(nn.Module):
         self.ids.copy_(torch.tensor(ids))
         self._rows = None
 
-    def logits(self, output: nn.Linear, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows vocab"]:
-        """Return the logits of predicted embeddings, -10,000 for tokens that are not drafted.
-
-        These are not minus infinity, as a processor may forbid all of the others.
+    def logits(self, output: nn.Linear, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows size"]:
+        """Return the logits of predicted embeddings for the tokens of `ids`.
 
         Args:
             output: The layer that turns predicted embeddings into logits; its rows of these tokens are kept.
         """
         return call_inside(output, self._logits, states)
+
+    def whole(self, logits: Float[Tensor, "*rows size"], vocab_size: int) -> Float[Tensor, "*rows vocab"]:
+        """Return logits of all tokens, -10,000 for those that are not drafted.
+
+        These are not minus infinity, as a processor may forbid all of the others.
+        """
+        everything = logits.new_full((*logits.shape[:-1], vocab_size), _NOT_DRAFTED)
+        return everything.index_copy_(-1, self.ids.to(logits.device), logits)
 
     def _logits(self, weight: Tensor, bias: Tensor | None, states: Tensor) -> Tensor:
         versions = [0 if tensor.is_inference() else tensor._version for tensor in (weight, self.ids)]
@@ -63,6 +69,4 @@ class DraftVocabulary(nn.Module):
             ids = self.ids.to(weight.device)
             self._rows = version, weight.detach()[ids], None if bias is None else bias.detach()[ids]
         _, rows, biases = self._rows
-        logits = F.linear(states, rows, biases)
-        everything = logits.new_full((*logits.shape[:-1], len(weight)), _NOT_DRAFTED)
-        return everything.index_copy_(-1, self.ids.to(logits.device), logits)
+        return F.linear(states, rows, biases)

@@ -22,7 +22,7 @@ from transformers.generation.stopping_criteria import (
 )
 
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.weight_access import embedding_rows, is_sharded
+from hf_targets.backbones.weight_access import embedding_rows, is_sharded, num_rows
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
 from hf_targets.multitoken.drafting.chains import ChainDrafter
@@ -237,7 +237,7 @@ class HeadsGenerationMixin(GenerationMixin):
         if not one_chain or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
             check_request(input_ids, config, given)
             return by_rows(pace=FixedPace(drafting))
-        drafter = ChainDrafter(self, config)
+        drafter = ChainDrafter(self, config, processed=bool(logits_processor))
         lengths = {"max_length": config.max_length, "max_positions": longest}
         candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, **lengths)
         output = super()._assisted_decoding(
@@ -309,18 +309,28 @@ class HeadsGenerationMixin(GenerationMixin):
         return self.heads.states(hidden, count)
 
     def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return head n's logits (rows, vocab) from its states (rows, d) and the n tokens before, (rows, n)."""
+        """Return head n's logits of drafted tokens from its states (rows, d) and the n tokens before, (rows, n)."""
         output, n = self.get_output_embeddings(), tokens.shape[1]
         rows = embedding_rows(output, tokens) if self.sequential else None
         return self.heads.draft_logits(n, output, self.heads.complete(n, states, rows))
 
     def parallel_logits(self, states: Tensor) -> Tensor:
-        """Return the logits of all heads at once, (rows, count, vocab); only for heads that are not `sequential`."""
+        """Return all heads' logits of drafted tokens at once, (rows, count, ...), if they are not `sequential`."""
         output = self.get_output_embeddings()
         if self.heads.outputs is None:
             return self.heads.draft_logits(1, output, states)
         logits = [self.heads.draft_logits(n + 1, output, states[:, n]) for n in range(states.shape[1])]
         return torch.stack(logits, dim=1)
+
+    def whole_logits(self, logits: Tensor) -> Tensor:
+        """Return the logits of all tokens from those of the tokens that heads may draft."""
+        drafted = self.heads.draft_vocabulary
+        return logits if drafted is None else drafted.whole(logits, num_rows(self.get_output_embeddings()))
+
+    def drafted_ids(self, places: Tensor) -> Tensor:
+        """Return the ids of tokens from their places among the tokens that heads may draft."""
+        drafted = self.heads.draft_vocabulary
+        return places if drafted is None else drafted.ids.to(places.device)[places]
 
 
 def _check_config(config: GenerationConfig, cache: Any) -> None:

@@ -62,7 +62,10 @@ class FutureHeads(nn.Module):
         return layer
 
     def draft_logits(self, n: int, shared: nn.Linear, predictions: Tensor) -> Tensor:
-        """Return the logits (..., vocab) from which to draft by predictions (..., d) of head n."""
+        """Return the logits of the tokens that may be drafted, by predictions (..., d) of head n.
+
+        Returns: (..., vocab), or (..., draft_vocab_size) in the order of the draft vocabulary's ids.
+        """
         output = self.output(n, shared)
         return (
             output(predictions) if self.draft_vocabulary is None else self.draft_vocabulary.logits(output, predictions)

@@ -56,13 +56,13 @@ class CertainModel(MultiTokenForCausalLM):
         """Return the logits of the heads, with the highest one moved to the token that is to be drafted."""
         logits = super().future_logits(states, tokens)
         right = self.follower[tokens[:, -1]]
-        wrong = (right + 1) % self.follower.numel()
+        wrong = (right + 1) % logits.shape[1]
         hit = torch.rand(len(right)).to(right.device) < self.acceptance
         return logits.scatter_(1, torch.where(hit, right, wrong)[:, None], 1e4)
 
 
 def make_model(setup: Setup, dtype: str, device: torch.device) -> CertainModel:
-    """Return the model; token x is followed by token `follower[x]`."""
+    """Return the model; token x is followed by token `follower[x]`, and a token that is drafted by another such one."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=setup.vocab_size,
@@ -74,7 +74,8 @@ def make_model(setup: Setup, dtype: str, device: torch.device) -> CertainModel:
         eos_token_id=None,
     )
     base = LlamaForCausalLM(config)
-    follower = torch.randperm(setup.vocab_size)
+    drafted = setup.draft_vocab_size or setup.vocab_size
+    follower = torch.cat([torch.randperm(drafted), torch.arange(drafted, setup.vocab_size)])
     with torch.no_grad():
         nn.init.normal_(base.model.embed_tokens.weight)
         for layer in base.model.layers:
@@ -146,7 +147,7 @@ def chunk_ratio(setup: Setup, model: CertainModel, prompts: Tensor) -> float:
 def measure(setup: Setup, dtype: str, size: int, device: torch.device) -> list[list[str]]:
     """Return the cells of each way."""
     model = make_model(setup, dtype, device)
-    prompts = torch.randint(setup.vocab_size, (size, setup.prompt_tokens)).to(device)
+    prompts = torch.randint(setup.draft_vocab_size or setup.vocab_size, (size, setup.prompt_tokens)).to(device)
     text = prompts
     for _ in range(setup.max_new_tokens):
         text = torch.cat([text, model.follower[text[:, -1:]]], dim=1)

@@ -5,10 +5,12 @@ import pickle
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LogitsProcessor
+from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
+from hf_targets.multitoken.drafting.chains import ChainDrafter
+from hf_targets.multitoken.drafting.drafts import draft_tree
 from tests.tiny_models import TARGETS, VOCAB, left_padded, make_backbone, make_drafting_model, token_ids
 
 IDS = torch.tensor([1, 4, 9, 16, 25, 30, 36, 41])
@@ -41,12 +43,28 @@ def test_the_logits_of_drafted_tokens_are_those_of_all_tokens_and_no_other_is_dr
     model = limited(make_drafting_model("llama", target)).double()
     hidden, tokens = torch.randn(3, model.config.get_text_config().hidden_size).double(), token_ids(3, 1)
     states = model.future_states(hidden, 1)
-    got = model.future_logits(states[:, 0], tokens)
+    got = model.whole_logits(model.future_logits(states[:, 0], tokens))
     model.heads.draft_vocabulary = None
     expected = model.future_logits(states[:, 0], tokens)
     torch.testing.assert_close(got[:, IDS], expected[:, IDS])
     others = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, IDS, False)
     assert (got.softmax(dim=-1)[:, others] == 0).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_tokens_of_chains_and_trees_are_those_that_logits_of_all_tokens_would_give(target):
+    model = limited(make_drafting_model("llama", target)).double()
+    hidden, tokens = torch.randn(5, model.config.get_text_config().hidden_size).double(), token_ids(5, 1)[:, 0]
+    process, config = (lambda drafted, logits: logits), GenerationConfig(do_sample=False)
+    few, all_tokens = (
+        ChainDrafter(model, config, processed=processed).draft(hidden, tokens, 3, process, []).tokens
+        for processed in (False, True)
+    )
+    assert torch.equal(few, all_tokens)
+    assert torch.isin(few, IDS).all()
+    tree = draft_tree(model, hidden, tokens, 3, 2)
+    assert torch.isin(tree.tokens, IDS).all()
+    assert torch.equal(tree.tokens[:, 0], few[:, 0])  # the most probable first token
 
 
 def test_rows_are_read_again_when_the_matrix_has_changed():
@@ -61,7 +79,7 @@ def test_rows_are_read_again_when_the_matrix_has_changed():
         ):
             change()
             states = states.to(output.weight.dtype)
-            got = vocabulary.logits(output, states)[..., vocabulary.ids]
+            got = vocabulary.logits(output, states)
             torch.testing.assert_close(got, output(states)[..., vocabulary.ids])
     assert copy.deepcopy(vocabulary)._rows is pickle.loads(pickle.dumps(vocabulary))._rows is None
 
@@ -70,7 +88,7 @@ def test_rows_are_read_again_when_the_matrix_has_changed():
 def test_weights_made_for_inference_alone_can_be_read():
     output, vocabulary = torch.nn.Linear(4, VOCAB), DraftVocabulary(8, VOCAB)
     states = torch.randn(2, 4)
-    torch.testing.assert_close(vocabulary.logits(output, states)[:, :8], output(states)[:, :8])
+    torch.testing.assert_close(vocabulary.logits(output, states), output(states)[:, :8])
 
 
 def test_the_most_frequent_tokens_are_chosen_and_the_lowest_fill_the_rest():

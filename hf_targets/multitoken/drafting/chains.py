@@ -17,12 +17,21 @@ class ChainDrafter:
     Args:
         model: The model whose heads draft.
         config: Says whether the text is sampled, and how many tokens prompt lookup may add.
+        processed: Whether the text has processors, which need the logits of all tokens.
         most_probable: Whether to draft the most probable tokens even then.
     """
 
-    def __init__(self, model: FuturePredictor, config: GenerationConfig, *, most_probable: bool = False) -> None:
+    def __init__(
+        self,
+        model: FuturePredictor,
+        config: GenerationConfig,
+        *,
+        processed: bool = True,
+        most_probable: bool = False,
+    ) -> None:
         self._model = model
         self._sampling = bool(config.do_sample) and not most_probable
+        self._whole = processed or self._sampling
         self._lookup = None if config.prompt_lookup_num_tokens is None else PromptLookup(config)
         self.reads_text = self._lookup is not None
 
@@ -48,7 +57,8 @@ class ChainDrafter:
         confidence: list[Tensor] = []
 
         def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor] | None:
-            logits = process(drafted, logits)
+            if self._whole:
+                logits = process(drafted, self._model.whole_logits(logits))
             if self._lookup is not None or least_confidence > 0.0:
                 # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
                 highest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
@@ -60,7 +70,7 @@ class ChainDrafter:
                 token = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
             else:
                 token = logits.argmax(dim=-1)
-            return token, logits
+            return token if self._whole else self._model.drafted_ids(token), logits
 
         draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling)
         if self._lookup is None or not confidence:

@@ -25,7 +25,10 @@ class DraftSettings:
 
 
 class FuturePredictor(Protocol):
-    """A model with heads: head n predicts the token n steps after the next one, from the same hidden state."""
+    """A model with heads: head n predicts the token n steps after the next one, from the same hidden state.
+
+    Its logits are those of the `choices` tokens that heads may draft: all, or fewer.
+    """
 
     @property
     def sequential(self) -> bool:
@@ -37,11 +40,19 @@ class FuturePredictor(Protocol):
         ...
 
     def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return head n's logits (rows, vocab) from its states (rows, dim) and the n tokens before, (rows, n)."""
+        """Return head n's logits (rows, choices) from its states (rows, dim) and the n tokens before, (rows, n)."""
         ...
 
     def parallel_logits(self, states: Tensor) -> Tensor:
-        """Return the logits of all heads at once, (rows, count, vocab); only for heads that are not `sequential`."""
+        """Return the logits of all heads at once, (rows, count, choices), if they are not `sequential`."""
+        ...
+
+    def whole_logits(self, logits: Tensor) -> Tensor:
+        """Return logits of all tokens (rows, vocab) from those of choices (rows, choices)."""
+        ...
+
+    def drafted_ids(self, places: Tensor) -> Tensor:
+        """Return the ids of tokens from their places among the choices."""
         ...
 
 
@@ -76,7 +87,8 @@ class Draft:
 
 
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]
-"""Takes logits (rows, vocab) and the earlier drafted tokens (rows, n - 1); returns a token a row and its logits.
+"""Takes logits (rows, choices) and the earlier drafted tokens (rows, n - 1); returns a token a row, and the logits
+(rows, vocab) that it was drawn from.
 
 None in their place ends the chain before this token."""
 
@@ -163,7 +175,7 @@ def draft_tree(
         joint = (scores[..., None] + best).flatten(1)
         scores, chosen = joint.topk(min(branches, joint.shape[1]), dim=1)
         parent = chosen // best.shape[-1]
-        token = token.expand(-1, paths, -1).flatten(1).gather(1, chosen)
+        token = model.drafted_ids(token.expand(-1, paths, -1).flatten(1).gather(1, chosen))
         before = drafted.gather(1, parent[..., None].expand(-1, -1, n))
         drafted = torch.cat([before, token[..., None]], dim=2)
         parents.append(first_position + parent)

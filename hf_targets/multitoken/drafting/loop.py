@@ -61,7 +61,7 @@ def decode_rows(
     mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
     lookup = config.prompt_lookup_num_tokens or 0
     rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=pace.most.num_tokens + lookup + 1)
-    drafter = ChainDrafter(model, config, most_probable=pace.most.measured)
+    drafter = ChainDrafter(model, config, processed=bool(processors), most_probable=pace.most.measured)
     counts = DraftCounts()
 
     model_kwargs["past_key_values"].activate_past_recording()

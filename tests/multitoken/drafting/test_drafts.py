@@ -36,6 +36,12 @@ class Tables:
         assert not self.sequential, "guesses that depend on each other are made one after another"
         return states @ self._output
 
+    def whole_logits(self, logits):
+        return logits
+
+    def drafted_ids(self, places):
+        return places
+
     def log_probabilities(self, hidden, tokens):
         """The distribution after tokens (n,) of one row with hidden state (dim,), by the definition."""
         logits = self.future_states(hidden[None], len(tokens))[:, -1] @ self._output

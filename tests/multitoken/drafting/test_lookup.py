@@ -153,6 +153,12 @@ class Certain:
     def parallel_logits(self, states):
         return self._logits[: states.shape[1]].expand(len(states), -1, -1)
 
+    def whole_logits(self, logits):
+        return logits
+
+    def drafted_ids(self, places):
+        return places
+
 
 def drafts_of(heads, texts, count, **config):
     texts = [torch.tensor([text]) for text in texts]
