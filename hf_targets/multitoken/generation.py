@@ -30,6 +30,7 @@ from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.loop import check_request, decode_rows
 from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
 from hf_targets.multitoken.drafting.pace import FixedPace, MeasuredPace, pace_of
+from hf_targets.multitoken.drafting.stopwatch import Stopwatch
 from hf_targets.multitoken.tree_mask import takes_tree_mask
 from hf_targets.positions import check_room, max_positions, outgrown_positions_named
 
@@ -219,14 +220,14 @@ class HeadsGenerationMixin(GenerationMixin):
             pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
             if pace is not None and not pace.begins_plain(len(input_ids)):
                 return by_rows(pace=pace)
+            watch = Stopwatch()
+            stopping_criteria.append(watch)
             output = plain()
-            sequences = output.sequences if config.return_dict_in_generate else output
-            passes = sequences.shape[1] - input_ids.shape[1]
-            if pace is not None:
-                pace.record_plain(len(input_ids), passes)
+            if pace is not None and watch.passes > 1:
+                pace.record_plain(len(input_ids), watch.passes, watch.seconds_of_a_pass)
             if not config.return_dict_in_generate:
                 return output
-            counts = DraftCounts(forward_passes=passes, verifications=len(input_ids) * (passes - 1))
+            counts = DraftCounts(forward_passes=watch.passes, verifications=len(input_ids) * (watch.passes - 1))
             return DraftedGenerationOutput(**output, **counts.named())
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))

@@ -24,6 +24,14 @@ def test_the_benchmark_of_phrases_prints_its_four_tables():
         assert heading in printed
 
 
+def test_the_benchmark_of_drafts_prints_every_way_of_each_type_and_batch():
+    printed = run_recipe("benchmarks/draft_steps")
+    rows = re.findall(r"\| (float32|bfloat16) \| (\d) \| ([^|]+) \|", printed)
+    autos = [f"auto, 50%, {which}" for which in ("first text", "later")]
+    ways = ["plain", "ensemble", "drafts, 50%", *autos, "model alone, 4 positions"]
+    assert rows == [(dtype, size, way) for dtype in ("float32", "bfloat16") for size in "12" for way in ways]
+
+
 def test_the_benchmark_of_latency_prints_every_way():
     printed = run_recipe("benchmarks/latency")
     assert "8 tokens in 4 steps with phrases" in printed

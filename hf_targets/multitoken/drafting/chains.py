@@ -42,7 +42,7 @@ class ChainDrafter:
         count: int,
         process: Callable[[Tensor, Tensor], Tensor],
         texts: Sequence[Int[Tensor, "1 _"]],
-        least_confidence: float = 0.0,
+        least_confidences: Sequence[float] | None = None,
     ) -> Draft:
         """Draft up to `count` tokens after `next_tokens`; prompt lookup may add more.
 
@@ -51,21 +51,23 @@ class ChainDrafter:
             process: Takes the tokens drafted so far (rows, n) and the logits after them (rows, vocab), and returns the
                 logits to draft from.
             texts: Each row's tokens including `next_tokens`; may be empty unless `reads_text`.
-            least_confidence: The chain ends before the token at which the product of the highest probabilities, the
-                mean over the rows, falls below this.
+            least_confidences: The chain ends before the token at which the product of the highest probabilities, the
+                mean over the rows, falls below that of this length; None: it has full length.
         """
         confidence: list[Tensor] = []
+        joint: list[float] = []
 
         def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor] | None:
             if self._whole:
                 logits = process(drafted, self._model.whole_logits(logits))
-            if self._lookup is not None or least_confidence > 0.0:
+            if self._lookup is not None or least_confidences is not None:
                 # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
                 highest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
-                joint = torch.cat([*confidence, highest], dim=1).prod(dim=1).mean()
-                if least_confidence > 0.0 and float(joint) < least_confidence:
+                sure = float(torch.cat([*confidence, highest], dim=1).prod(dim=1).mean())
+                if least_confidences is not None and sure < least_confidences[len(confidence)]:
                     return None
                 confidence.append(highest)
+                joint.append(sure)
             if self._sampling:
                 token = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
             else:
@@ -74,5 +76,6 @@ class ChainDrafter:
 
         draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling)
         if self._lookup is None or not confidence:
+            draft.confidences = joint
             return draft
         return self._lookup.extend(draft, torch.cat(confidence, dim=1), texts)

@@ -1,7 +1,7 @@
 """Drafts: the tokens that the heads guess after the next token, as a chain or as a tree."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -68,6 +68,9 @@ class Draft:
         depths: Steps from the last known token to each node, the same in all rows.
         exists: False where a row has fewer tokens than the others.
         logits: The logits that the tokens of a chain were sampled from; None if they were not sampled.
+        confidences: Of a chain, for each length, the probability of all tokens so far by the heads, mean over the rows;
+            empty if it was not asked for.
+        straight: In a tree, which nodes a chain would have drafted too: the most probable token after such a node.
     """
 
     tokens: Int[Tensor, "rows nodes"]
@@ -75,6 +78,8 @@ class Draft:
     depths: list[int]
     exists: Bool[Tensor, "rows nodes"]
     logits: Float[Tensor, "rows nodes vocab"] | None = None
+    confidences: list[float] = field(default_factory=list)
+    straight: Bool[Tensor, "rows nodes"] | None = None
 
     def ancestors(self) -> Bool[Tensor, "rows positions positions"]:
         """Return which positions of the chunk each position sees: itself and its path from the last known token."""
@@ -162,7 +167,8 @@ def draft_tree(
     at_once = None if model.sequential else model.parallel_logits(states)
     drafted = next_tokens[:, None, None]  # (rows, paths, n): the tokens on each path, the next token first
     scores = torch.zeros(rows, 1, device=hidden.device)
-    parents, tokens, depths = [], [], []
+    on_chain = torch.ones(rows, 1, dtype=torch.bool, device=hidden.device)
+    parents, tokens, depths, straight = [], [], [], []
     first_position = 0  # of the previous level
     for n in range(1, count + 1):
         paths = drafted.shape[1]
@@ -175,12 +181,15 @@ def draft_tree(
         joint = (scores[..., None] + best).flatten(1)
         scores, chosen = joint.topk(min(branches, joint.shape[1]), dim=1)
         parent = chosen // best.shape[-1]
+        on_chain = on_chain.gather(1, parent) & (chosen % best.shape[-1] == 0)
         token = model.drafted_ids(token.expand(-1, paths, -1).flatten(1).gather(1, chosen))
         before = drafted.gather(1, parent[..., None].expand(-1, -1, n))
         drafted = torch.cat([before, token[..., None]], dim=2)
         parents.append(first_position + parent)
         tokens.append(token)
+        straight.append(on_chain)
         depths += [n] * token.shape[1]
         first_position = 1 + len(depths) - token.shape[1]
     drafted = torch.cat(tokens, dim=1)
-    return Draft(drafted, torch.cat(parents, dim=1), depths, torch.ones_like(drafted, dtype=torch.bool))
+    every = torch.ones_like(drafted, dtype=torch.bool)
+    return Draft(drafted, torch.cat(parents, dim=1), depths, every, straight=torch.cat(straight, dim=1))

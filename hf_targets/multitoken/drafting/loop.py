@@ -1,5 +1,6 @@
 """The drafting loop for batches and trees: each row keeps the accepted part of its draft and continues from there."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,11 +13,11 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.chains import ChainDrafter
-from hf_targets.multitoken.drafting.drafts import FuturePredictor, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.drafts import Draft, FuturePredictor, draft_tree, empty_draft
 from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
-from hf_targets.multitoken.drafting.pace import Pace
+from hf_targets.multitoken.drafting.pace import Outcome, Pace
 from hf_targets.multitoken.drafting.rows import Rows
-from hf_targets.multitoken.drafting.verification import verify
+from hf_targets.multitoken.drafting.verification import Verified, verify
 
 
 class DraftingModel(FuturePredictor, Protocol):
@@ -69,7 +70,7 @@ def decode_rows(
     outputs = model._prefill(input_ids, config, model_kwargs)
     cache = RaggedCache(outputs.past_key_values, mask)
     logits, hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
-    draft, recorded, started = empty_draft(batch, input_ids.device), None, 0.0
+    draft, asked, started = empty_draft(batch, input_ids.device), None, 0.0
     active = torch.arange(batch, device=input_ids.device)
     position = mask.sum(dim=1) - 1 if positions is None else positions[:, -1].expand(batch)
     shortest, dtype = input_ids.shape[1], model.dtype  # tokens of the row that is furthest behind
@@ -80,15 +81,16 @@ def decode_rows(
         taken, finished = rows.append(active, found)
         cache.keep(found.positions, taken)
         counts.forward_passes += 1
-        num_read, gained = len(active), 1.0
+        outcome = None if asked is None else Outcome(asked, pace.now() - started, 1.0)
         if draft.depths:
             counts.accepted += int((taken - 1).sum())
             before, shortest = shortest, int(rows.lengths[active].min())
-            # a batch is done when its last row is: half of what counts is the gain of the row that is furthest behind
-            gained = (shortest - before + float(taken.float().mean())) / 2
+            if outcome is not None:
+                outcome = replace(outcome, **_gains(draft, found, taken, rows.lengths[active] - before))
             hidden = hidden.take_along_dim(found.positions.gather(1, taken[:, None] - 1)[..., None], dim=1)
         else:
             shortest += 1
+        num_read = len(active)
         hidden, position = hidden[:, 0], position + taken
         if finished.any():
             going = ~finished
@@ -99,8 +101,8 @@ def decode_rows(
         rows.stream(active)
         if not len(active):
             break
-        if recorded is not None:
-            pace.record(num_read, recorded, pace.now() - started, max(draft.depths, default=0), gained)
+        if outcome is not None:
+            pace.record(num_read, outcome)
         settings, started = pace.choose(len(active)), pace.now()
 
         lengths = rows.lengths[active]
@@ -111,12 +113,13 @@ def decode_rows(
             room = max_positions - cache.length - 1 - lookup
             count = min(count, room)
             branches = min(branches, room // max(count, 1))
-        recorded = settings if (count, branches) == (settings.num_tokens, settings.num_branches) else None
+        whole = (count, branches) == (settings.num_tokens, settings.num_branches)
+        asked = settings if whole and pace.most.measured else None
         if branches > 1:
             draft = draft_tree(model, hidden, next_tokens, count, branches)
         else:
             texts = rows.texts(active) if drafter.reads_text else []
-            least = pace.least_confidence(len(active))
+            least = pace.least_confidences(len(active))
             draft = drafter.draft(hidden, next_tokens, count, partial(rows.process, active), texts, least)
         counts.verifications += len(active)
         chunk, at = next_tokens[:, None], position[:, None]
@@ -142,6 +145,35 @@ def decode_rows(
         "past_key_values": cache.cache if batch == 1 else None,
     }
     return DraftedGenerationOutput(**output, **counts.named())  # pyright: ignore[reportArgumentType]
+
+
+def _gains(draft: Draft, found: Verified, taken: Tensor, lengths: Tensor) -> dict[str, Any]:
+    """Return what a pass with a draft brought, as `Outcome` names it.
+
+    Args:
+        taken: New tokens of each row.
+        lengths: Tokens of each row beyond those that the shortest row had before.
+    """
+    told: dict[str, Any] = {"tokens": _progress(lengths, taken)}
+    if draft.straight is not None:
+        steps = torch.arange(1, found.positions.shape[1], device=taken.device)
+        straight = draft.straight.gather(1, (found.positions[:, 1:] - 1).clamp(min=0))
+        by_chain = 1 + (straight & (steps < taken[:, None])).sum(dim=1)
+        told["as_chain"] = _progress(lengths - taken + by_chain, by_chain)
+    elif draft.confidences:
+        steps = torch.arange(1, len(draft.confidences) + 1, device=taken.device)
+        told["confidences"] = draft.confidences
+        told["accepted"] = (taken[:, None] > steps).float().mean(dim=0).tolist()
+    return told
+
+
+def _progress(lengths: Tensor, taken: Tensor) -> float:
+    """Return the tokens by which a batch came nearer to its end, which is that of its last row.
+
+    Over a text that is the gain of the last row, but at first all rows are last, and the one that takes the fewest
+    tokens looks slower than it is. So the mean of all rows counts for a third.
+    """
+    return (2 * int(lengths.min()) + float(taken.float().mean())) / 3
 
 
 def check_request(input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:

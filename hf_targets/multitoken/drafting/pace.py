@@ -1,8 +1,8 @@
 """How far to draft at each pass: always as told, or as far as has paid in the passes measured so far."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
 from threading import Lock
@@ -26,6 +26,27 @@ _PASSES_FOR_TRIES = 2
 """So much may be lost beyond that share, so that the first text tries drafts at once."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass took and brought.
+
+    Attributes:
+        settings: Of its draft.
+        seconds: Of the pass, drafting included.
+        tokens: By how many the batch came nearer to its end.
+        as_chain: The same if only the chain in a tree had been drafted; None: it was no tree.
+        confidences: Of a chain, for each length, the probability of all tokens so far by the heads; mean over the rows.
+        accepted: Of a chain, for each length, the share of the rows that accepted all tokens so far.
+    """
+
+    settings: DraftSettings
+    seconds: float
+    tokens: float
+    as_chain: float | None = None
+    confidences: Sequence[float] = ()
+    accepted: Sequence[float] = ()
+
+
 class Pace(Protocol):
     """Decides how far the next pass drafts, and is told what it brought.
 
@@ -41,12 +62,12 @@ class Pace(Protocol):
         """Return the settings of the next pass over so many rows; `num_tokens` is 0 for a pass without drafts."""
         ...
 
-    def least_confidence(self, num_rows: int) -> float:
-        """Return the probability that all tokens of a chain are accepted below which it is not continued."""
+    def least_confidences(self, num_rows: int) -> list[float] | None:
+        """Return for each length of a chain the confidence that it must have; None: chains have full length."""
         ...
 
-    def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds with drafting, the length of its draft, and what it gained, in tokens a row."""
+    def record(self, num_rows: int, outcome: Outcome) -> None:
+        """Take in a pass over so many rows."""
         ...
 
 
@@ -60,16 +81,15 @@ class FixedPace:
         """Return the settings."""
         return self.most
 
-    def least_confidence(self, num_rows: int) -> float:
-        """Return 0: a chain is always continued."""
-        return 0.0
+    def least_confidences(self, num_rows: int) -> None:
+        """Return None: a chain is always continued."""
 
-    def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
+    def record(self, num_rows: int, outcome: Outcome) -> None:
         """Forget the pass."""
 
 
 class _Way:
-    """A way to take a pass, and what its last passes brought.
+    """A way to take a pass, and what its last passes took and brought.
 
     Attributes:
         since: Passes that were taken in other ways.
@@ -78,8 +98,8 @@ class _Way:
     def __init__(self, settings: DraftSettings) -> None:
         self.settings = settings
         self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self.drafted: deque[int] = deque(maxlen=_REMEMBERED)
         self.tokens: deque[float] = deque(maxlen=_REMEMBERED)
+        self.chains: deque[Outcome] = deque(maxlen=_REMEMBERED)
         self.since, self._warm = 0, False
 
     @property
@@ -103,35 +123,41 @@ class _Way:
             return 0.0
         return max(median(self.seconds) - sum(self.tokens) / len(self.tokens) / best_rate, 0.0)
 
-    def record(self, seconds: float, drafted: int, tokens: float) -> None:
+    def record(self, outcome: Outcome) -> None:
         """Take in a pass, but for the very first, which prepares much."""
         self.since = 0
         if self._warm:
-            self.seconds.append(seconds)
-            self.drafted.append(drafted)
-            self.tokens.append(tokens)
+            self.seconds.append(outcome.seconds)
+            self.tokens.append(outcome.tokens)
+            self.chains.append(outcome)
         self._warm = True
 
     def forget(self) -> None:
         """Remember nothing, so that there is hope again."""
-        for memory in (self.seconds, self.drafted, self.tokens):
+        for memory in (self.seconds, self.tokens, self.chains):
             memory.clear()
 
-    def seconds_of_a_token(self, plain: float) -> float:
-        """Return what one more drafted token has cost, by passes with drafts of different lengths.
+    def least_confidences(self, plain: float, rate: float) -> list[float]:
+        """Return for each length of a chain the confidence at which its last token gains just what its time is worth.
+
+        Half of what a whole chain takes longer than a pass without drafts counts as the time of its tokens, the rest as
+        that of drafting at all. Heads that are surer than right, or less sure, are corrected by the share of chains
+        that was accepted. Where no chain of a length is remembered, the confidence is 0.
 
         Args:
-            plain: The seconds of a pass without drafts. Where all drafts were equally long, half of what a pass takes
-                longer is counted as the cost of drafting at all.
+            plain: The seconds of a pass without drafts.
+            rate: The tokens of a second.
         """
-        shortest, longest = min((n for n in self.drafted if n), default=0), max(self.drafted)
-        if shortest == longest:
-            return 0.5 * max(median(self.seconds) - plain, 0.0) / max(longest, 1)
-        short, long = (
-            median(s for s, n in zip(self.seconds, self.drafted, strict=True) if n == length)
-            for length in (shortest, longest)
-        )
-        return max(long - short, 0.0) / (longest - shortest)
+        length = self.settings.num_tokens
+        whole = [chain.seconds for chain in self.chains if len(chain.confidences) == length]
+        of_a_token = 0.5 * max(median(whole) - plain, 0.0) / length if whole else 0.0
+        return [of_a_token * rate / self._correction(number) if whole else 0.0 for number in range(length)]
+
+    def _correction(self, number: int) -> float:
+        """Return how many times as often chains up to this token are accepted as the heads say."""
+        known = [chain for chain in self.chains if len(chain.confidences) > number]
+        told = sum(chain.confidences[number] for chain in known)
+        return max(sum(chain.accepted[number] for chain in known), 1e-9) / told if told else inf
 
 
 class _Choice:
@@ -167,21 +193,26 @@ class _Choice:
         """Return the way with the most tokens a second."""
         return max(self.ways, key=lambda way: way.rate)
 
-    def record(self, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass."""
+    def record(self, outcome: Outcome) -> None:
+        """Take in a pass; one of a tree is one more sample of what chains bring in this part of the text."""
         for way in self.ways:
             way.since += 1
-        way = next(way for way in self.ways if way.settings == settings)
-        way.record(seconds, drafted, tokens)
+        if outcome.as_chain is not None and self.chain.seconds:
+            self.chain.tokens.append(outcome.as_chain)
+        way = next(way for way in self.ways if way.settings == outcome.settings)
+        way.record(outcome)
         if way.seconds:
             self._seconds += median(way.seconds)  # in which a pause of the machine does not count
             best = self.best()
             if way is not best:
                 self._lost += way.seconds_lost(best.rate)
 
-    def record_plain(self, passes: int) -> None:
-        """Take in that so many passes were taken without drafts and without a clock."""
-        self._seconds += passes * median(self.plain.seconds)
+    def record_plain(self, passes: int, seconds: float) -> None:
+        """Take in the passes of a text without drafts, and the mean seconds of a pass."""
+        self.plain.forget()
+        for _ in range(_TRIES):
+            self.plain.record(Outcome(self.plain.settings, seconds, 1.0))
+        self._seconds += passes * seconds
 
 
 class MeasuredPace:
@@ -215,21 +246,18 @@ class MeasuredPace:
         with self._lock:
             return self._of(num_rows).next().settings
 
-    def least_confidence(self, num_rows: int) -> float:
-        """Return the tokens that the best way writes in the time of one more drafted token.
-
-        A token that is accepted with this probability gains just what its time is worth.
-        """
+    def least_confidences(self, num_rows: int) -> list[float]:
+        """Return for each length of a chain the confidence at which its last token gains what its time is worth."""
         with self._lock:
             choice = self._of(num_rows)
-            if not (choice.plain.seconds and choice.chain.seconds):
-                return 0.0
-            return choice.chain.seconds_of_a_token(median(choice.plain.seconds)) * choice.best().rate
+            if not choice.plain.seconds:
+                return [0.0] * self.most.num_tokens
+            return choice.chain.least_confidences(median(choice.plain.seconds), choice.best().rate)
 
-    def record(self, num_rows: int, settings: DraftSettings, seconds: float, drafted: int, tokens: float) -> None:
-        """Take in a pass: its seconds with drafting, the length of its draft, and what it gained, in tokens a row."""
+    def record(self, num_rows: int, outcome: Outcome) -> None:
+        """Take in a pass over so many rows."""
         with self._lock:
-            self._of(num_rows).record(settings, seconds, drafted, tokens)
+            self._of(num_rows).record(outcome)
 
     def begins_plain(self, num_rows: int) -> bool:
         """Return whether a new text is to be decoded without drafts; `record_plain` then takes in its passes."""
@@ -237,10 +265,10 @@ class MeasuredPace:
             choice = self._of(num_rows)
             return bool(choice.chain.seconds) and choice.best() is choice.next() is choice.plain
 
-    def record_plain(self, num_rows: int, passes: int) -> None:
-        """Take in so many passes of a text that began without drafts."""
+    def record_plain(self, num_rows: int, passes: int, seconds: float) -> None:
+        """Take in the passes of a text that began without drafts, and the mean seconds of a pass."""
         with self._lock:
-            self._of(num_rows).record_plain(passes)
+            self._of(num_rows).record_plain(passes, seconds)
 
 
 _PACES: WeakKeyDictionary[nn.Module, dict[Hashable, MeasuredPace]] = WeakKeyDictionary()

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hf_targets.multitoken.drafting.drafts import DraftSettings
-from hf_targets.multitoken.drafting.pace import MeasuredPace
+from hf_targets.multitoken.drafting.pace import MeasuredPace, Outcome
 
 MOST = DraftSettings(3, 3, measured=True)
 PLAIN, CHAIN = DraftSettings(0, 1, measured=True), DraftSettings(3, 1, measured=True)
@@ -20,7 +20,7 @@ def decode(pace: MeasuredPace, seconds: dict, tokens: dict, passes: int, rows: i
     taken = []
     for _ in range(passes):
         way = pace.choose(rows)
-        pace.record(rows, way, seconds[way], way.num_tokens, tokens[way])
+        pace.record(rows, Outcome(way, seconds[way], tokens[way]))
         taken.append(way)
     return taken, sum(seconds[way] for way in taken), sum(tokens[way] for way in taken)
 
@@ -51,7 +51,7 @@ def test_no_text_takes_much_longer_than_without_drafts(chain, tree, passes):
     for _ in range(passes):
         way = pace.choose(1)
         took, tokens = {PLAIN: (1.0, 1), CHAIN: (chain[0], next(brought)), MOST: tree}[way]
-        pace.record(1, way, took, way.num_tokens, tokens)
+        pace.record(1, Outcome(way, took, tokens))
         time, written, slowest = time + took, written + tokens, max(slowest, took)
     # the share, the passes beyond it, one not timed of each kind, one that began within bounds, and luck in few passes
     assert time <= 1.01 * written + 2 + 3 * slowest + 5
@@ -62,7 +62,7 @@ def texts_of(pace: MeasuredPace, brought: Iterable[int], seconds: float = 1.3, p
     chains = []
     for tokens in brought:
         if pace.begins_plain(1):
-            pace.record_plain(1, passes)
+            pace.record_plain(1, passes, 1.0)
             chains.append(0)
         else:
             taken, *_ = decode(pace, {PLAIN: 1.0, CHAIN: seconds}, {PLAIN: 1, CHAIN: tokens}, passes)
@@ -99,7 +99,7 @@ def test_numbers_of_rows_are_measured_apart():
 def test_a_pause_of_the_machine_changes_nothing():
     pace = MeasuredPace(DraftSettings(3, 1, measured=True))
     decode(pace, {PLAIN: 1.0, CHAIN: 1.1}, {PLAIN: 1, CHAIN: 2}, 20)
-    pace.record(1, CHAIN, 100.0, 3, 2)
+    pace.record(1, Outcome(CHAIN, 100.0, 2))
     assert pace.choose(1) == CHAIN
 
 
@@ -110,12 +110,43 @@ def test_threads_may_share_a_pace():
         assert all(one.result()[0].count(CHAIN) > 250 for one in done)
 
 
+def chains(pace: MeasuredPace, passes: int, *, seconds: float, tokens: float, confidences=(), accepted=()):
+    """Take passes without drafts, of a second, and then so many in chains."""
+    for _ in range(4):
+        pace.record(1, Outcome(PLAIN, 1.0, 1))
+    for _ in range(1 + passes):  # the first is not timed
+        pace.record(1, Outcome(CHAIN, seconds, tokens, confidences=confidences, accepted=accepted))
+
+
 def test_a_chain_is_continued_while_a_token_is_worth_its_time():
-    pace = MeasuredPace(DraftSettings(3, 1, measured=True))
-    assert pace.least_confidence(1) == 0.0
-    decode(pace, {PLAIN: 1.0, CHAIN: 1.6}, {PLAIN: 1, CHAIN: 3.2}, 20)
+    pace, half = MeasuredPace(DraftSettings(3, 1, measured=True)), (0.9, 0.7, 0.5)
+    assert pace.least_confidences(1) == [0.0] * 3
+    chains(pace, 20, seconds=1.6, tokens=3.2, confidences=half, accepted=half)
     # half of the .6 is counted as the cost of drafting at all: a token takes .1, in which this pace brings .2 tokens
-    assert pace.least_confidence(1) == pytest.approx(0.2)
-    pace.record(1, CHAIN, 1.3, 1, 3.2)
-    # measured, a token takes (1.6 - 1.3) / 2
-    assert pace.least_confidence(1) == pytest.approx(0.3)
+    assert pace.least_confidences(1) == pytest.approx([0.2] * 3)
+
+
+@given(factors=st.tuples(*[st.floats(0.2, 5)] * 3))
+def test_heads_that_are_too_sure_or_not_sure_enough_are_corrected(factors):
+    pace, told = MeasuredPace(DraftSettings(3, 1, measured=True)), (0.2, 0.15, 0.1)
+    accepted = [factor * confidence for factor, confidence in zip(factors, told, strict=True)]
+    chains(pace, 20, seconds=1.6, tokens=3.2, confidences=told, accepted=accepted)
+    assert pace.least_confidences(1) == pytest.approx([0.2 / factor for factor in factors])
+
+
+def test_chains_that_were_cut_for_long_are_drafted_whole_again():
+    pace = MeasuredPace(DraftSettings(3, 1, measured=True))
+    chains(pace, 20, seconds=1.6, tokens=3.2, confidences=(0.9, 0.5, 0.1), accepted=(0.9, 0.5, 0.0))
+    assert pace.least_confidences(1)[2] > 1
+    chains(pace, 24, seconds=1.4, tokens=2.4, confidences=(0.9, 0.5), accepted=(0.9, 0.5))
+    assert pace.least_confidences(1) == [0.0] * 3
+
+
+def test_a_tree_tells_what_its_chain_would_have_brought():
+    costs = {PLAIN: 1.0, CHAIN: 1.2, MOST: 1.3}
+    pace = MeasuredPace(MOST)
+    decode(pace, costs, {PLAIN: 1, CHAIN: 2, MOST: 2}, 40)
+    for _ in range(24):  # an easier part of the text
+        pace.record(1, Outcome(MOST, 1.3, 4, as_chain=4))
+    taken = decode(pace, costs, {PLAIN: 1, CHAIN: 4, MOST: 4}, 3)[0]
+    assert CHAIN in taken and taken.count(CHAIN) >= taken.count(MOST)
