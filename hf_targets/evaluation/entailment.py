@@ -1,0 +1,150 @@
+"""Whether a premise entails a hypothesis, by models of natural language inference or by shared words."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hf_targets.backbones.weight_access import execution_device
+from hf_targets.data.batches import by_length
+from hf_targets.progress import progress
+
+Pair = tuple[str, str]
+"""A premise and a hypothesis."""
+
+
+class Entailment(Protocol):
+    """Says of each pair of a premise and a hypothesis whether the premise entails the hypothesis."""
+
+    def __call__(self, pairs: Sequence[Pair], /) -> list[bool]:
+        """Return an answer for each pair."""
+        ...
+
+
+def each_by(entails: Callable[[str, str], bool]) -> Entailment:
+    """Return an `Entailment` that asks a function about one pair after another."""
+    return lambda pairs: [bool(entails(*pair)) for pair in pairs]
+
+
+class LexicalEntailment:
+    """Takes a hypothesis for entailed if the premise has enough of its words.
+
+    This is no inference: it cannot tell a sentence from its negation. It stands in where no model can be had, and its
+    figures compare with each other only.
+
+    Args:
+        least_share: Share of the hypothesis's distinct words that must be in the premise, in (0, 1].
+    Raises:
+        ValueError: If it is out of range.
+
+    >>> LexicalEntailment()([("Cats sleep a lot.", "cats sleep"), ("Cats sleep.", "dogs sleep")])
+    [True, False]
+    """
+
+    def __init__(self, least_share: float = 0.8) -> None:
+        if not 0 < least_share <= 1:
+            raise ValueError(f"least_share must be in (0, 1], got {least_share}")
+        self.least_share = least_share
+
+    def __call__(self, pairs: Sequence[Pair], /) -> list[bool]:
+        """Return an answer for each pair; a hypothesis without a word is not entailed."""
+        return [self._holds(*pair) for pair in pairs]
+
+    def _holds(self, premise: str, hypothesis: str) -> bool:
+        known, wanted = (set(re.findall(r"\w+", text.lower())) for text in (premise, hypothesis))
+        return bool(wanted) and len(wanted & known) >= self.least_share * len(wanted)
+
+
+class ModelEntailment:
+    """Asks a model of natural language inference: a classifier with a label "entailment", or TRUE's T5.
+
+    A classifier reads the pair, and entails where "entailment" is its most probable label. A sequence-to-sequence model
+    reads "premise: ... hypothesis: ..." and entails where it writes "1", as `google/t5_xxl_true_nli_mixture` does.
+
+    Args:
+        model: In evaluation mode.
+        batch_size: Pairs in a forward pass, of about equal lengths.
+        max_length: Tokens of a pair that are read; None: as many as the tokenizer takes. Of a classifier's pair the
+            premise is cut, of the other model's text the end.
+    Raises:
+        ValueError: If the model is in training mode or a classifier without such a label, or a size is below 1.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_size: int = 8,
+        max_length: int | None = None,
+    ) -> None:
+        if model.training:
+            raise ValueError("a model must be in evaluation mode, for dropout changes its answers; call model.eval()")
+        if batch_size < 1 or (max_length is not None and max_length < 1):
+            raise ValueError(f"batch_size and max_length must be at least 1, got {batch_size} and {max_length}")
+        self.model, self.tokenizer, self.batch_size, self.max_length = model, tokenizer, batch_size, max_length
+        self._label = None if model.config.is_encoder_decoder else _entailment_label(model)
+
+    @classmethod
+    def from_pretrained(cls, name: str, *, batch_size: int = 8, max_length: int | None = None, **loading: Any) -> Any:
+        """Load a model and its tokenizer by name or folder.
+
+        Args:
+            loading: Arguments of the model's `from_pretrained`, such as `dtype` and `device_map`.
+        Raises:
+            ValueError: If there is no such model, or it is neither kind of model.
+        """
+        try:
+            config = AutoConfig.from_pretrained(name)
+            kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForSequenceClassification
+            model = kind.from_pretrained(name, **loading).eval()
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        except OSError as error:
+            raise ValueError(
+                f"there is no model of natural language inference at {name!r} ({str(error).splitlines()[0]}); give the "
+                "name or folder of one, such as 'google/t5_xxl_true_nli_mixture', or 'lexical' for shared words"
+            ) from error
+        return cls(model, tokenizer, batch_size=batch_size, max_length=max_length)
+
+    @torch.no_grad()
+    def __call__(self, pairs: Sequence[Pair], /) -> list[bool]:
+        """Return an answer for each pair."""
+        answers = [False] * len(pairs)
+        with progress(len(pairs), "judging entailment", unit="pair") as bar:
+            for numbers in by_length([len(premise) + len(claim) for premise, claim in pairs], self.batch_size):
+                for number, answer in zip(numbers, self._judge([pairs[number] for number in numbers]), strict=True):
+                    answers[number] = answer
+                bar.update(len(numbers))
+        return answers
+
+    def _judge(self, pairs: Sequence[Pair]) -> list[bool]:
+        limits: dict[str, Any] = {"max_length": self.max_length, "padding": True, "return_tensors": "pt"}
+        device, model = execution_device(self.model), self.model
+        if self._label is not None:
+            premises, claims = map(list, zip(*pairs, strict=True))
+            inputs = self.tokenizer(premises, claims, truncation="only_first", **limits).to(device)
+            return (model(**inputs).logits.argmax(dim=-1) == self._label).tolist()
+        texts = [f"premise: {premise} hypothesis: {claim}" for premise, claim in pairs]
+        inputs = self.tokenizer(texts, truncation=True, **limits).to(device)
+        written: Any = model.generate(**inputs, max_new_tokens=10, do_sample=False)  # pyright: ignore
+        return [text == "1" for text in self.tokenizer.batch_decode(written, skip_special_tokens=True)]
+
+
+def _entailment_label(model: PreTrainedModel) -> int:
+    labels = {number: str(label).lower() for number, label in (model.config.id2label or {}).items()}
+    found = [number for number, label in labels.items() if label == "entailment"]
+    if len(found) != 1:
+        raise ValueError(
+            f"the classifier must have a label 'entailment', and {model.name_or_path or type(model).__name__} has "
+            f"{', '.join(labels.values())}; set model.config.id2label to what its classes mean"
+        )
+    return int(found[0])

@@ -1,0 +1,39 @@
+"""Texts cut into sentences."""
+
+from collections.abc import Callable, Iterable
+
+from hf_targets.extras import require
+
+Splitter = Callable[[str], list[str]]
+
+
+def punkt_sentences(text: str) -> list[str]:
+    """Return the sentences of an English text by NLTK's published Punkt model, `nltk.sent_tokenize`.
+
+    Raises:
+        ImportError: If nltk is not installed.
+        LookupError: If the model is not on this machine.
+    """
+    try:
+        return require("nltk", extra="phrases").sent_tokenize(text)
+    except LookupError:
+        raise LookupError(
+            "sentences are cut by NLTK's Punkt model, which is not on this machine; get it with `python -m "
+            "nltk.downloader punkt_tab`, or give split=train_splitter(texts) with texts to learn abbreviations from"
+        ) from None
+
+
+def train_splitter(texts: Iterable[str]) -> Splitter:
+    """Return a function that cuts a text into sentences, by a Punkt model that learns abbreviations from these texts.
+
+    Raises:
+        ImportError: If nltk is not installed.
+
+    >>> train_splitter([])("Cats sleep. Dogs do not! Why?")
+    ['Cats sleep.', 'Dogs do not!', 'Why?']
+    """
+    punkt = require("nltk.tokenize.punkt", extra="phrases")
+    trainer = punkt.PunktTrainer()
+    for text in texts:
+        trainer.train(text, finalize=False)
+    return punkt.PunktSentenceTokenizer(trainer.get_params()).tokenize

@@ -1,0 +1,94 @@
+"""Models of natural language inference and shared words say what entails what."""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from hf_targets.data.tokenization import train_bpe_tokenizer
+from hf_targets.evaluation.entailment import LexicalEntailment, ModelEntailment
+
+PAIRS = [("Title: Cats\nCats sleep all day.", "Cats sleep."), ("Dogs bark.", "Cats sleep."), ("A", "B c d e f g")]
+TOKENIZER = train_bpe_tokenizer([" ".join(pair) for pair in PAIRS], vocab_size=300)
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    copied = PreTrainedTokenizerFast(tokenizer_object=TOKENIZER.backend_tokenizer, eos_token="<|endoftext|>")
+    copied.pad_token = copied.eos_token
+    copied.model_max_length = 64
+    return copied
+
+
+def classifier(labels=("contradiction", "Entailment", "neutral")) -> BertForSequenceClassification:
+    torch.manual_seed(1)
+    config = BertConfig(**SIZES, initializer_range=1.0, id2label=dict(enumerate(labels)), max_position_embeddings=64)
+    return BertForSequenceClassification(config).eval()
+
+
+def test_a_classifier_entails_where_that_is_its_most_probable_label():
+    model, tokens = classifier(), tokenizer()
+    expected = []
+    for premise, claim in PAIRS:
+        logits = model(**tokens(premise, claim, return_tensors="pt")).logits
+        expected.append(bool(logits.argmax() == 1))
+    assert len(set(expected)) == 2
+    for batch_size in (1, 2, 8):
+        assert ModelEntailment(model, tokens, batch_size=batch_size)(PAIRS) == expected
+    assert ModelEntailment(model, tokens)([]) == []
+
+
+def test_a_sequence_to_sequence_model_entails_where_it_writes_one(monkeypatch):
+    config = T5Config(vocab_size=320, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    model, tokens, read = T5ForConditionalGeneration(config).eval(), tokenizer(), []
+    one, zero = tokens("1")["input_ids"], tokens("0")["input_ids"]
+    assert len(one) == len(zero) == 1
+
+    def generate(input_ids, attention_mask, **options):
+        assert options == {"max_new_tokens": 10, "do_sample": False}
+        texts = tokens.batch_decode(input_ids, skip_special_tokens=True)
+        read.extend(texts)
+        return torch.tensor([one if "bark" in text else zero for text in texts])
+
+    monkeypatch.setattr(model, "generate", generate)
+    assert ModelEntailment(model, tokens)(PAIRS) == [False, True, False]
+    assert "premise: Dogs bark. hypothesis: Cats sleep." in read
+
+
+def test_models_are_loaded_by_folder_and_kind(tmp_path):
+    classifier().save_pretrained(tmp_path / "nli")
+    tokenizer().save_pretrained(tmp_path / "nli")
+    loaded = ModelEntailment.from_pretrained(str(tmp_path / "nli"))
+    assert loaded(PAIRS) == ModelEntailment(classifier(), tokenizer())(PAIRS)
+
+
+def test_wrong_models_are_refused_with_the_way_out(tmp_path):
+    with pytest.raises(ValueError, match=r"no model of natural language inference at .*or 'lexical'"):
+        ModelEntailment.from_pretrained(str(tmp_path / "none"))
+    with pytest.raises(
+        ValueError, match=r"must have a label 'entailment', and .* has yes, no; set model.config.id2label"
+    ):
+        ModelEntailment(classifier(("yes", "no")), tokenizer())
+    with pytest.raises(ValueError, match=r"call model.eval\(\)"):
+        ModelEntailment(classifier().train(), tokenizer())
+    with pytest.raises(ValueError, match="must be at least 1, got 0 and None"):
+        ModelEntailment(classifier(), tokenizer(), batch_size=0)
+
+
+def test_shared_words_entail_from_the_given_share_on():
+    pairs = [("a b c d", "A, B, c, d e"), ("a b c d", "a b x y z"), ("a", "?!")]
+    assert LexicalEntailment(0.8)(pairs) == [True, False, False]
+    assert LexicalEntailment(0.4)(pairs) == [True, True, False]
+    with pytest.raises(ValueError, match=r"least_share must be in \(0, 1\], got 0"):
+        LexicalEntailment(0)
