@@ -1,0 +1,101 @@
+"""Confidence intervals of what texts after the same prefixes measure, by resampling the prefixes."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hf_targets.evaluation.continuations import Continuations
+from hf_targets.evaluation.repetition import ORDERS, repeated_ngrams
+from hf_targets.markdown import markdown_table
+
+_Means = np.ndarray
+"""Of a set of texts, (..., 6): rep-2 to rep-4, steps, phrases, seconds."""
+_COLUMNS: dict[str, Callable[[_Means], np.ndarray]] = {
+    "diversity, %": lambda means: 100 * (1 - means[..., :3] / 100).prod(axis=-1),
+    "latency, s": lambda means: means[..., 5],
+    "nsl, steps": lambda means: means[..., 3],
+    "phrase_share, %": lambda means: 100 * means[..., 4] / means[..., 3],
+}
+
+
+def bootstrap_interval(
+    statistic: Callable[[np.ndarray], np.ndarray],
+    count: int,
+    *,
+    confidence: float = 0.95,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Return the percentile interval of a statistic of `count` items, by resampling them with replacement.
+
+    Args:
+        statistic: Takes numbers of items (resamples, count), and returns a value for each resample.
+        confidence: Probability that such an interval has the true value, in (0, 1).
+    Raises:
+        ValueError: If there are fewer than 2 items, or `confidence` is out of range.
+
+    >>> values = np.array([1.0, 2.0, 3.0, 4.0])
+    >>> low, high = bootstrap_interval(lambda numbers: values[numbers].mean(axis=-1), 4)
+    >>> 1.0 < low < 2.5 < high < 4.0
+    True
+    """
+    if count < 2:
+        raise ValueError(f"an interval needs at least 2 items to resample, got {count}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
+    from scipy.stats import bootstrap  # takes a second to import
+
+    found = bootstrap(
+        (np.arange(count),),
+        lambda numbers, axis: statistic(np.moveaxis(numbers, axis, -1)),
+        vectorized=True,
+        confidence_level=confidence,
+        n_resamples=num_resamples,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence: float = 0.95) -> str:
+    """Return intervals of each model's columns, and of their differences from the first model's, as a Markdown table.
+
+    Prefixes are resampled, each with the texts of all models and seeds, so that a hard prefix is hard for all. A
+    difference whose interval contains 0 is printed as none.
+
+    Args:
+        rows: For each model, by name, the continuations of each seed, all after the same prefixes in the same order.
+    Raises:
+        ValueError: If models or seeds continued different numbers of prefixes, or fewer than 2.
+    """
+    counts = {len(continued.tokens) for seeds in rows.values() for continued in seeds}
+    if len(counts) != 1:
+        raise ValueError(f"all models must continue the same prefixes, got {', '.join(map(str, sorted(counts)))} texts")
+    (count,) = counts
+    of_texts = {model: np.mean([_values(continued) for continued in seeds], axis=0) for model, seeds in rows.items()}
+    first = next(iter(of_texts.values()))
+
+    def interval(column: Callable[[_Means], np.ndarray], values: np.ndarray, reference: np.ndarray | None) -> str:
+        def statistic(numbers: np.ndarray) -> np.ndarray:
+            found = column(values[numbers].mean(axis=-2))
+            return found if reference is None else found - column(reference[numbers].mean(axis=-2))
+
+        low, high = bootstrap_interval(statistic, count, confidence=confidence)
+        if reference is None:
+            return f"{low:.2f} to {high:.2f}"
+        told = f"{low:+.2f} to {high:+.2f}"
+        return f"none ({told})" if low <= 0 <= high else told
+
+    lines = [
+        [model, *(interval(column, values, None) for column in _COLUMNS.values())] for model, values in of_texts.items()
+    ]
+    for model, values in list(of_texts.items())[1:]:
+        lines.append([f"{model} - first", *(interval(column, values, first) for column in _COLUMNS.values())])
+    return markdown_table(["model", *_COLUMNS], lines)
+
+
+def _values(continued: Continuations) -> np.ndarray:
+    """Return the values of each text, (texts, 6), whose means are `_Means`."""
+    repeated = [[repeated_ngrams([tokens], order) for order in ORDERS] for tokens in continued.tokens]
+    columns = zip(repeated, continued.num_steps, continued.num_phrases, continued.seconds, strict=True)
+    return np.array([[*reps, steps, phrases, seconds] for reps, steps, phrases, seconds in columns])

@@ -1,0 +1,143 @@
+"""Which of two continuations a causal language model prefers, whichever of them it reads first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
+from hf_targets.markdown import markdown_table
+
+QUESTION = """Two writers went on with the same beginning of a text. Judge fluency, coherence, informativeness and \
+grammar together. The order in which the two stand here must not matter.
+
+Beginning: {prefix}
+
+Continuation 1: {first}
+
+Continuation 2: {second}
+
+Which continuation is better, 1 or 2? Answer with the number alone.
+Answer:"""
+_ANSWERS = (" 1", " 2")
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """The shares of a comparison, in [0, 1], which sum to 1.
+
+    Attributes:
+        better, none, worse: Of pairs in which the first text is preferred, neither is, or the second is.
+    """
+
+    better: float
+    none: float
+    worse: float
+
+
+class PairwiseJudge:
+    """A causal language model that compares texts after the same prefix.
+
+    It reads a question with both texts, and then each answer: what counts is the probability of "1" against that of
+    "2". It is asked twice, with the texts in either order, and the mean counts, as models favour a place. With a chat
+    template the question is a user's message.
+
+    Args:
+        model: In evaluation mode, preferably one that follows instructions; small ones prefer by chance.
+        question: With `{prefix}`, `{first}` and `{second}`.
+        batch_size: Questions in a forward pass.
+    Raises:
+        ValueError: If the model is in training mode or the question lacks a field.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
+    Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
+        had of any open model, and show how sure it is.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        question: str = QUESTION,
+        batch_size: int = 8,
+    ) -> None:
+        if model.training:
+            raise ValueError("a judge must be in evaluation mode, for dropout changes its answers; call model.eval()")
+        if missing := [name for name in ("{prefix}", "{first}", "{second}") if name not in question]:
+            raise ValueError(
+                f"a question must have {{prefix}}, {{first}} and {{second}}, it lacks {', '.join(missing)}"
+            )
+        self._model, self._tokenizer, self._question, self._batch_size = model, tokenizer, question, batch_size
+
+    def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
+        """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.
+
+        The margin of an order is the probability that the model gives the text, less that of the other, of both
+        answers; of the two orders it is the mean. So two equal texts have the margin 0.
+
+        Raises:
+            ValueError: If the lists differ in length, or there is no pair.
+        """
+        if not len(prefixes) == len(firsts) == len(seconds) or not prefixes:
+            raise ValueError(
+                f"a comparison takes as many first and second texts as prefixes, and one at least, got {len(prefixes)} "
+                f"prefixes, {len(firsts)} and {len(seconds)} texts"
+            )
+        ahead = self._first_ahead(prefixes, firsts, seconds)
+        behind = self._first_ahead(prefixes, seconds, firsts)
+        return [(one - other) / 2 for one, other in zip(ahead, behind, strict=True)]
+
+    def preferences(
+        self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str], *, tie: float = 0.02
+    ) -> Preferences:
+        """Return the shares of pairs in which the first text is better, neither is, or it is worse.
+
+        Args:
+            tie: Margin up to which neither is preferred, in [0, 1].
+        Raises:
+            ValueError: As `margins`, or if `tie` is out of range.
+        """
+        if not 0 <= tie <= 1:
+            raise ValueError(f"tie must be in [0, 1], got {tie}")
+        margins = self.margins(prefixes, firsts, seconds)
+        better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
+        return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
+
+    def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
+        """Return the probability of the answer 1 less that of the answer 2, of these two, for each question."""
+        questions = [
+            self._asked(self._question.format(prefix=prefix, first=first, second=second))
+            for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
+        ]
+        asked = [question for question in questions for _ in _ANSWERS]
+        texts = [question + answer for question in questions for answer in _ANSWERS]
+        lengths = num_prefix_tokens(texts, asked, self._tokenizer)
+        judged = perplexity_of_generated_texts(
+            self._model, texts, self._tokenizer, prefix_lengths=lengths, batch_size=self._batch_size
+        )
+        counts = [len(ids) for ids in self._tokenizer(texts, verbose=False)["input_ids"]]
+        log_p = [
+            -log(perplexity) * (count - length)
+            for perplexity, count, length in zip(judged.per_text, counts, lengths, strict=True)
+        ]
+        # p1 - p2 where p1 + p2 = 1
+        return [2 / (1 + exp(two - one)) - 1 for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
+
+    def _asked(self, question: str) -> str:
+        if not self._tokenizer.chat_template:
+            return question
+        messages = [{"role": "user", "content": question}]
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def format_preferences(rows: Mapping[str, Preferences]) -> str:
+    """Return shares as a Markdown table like table 14, with a row per comparison.
+
+    >>> print(format_preferences({"plain": Preferences(0.5, 0.25, 0.25)}))
+    | against | better | no preference | worse |
+    | --- | ---: | ---: | ---: |
+    | plain | 0.50 | 0.25 | 0.25 |
+    """
+    cells = [[name, f"{row.better:.2f}", f"{row.none:.2f}", f"{row.worse:.2f}"] for name, row in rows.items()]
+    return markdown_table(["against", "better", "no preference", "worse"], cells)
