@@ -5,12 +5,14 @@ tokens are its phrases, and 128 tokens are generated, whatever number of steps t
     python recipes/evaluate_generation.py recipes/settings/evaluate_generation/cpu.yaml
 
 A model with a phrase encoder is measured with phrases, any other without. `{seed}` in a model's name stands for each of
-`--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds. As the
-paper measures, MAUVE on GPT-2 large's features, 32 documents for each prefix: `.../paper.yaml`; see recipes/phrases.md.
+`--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds. A
+second table has 95% intervals over prefixes. `--pairwise_judge NAME` lets a model compare each text with the first
+model's. As the paper measures, MAUVE on GPT-2 large's features, 32 documents for each prefix: `.../paper.yaml`; see
+recipes/phrases.md.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
@@ -23,7 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from hf_targets import (
     DocumentRetriever,
     DynamicVocabForCausalLM,
+    PairwiseJudge,
     PhraseVocabulary,
+    Preferences,
     PrefixBegin,
     SeedSettings,
     TextSettings,
@@ -34,6 +38,8 @@ from hf_targets import (
     field_of,
     format_column_differences,
     format_columns,
+    format_intervals,
+    format_preferences,
     measure_continuations,
     parse_settings,
     take_prefixes,
@@ -71,6 +77,9 @@ class Setup(SeedSettings, TextSettings):
         default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
     )
     judge: str | None = field(default=None, metadata={"help": "Model that scores the texts. None: each seed's first."})
+    pairwise_judge: str | None = field(
+        default=None, metadata={"help": "Model that compares texts with the first model's, in both orders. None: none."}
+    )
     feature_model: str | None = field(
         default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
     )
@@ -86,6 +95,22 @@ class Setup(SeedSettings, TextSettings):
 def load(name: str, device: Any) -> Any:
     """Return a model in evaluation mode."""
     return AutoModelForCausalLM.from_pretrained(name).eval().to(device)
+
+
+def compare_with_first(
+    judge: PairwiseJudge, prefixes: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, Preferences]:
+    """Return how each model's texts compare with those that the first model wrote, with the same seed if it has it."""
+    first, *others = texts
+    compared = {}
+    for model in others:
+        pairs = [
+            (prefix, ours, theirs)
+            for seed, written in enumerate(texts[model])
+            for prefix, ours, theirs in zip(prefixes, written, texts[first][seed % len(texts[first])], strict=True)
+        ]
+        compared[model] = judge.preferences(*zip(*pairs, strict=True))
+    return compared
 
 
 def main() -> None:
@@ -114,7 +139,7 @@ def main() -> None:
     features: dict[str, Any] = {}
     if (name := setup.feature_model) is not None:
         features = {"feature_model": load(name, device), "feature_tokenizer": AutoTokenizer.from_pretrained(name)}
-    table, written = defaultdict(list), defaultdict(list)
+    table, written, all_continued = defaultdict(list), defaultdict(list), defaultdict(list)
     for seed, name in product(setup.seeds, setup.models):
         if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:
             continue  # the same model writes the same text
@@ -137,11 +162,20 @@ def main() -> None:
         judge = {"judge": load(judge_name, device), "judge_tokenizer": judge_tokenizer}
         columns = measure_continuations(continued, prefixes, tokenizer, **judge, **features)
         table[name].append(columns)
+        all_continued[name].append(continued)
         written[name].append([tokenizer.decode(tokens) for tokens in continued.tokens])
         print(f"{name}, seed {seed}: {len(prefixes)} prefixes, diversity {columns['diversity']:.1f}", flush=True)
     print(f"\n{format_columns(table)}\n\nAgainst the first:\n\n{format_column_differences(table)}")
+    if len(prefixes) > 1:
+        print(f"\nIntervals of 95%, over prefixes:\n\n{format_intervals(all_continued)}")
+    content = {"settings": asdict(setup), "figures": table, "texts": written}
+    if (name := setup.pairwise_judge) is not None:
+        beginnings = [tokenizer.decode(prefix.tokens) for prefix in prefixes]
+        judges = PairwiseJudge(load(name, device), AutoTokenizer.from_pretrained(name))
+        compared = compare_with_first(judges, beginnings, written)
+        print(f"\nShares of texts that {name} prefers to the first model's:\n\n{format_preferences(compared)}")
+        content["preferences"] = {model: asdict(shares) for model, shares in compared.items()}
     if setup.output is not None:
-        content = {"settings": asdict(setup), "figures": table, "texts": written}
         Path(setup.output).parent.mkdir(parents=True, exist_ok=True)
         write_json(Path(setup.output), content)
 

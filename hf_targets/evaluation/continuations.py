@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -23,7 +24,7 @@ from hf_targets.progress import progress
 PrefixBegin = Literal["rows", "anywhere"]
 _UNITS = {
     **dict.fromkeys(("mauve", "rep_2", "rep_3", "rep_4", "diversity", "phrase_share"), "%"),
-    **dict.fromkeys(("latency", "phrase_latency"), "s"),
+    **dict.fromkeys(("latency", "latency_median", "latency_p95", "phrase_latency"), "s"),
     "nsl": "steps",
 }
 """Of columns that are no plain number."""
@@ -187,7 +188,8 @@ def measure_continuations(
 
     Repetition and diversity (in percent) count the static tokens of the continuations. MAUVE (in percent, scaling 2)
     compares prefixes with continuations to prefixes with references. `generated_ppl` is the perplexity of the
-    continuations under the judge; repetitive text has a low one. NSL is the number of steps per text.
+    continuations under the judge; repetitive text has a low one. NSL is the number of steps per text. Latencies are in
+    seconds a text: the mean, as in the paper, the median and the 95th percentile.
 
     Args:
         judge: The model that gives `generated_ppl`; None: without this column.
@@ -211,6 +213,8 @@ def measure_continuations(
         "rep_4": repetition.rep_4,
         "diversity": 100 * repetition.diversity,
         "latency": fmean(continuations.seconds),
+        "latency_median": median(continuations.seconds),
+        "latency_p95": float(np.quantile(continuations.seconds, 0.95)),
         "phrase_latency": fmean(continuations.phrase_seconds),
     }
     if judge is not None:

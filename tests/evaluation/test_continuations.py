@@ -73,6 +73,7 @@ def test_columns_are_those_of_the_texts():
     assert columns["rep_3"] == columns["rep_4"] == 0
     assert columns["diversity"] == pytest.approx(200 / 3)
     assert (columns["latency"], columns["phrase_latency"], columns["nsl"]) == (0.5, 0.25, 2)
+    assert columns["latency_median"] == columns["latency_p95"] == 0.5
     assert columns["phrase_share"] == 50
     assert columns["bytes_per_step"] == len(TOKENIZER.decode(tokens[0]).encode()) / 2
     logits = judge(torch.tensor([[5, 6, 10, 11, 10, 11]])).logits[0].log_softmax(-1)

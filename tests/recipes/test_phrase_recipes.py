@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from hf_targets import DynamicVocabForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
@@ -103,11 +103,23 @@ def test_a_row_of_settings_that_are_none_is_told_before_anything_is_trained(rows
     assert not (tmp_path / "out").exists()
 
 
+def judge_at(folder, model) -> str:
+    """Make a model with another one's tokenizer and room for the judge's questions, and return its folder."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 1024}
+    judge = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes))
+    for part in (judge, tokenizer):
+        part.save_pretrained(folder / "judge")
+    return str(folder / "judge")
+
+
 def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, tmp_path):
     folder, _ = trained
     models = [str(folder.parent / name) for name in ("ours-seed{seed}", "plain-seed0")]
     output = ["--output", str(tmp_path / "out.json"), "--seeds", "0", "1"]
-    printed = run_recipe("evaluate_generation", "--models", *models, *output)
+    printed = run_recipe(
+        "evaluate_generation", "--models", *models, *output, "--pairwise_judge", judge_at(tmp_path, folder)
+    )
     content = json.loads((tmp_path / "out.json").read_text())
     assert [len(content["figures"][name]) for name in models] == [2, 2]
     figures = content["figures"][models[0]][0]
@@ -117,13 +129,19 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
         "rep_4",
         "diversity",
         "latency",
+        "latency_median",
+        "latency_p95",
         "generated_ppl",
         "nsl",
         "bytes_per_step",
     } <= figures.keys()
     for name in models:
         assert format_mean([columns["nsl"] for columns in content["figures"][name]]) in printed
-    assert content.keys() == {"settings", "figures", "texts"}  # of every model and seed, with nothing chosen
+    # of every model and seed, with nothing chosen
+    assert content.keys() == {"settings", "figures", "texts", "preferences"}
+    assert sum(content["preferences"][models[1]].values()) == pytest.approx(1)
+    assert "Intervals of 95%, over prefixes" in printed and "- first | " in printed
+    assert "| against | better | no preference | worse |" in printed
     one, other = content["texts"][models[0]]
     assert len(one) == len(other) == 4
     assert one != other
