@@ -101,10 +101,11 @@ class PhraseVocabulary(PhraseStore):
         *,
         vocab_size: int | None = None,
         num_proc: int | None = None,
+        markers: Mapping[str, str] | None = None,
     ) -> Self:
         """Return a vocabulary with the phrases that `miner` finds in some documents; see `add_documents`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
-        vocabulary.add_documents(documents, miner, num_proc=num_proc)
+        vocabulary.add_documents(documents, miner, num_proc=num_proc, markers=markers)
         return vocabulary
 
     @classmethod
@@ -163,7 +164,12 @@ class PhraseVocabulary(PhraseStore):
         return self.add_token_ids([ids for ids, _ in found], sources=[origins for _, origins in found])
 
     def add_documents(
-        self, documents: Mapping[str, str] | Iterable[str], miner: PhraseMiner, *, num_proc: int | None = None
+        self,
+        documents: Mapping[str, str] | Iterable[str],
+        miner: PhraseMiner,
+        *,
+        num_proc: int | None = None,
+        markers: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Add the phrases that `miner` finds in some documents, and return the id of each distinct phrase.
 
@@ -173,25 +179,40 @@ class PhraseVocabulary(PhraseStore):
             documents: A mapping from names to texts, or only texts, which get the names "0", "1", ....
             num_proc: The number of processes that look through the documents; None: this process alone. The result is
                 the same. It pays for many documents and a slow miner, such as `ConstituencyPhrases`.
+            markers: A text for each document that ends its phrases, such as "[1]", so that a phrase cites where it
+                comes from. A source is the phrase without it. None: no text.
 
         Raises:
             ValueError: If `documents` is a single text, the tokenizer is not a fast one, `num_proc` is not a positive
-                integer, or the miner gives an invalid phrase.
+                integer, the miner gives an invalid phrase, or a document has no marker.
+        Source: of the markers, Liu et al., "Generation with Dynamic Vocabulary", section 3.5.
         """
         if isinstance(documents, Mapping):
             named = cast(Mapping[str, str], documents)
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
+        endings = self._endings(named, markers)
         found: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
         with progress(len(named), "mining phrases", unit="document") as bar:
             for name, mined in zip(named, mined_texts(named.values(), self.tokenizer, miner, num_proc), strict=True):
                 for first, stop, start, end in mined.spans.tolist():
-                    found.setdefault(mined.ids[first:stop], []).append((name, start, end))
+                    found.setdefault(mined.ids[first:stop] + endings[name], []).append((name, start, end))
                 bar.update()
         phrases: Iterable[tuple[int, ...]] = found
         if not self._are_valid(found):
             phrases = [self._checked(phrase, index) for index, phrase in enumerate(found)]  # raises
         return self._add(phrases, found.values())
+
+    def _endings(self, names: Iterable[str], markers: Mapping[str, str] | None) -> dict[str, tuple[int, ...]]:
+        """Return the tokens of each document's marker."""
+        if markers is None:
+            return dict.fromkeys(names, ())
+        if missing := [name for name in names if not markers.get(name)]:
+            raise ValueError(
+                f"each document needs a marker, and {missing[0]!r} has none; give more markers or fewer documents"
+            )
+        texts = [markers[name] for name in names]
+        return {name: tuple(ids) for name, ids in zip(names, tokenize_mid_text(texts, self.tokenizer), strict=True)}
 
     def _are_valid(self, phrases: Collection[tuple[int, ...]]) -> bool:
         """Return whether `_checked` would accept all phrases."""
