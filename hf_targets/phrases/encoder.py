@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_targets.backbones.activations import fuse_gelu
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
 from hf_targets.phrases.configuration import DynamicVocabConfig
@@ -30,7 +31,8 @@ class PhraseEncoder(nn.Module):
         config: The model's configuration, with the encoder's own configuration inside.
         input_dim: Width of the backbone's input embedding.
         output_dim: Width of the backbone's output embedding.
-        transformer: A causal Transformer without its output embedding, used without a copy; None: a new one.
+        transformer: A causal Transformer without its output embedding, used without a copy, with `fuse_gelu`; None: a
+            new one.
     Raises:
         ValueError: If `config.tie_phrase_embeddings` is set and the two widths differ.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.2.
@@ -42,6 +44,7 @@ class PhraseEncoder(nn.Module):
         super().__init__()
         assert isinstance(config.phrase_encoder, PreTrainedConfig)
         self.transformer = AutoModel.from_config(config.phrase_encoder) if transformer is None else transformer
+        fuse_gelu(self.transformer)  # a third of the time of GPT-2's layers in bfloat16 on a CPU
         width = config.phrase_encoder_width or config.phrase_encoder.get_text_config().hidden_size
         if config.tie_phrase_embeddings and input_dim != output_dim:
             raise ValueError(
