@@ -24,6 +24,7 @@ from hf_targets.phrases.embedding_segments import (
 
 MAX_SEGMENTS = 16  # of an encoder, before the smallest ones are merged
 _SHARE = 8  # a file takes at most this part of the store, so that the oldest can go one by one
+_LISTINGS = 8  # of a folder whose files other processes merge
 _ABANDONED = 3600.0  # seconds after which an unfinished file was left by a process that ended
 
 logger = logging.getLogger(__name__)
@@ -116,19 +117,26 @@ class PhraseEmbeddingStore:
             logger.warning("phrase embeddings are no longer written to %s (%s); generation continues", folder, error)
 
     def _segments(self, fingerprint: str, widths: Sequence[int]) -> list[EmbeddingSegment]:
-        """Return the valid segments of an encoder, the newest first."""
-        files = sorted(self.folder.glob(f"{fingerprint}/*{SUFFIX}"), reverse=True)
-        opened = {file: self._opened[file] for file in files if file in self._opened}
-        for file in files:
-            if file not in opened and file not in self._refused:
-                try:
-                    opened[file] = EmbeddingSegment.open(file, fingerprint, widths)
-                except FileNotFoundError:
-                    continue  # another process has merged or removed it
-                except (ValueError, OSError) as error:
-                    self._refuse(file, error)
-        self._opened = opened
-        return [opened[file] for file in files if file in opened and file not in self._refused]
+        """Return the valid segments of an encoder, the newest first.
+
+        Where another process removes a file between listing and opening, it may have merged it into one that was not
+        listed: the folder is then listed again.
+        """
+        for _ in range(_LISTINGS):
+            files, vanished = sorted(self.folder.glob(f"{fingerprint}/*{SUFFIX}"), reverse=True), False
+            opened = {file: self._opened[file] for file in files if file in self._opened}
+            for file in files:
+                if file not in opened and file not in self._refused:
+                    try:
+                        opened[file] = EmbeddingSegment.open(file, fingerprint, widths)
+                    except FileNotFoundError:
+                        vanished = True
+                    except (ValueError, OSError) as error:
+                        self._refuse(file, error)
+            self._opened = opened
+            if not vanished:
+                break
+        return [self._opened[file] for file in sorted(self._opened, reverse=True) if file not in self._refused]
 
     def _refuse(self, file: Path, error: Exception) -> None:
         self._refused.add(file)

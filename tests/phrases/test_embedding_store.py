@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_targets.phrases import embedding_store
-from hf_targets.phrases.embedding_segments import SUFFIX, write_segment
+from hf_targets.phrases.embedding_segments import SUFFIX, EmbeddingSegment, merge_segments, write_segment
 from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
 from hf_targets.phrases.encoder_version import embedding_fingerprint
 from hf_targets.training.lora import add_lora
@@ -251,6 +251,21 @@ def test_two_processes_write_and_merge_at_once(tmp_path):
     assert [done.returncode for done in both] == [0, 0], both
     assert_has(PhraseEmbeddingStore(tmp_path), 0, 450)
     assert len(files_in(tmp_path)) <= 2 * embedding_store.MAX_SEGMENTS
+
+
+def test_what_another_process_merges_between_listing_and_opening_is_found(tmp_path, monkeypatch):
+    store, other = PhraseEmbeddingStore(tmp_path), PhraseEmbeddingStore(tmp_path)
+    for start in (0, 5):
+        other.write("f" * 32, *rows(start, 5))
+    open_segment = EmbeddingSegment.open
+
+    def merged_first(file, *about):
+        monkeypatch.setattr(EmbeddingSegment, "open", open_segment)
+        merge_segments("1-merged", "f" * 32, other._segments("f" * 32, [WIDTH]))
+        return open_segment(file, *about)
+
+    monkeypatch.setattr(EmbeddingSegment, "open", merged_first)
+    assert_has(store, 0, 10)
 
 
 def test_many_small_files_become_few_with_the_same_content(tmp_path):
