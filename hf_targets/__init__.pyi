@@ -22,6 +22,7 @@ from .evaluation.intervals import format_intervals as format_intervals
 from .evaluation.pairwise import PairwiseJudge as PairwiseJudge
 from .evaluation.pairwise import Preferences as Preferences
 from .evaluation.pairwise import format_preferences as format_preferences
+from .evaluation.prefix_settings import PrefixSettings as PrefixSettings
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.speed import DecodingMethod as DecodingMethod
 from .evaluation.speed import compare_speeds as compare_speeds

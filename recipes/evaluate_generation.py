@@ -5,14 +5,12 @@ tokens are its phrases, and 128 tokens are generated, whatever number of steps t
     python recipes/evaluate_generation.py recipes/settings/evaluate_generation/cpu.yaml
 
 A model with a phrase encoder is measured with phrases, any other without. `{seed}` in a model's name stands for each of
-`--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds. A
-second table has 95% intervals over prefixes. `--pairwise_judge NAME` lets a model compare each text with the first
-model's. As the paper measures, MAUVE on GPT-2 large's features, 32 documents for each prefix: `.../paper.yaml`; see
-recipes/phrases.md.
+`--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds, a
+second one 95% intervals over prefixes. As the paper measures, MAUVE on GPT-2 large's features: `.../paper.yaml`.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
@@ -27,10 +25,8 @@ from hf_targets import (
     DynamicVocabForCausalLM,
     PairwiseJudge,
     PhraseVocabulary,
-    Preferences,
-    PrefixBegin,
+    PrefixSettings,
     SeedSettings,
-    TextSettings,
     TokenNgrams,
     WordNgrams,
     continue_prefixes,
@@ -42,28 +38,20 @@ from hf_targets import (
     format_preferences,
     measure_continuations,
     parse_settings,
-    take_prefixes,
     with_phrases,
     write_json,
 )
 
 
 @dataclass
-class Setup(SeedSettings, TextSettings):
+class Setup(SeedSettings, PrefixSettings):
     """Which models continue which prefixes."""
 
     models: list[str] = field(
         default_factory=list,
         metadata={"help": "Names or folders, with {seed} or without; the first one's tokenizer is that of all."},
     )
-    dataset: str = field_of(TextSettings, "dataset", "wikitext-2", note="Its training text has the documents.")
-    split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
-    prefix_begin: PrefixBegin = field(
-        default="rows", metadata={"help": "The first tokens of paragraphs, or from anywhere in the text."}
-    )
-    num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
-    prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
-    new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
+    dataset: str = field_of(PrefixSettings, "dataset", "wikitext-2", note="Its training text has the documents.")
     num_documents: int = field(default=32, metadata={"help": "Documents retrieved for each prefix."})
     document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
     units: Literal["tokens", "words"] = field(
@@ -97,31 +85,13 @@ def load(name: str, device: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(name).eval().to(device)
 
 
-def compare_with_first(
-    judge: PairwiseJudge, prefixes: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
-) -> dict[str, Preferences]:
-    """Return how each model's texts compare with those that the first model wrote, with the same seed if it has it."""
-    first, *others = texts
-    compared = {}
-    for model in others:
-        pairs = [
-            (prefix, ours, theirs)
-            for seed, written in enumerate(texts[model])
-            for prefix, ours, theirs in zip(prefixes, written, texts[first][seed % len(texts[first])], strict=True)
-        ]
-        compared[model] = judge.preferences(*zip(*pairs, strict=True))
-    return compared
-
-
 def main() -> None:
     """Measure the models with every seed and print their table."""
     (setup,) = parse_settings(Setup)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     tokenizer = AutoTokenizer.from_pretrained(setup.models[0].replace("{seed}", str(setup.seeds[0])))
     texts = setup.load()
-    rows = tokenizer(list(texts[setup.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
-    sizes = {"prefix_tokens": setup.prefix_tokens, "new_tokens": setup.new_tokens}
-    prefixes = take_prefixes(rows, setup.num_prefixes, begin=setup.prefix_begin, **sizes)
+    prefixes = setup.prefixes(texts, tokenizer)
     documents = documents_of(texts["train"]["text"], setup.document_words)
     retriever = DocumentRetriever.lexical(documents)
     whole_words, longest = setup.units == "words", setup.max_tokens
@@ -135,7 +105,6 @@ def main() -> None:
     banned = [
         ids for word in setup.never for ids in tokenizer([word, f" {word}"], add_special_tokens=False)["input_ids"]
     ]
-    sampling = {"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
     features: dict[str, Any] = {}
     if (name := setup.feature_model) is not None:
         features = {"feature_model": load(name, device), "feature_tokenizer": AutoTokenizer.from_pretrained(name)}
@@ -157,22 +126,19 @@ def main() -> None:
             batch_size=setup.batch_size,
             do_sample=setup.do_sample,
             bad_words_ids=banned or None,
-            **sampling,
+            **({"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}),
         )
-        judge = {"judge": load(judge_name, device), "judge_tokenizer": judge_tokenizer}
-        columns = measure_continuations(continued, prefixes, tokenizer, **judge, **features)
-        table[name].append(columns)
+        judge: Any = {"judge": load(judge_name, device), "judge_tokenizer": judge_tokenizer, **features}
+        table[name].append(columns := measure_continuations(continued, prefixes, tokenizer, **judge))
         all_continued[name].append(continued)
         written[name].append([tokenizer.decode(tokens) for tokens in continued.tokens])
-        print(f"{name}, seed {seed}: {len(prefixes)} prefixes, diversity {columns['diversity']:.1f}", flush=True)
+        print(f"{name}, seed {seed}: diversity {columns['diversity']:.1f}", flush=True)
     print(f"\n{format_columns(table)}\n\nAgainst the first:\n\n{format_column_differences(table)}")
-    if len(prefixes) > 1:
-        print(f"\nIntervals of 95%, over prefixes:\n\n{format_intervals(all_continued)}")
+    print(f"\nIntervals of 95%, over prefixes:\n\n{format_intervals(all_continued)}")
     content = {"settings": asdict(setup), "figures": table, "texts": written}
     if (name := setup.pairwise_judge) is not None:
-        beginnings = [tokenizer.decode(prefix.tokens) for prefix in prefixes]
-        judges = PairwiseJudge(load(name, device), AutoTokenizer.from_pretrained(name))
-        compared = compare_with_first(judges, beginnings, written)
+        pairwise = PairwiseJudge(load(name, device), AutoTokenizer.from_pretrained(name))
+        compared = pairwise.compare_with_first([tokenizer.decode(prefix.tokens) for prefix in prefixes], written)
         print(f"\nShares of texts that {name} prefers to the first model's:\n\n{format_preferences(compared)}")
         content["preferences"] = {model: asdict(shares) for model, shares in compared.items()}
     if setup.output is not None:

@@ -66,12 +66,15 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
     Args:
         rows: For each model, by name, the continuations of each seed, all after the same prefixes in the same order.
     Raises:
-        ValueError: If models or seeds continued different numbers of prefixes, or fewer than 2.
+        ValueError: If models or seeds continued different numbers of prefixes.
+    Returns: A sentence in place of the table if there is one prefix alone.
     """
     counts = {len(continued.tokens) for seeds in rows.values() for continued in seeds}
     if len(counts) != 1:
         raise ValueError(f"all models must continue the same prefixes, got {', '.join(map(str, sorted(counts)))} texts")
     (count,) = counts
+    if count < 2:
+        return "One prefix has no interval."
     of_texts = {model: np.mean([_values(continued) for continued in seeds], axis=0) for model, seeds in rows.items()}
     first = next(iter(of_texts.values()))
 

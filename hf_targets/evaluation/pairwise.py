@@ -104,6 +104,26 @@ class PairwiseJudge:
         better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
         return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
 
+    def compare_with_first(
+        self, prefixes: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
+    ) -> dict[str, Preferences]:
+        """Return how the texts of other models compare with those of the first, as `preferences` does.
+
+        Args:
+            texts: Of each model, by name, those of each seed, one for each prefix. They are compared with the first
+                model's of the same seed, if it has as many seeds.
+        """
+        first, *others = texts
+        compared = {}
+        for model in others:
+            pairs = [
+                pair
+                for seed, written in enumerate(texts[model])
+                for pair in zip(prefixes, written, texts[first][seed % len(texts[first])], strict=True)
+            ]
+            compared[model] = self.preferences(*zip(*pairs, strict=True))
+        return compared
+
     def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return the probability of the answer 1 less that of the answer 2, of these two, for each question."""
         questions = [

@@ -48,8 +48,9 @@ def test_a_difference_that_holds_at_every_prefix_is_found_though_prefixes_differ
 
 def test_too_few_items_and_unequal_prefixes_are_refused():
     one, two = (continuations([[1, 2, 3, 4]] * count, [4] * count, [0] * count, [1.0] * count) for count in (1, 2))
+    assert format_intervals({"plain": [one]}) == "One prefix has no interval."
     with pytest.raises(ValueError, match="at least 2 items to resample, got 1"):
-        format_intervals({"plain": [one]})
+        bootstrap_interval(lambda numbers: numbers.mean(axis=-1), 1)
     with pytest.raises(ValueError, match="the same prefixes, got 1, 2 texts"):
         format_intervals({"plain": [one], "ours": [two]})
     with pytest.raises(ValueError, match=r"confidence must be in \(0, 1\), got 95"):
