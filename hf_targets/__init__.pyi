@@ -8,6 +8,7 @@ from .data.corpora import load_corpus as load_corpus
 from .data.documents import documents_of as documents_of
 from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
+from .evaluation.answers import measure_answers as measure_answers
 from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import PrefixBegin as PrefixBegin
@@ -23,6 +24,7 @@ from .evaluation.pairwise import PairwiseJudge as PairwiseJudge
 from .evaluation.pairwise import Preferences as Preferences
 from .evaluation.pairwise import format_preferences as format_preferences
 from .evaluation.prefix_settings import PrefixSettings as PrefixSettings
+from .evaluation.reader import ExtractiveReader as ExtractiveReader
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.speed import DecodingMethod as DecodingMethod
 from .evaluation.speed import compare_speeds as compare_speeds
@@ -69,6 +71,8 @@ from .phrases.batches.negatives import InBatch as InBatch
 from .phrases.batches.negatives import PreBatch as PreBatch
 from .phrases.batches.negatives import Prefixes as Prefixes
 from .phrases.batches.negatives import SelfRetrieval as SelfRetrieval
+from .phrases.citations import citing_phrases as citing_phrases
+from .phrases.citations import with_source_markers as with_source_markers
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.continuations import with_phrases as with_phrases
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
@@ -88,6 +92,7 @@ from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.phrase_page import phrase_page as phrase_page
 from .phrases.phrase_page import shown_command as shown_command
+from .phrases.pool import PhrasePool as PhrasePool
 from .phrases.settings import PhraseSettings as PhraseSettings
 from .phrases.settings import make_phrase_collator as make_phrase_collator
 from .phrases.settings import phrase_rows as phrase_rows

@@ -11,7 +11,7 @@ from typing import Literal, Self, cast
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.phrases.mining.mined_text import mined_texts
+from hf_targets.phrases.mining.mined_text import MinedText, mined_texts
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.vocabulary.file_rules import check_arrays, check_settings
 from hf_targets.phrases.vocabulary.files import ARRAYS_FILE, SETTINGS_FILE, read_phrases, write_phrases
@@ -191,28 +191,46 @@ class PhraseVocabulary(PhraseStore):
             named = cast(Mapping[str, str], documents)
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
-        endings = self._endings(named, markers)
+        endings = {name: self._ending(name, markers) for name in named}
         found: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
         with progress(len(named), "mining phrases", unit="document") as bar:
             for name, mined in zip(named, mined_texts(named.values(), self.tokenizer, miner, num_proc), strict=True):
-                for first, stop, start, end in mined.spans.tolist():
-                    found.setdefault(mined.ids[first:stop] + endings[name], []).append((name, start, end))
+                _collect(found, name, mined, endings[name])
                 bar.update()
+        return self._add_found(found)
+
+    def add_mined(
+        self, documents: Iterable[tuple[str, MinedText]], *, markers: Mapping[str, str] | None = None
+    ) -> list[int]:
+        """Add the phrases that were found in some documents before, as `add_documents` does.
+
+        Args:
+            documents: Names, and what `MinedText.of` found with this vocabulary's tokenizer.
+            markers: As for `add_documents`.
+        Raises:
+            ValueError: If a phrase is invalid or a document has no marker.
+        """
+        found: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
+        for name, mined in documents:
+            _collect(found, name, mined, self._ending(name, markers))
+        return self._add_found(found)
+
+    def _add_found(self, found: dict[tuple[int, ...], list[tuple[str, int, int]]]) -> list[int]:
+        """Add phrases with their sources, and return their ids."""
         phrases: Iterable[tuple[int, ...]] = found
         if not self._are_valid(found):
             phrases = [self._checked(phrase, index) for index, phrase in enumerate(found)]  # raises
         return self._add(phrases, found.values())
 
-    def _endings(self, names: Iterable[str], markers: Mapping[str, str] | None) -> dict[str, tuple[int, ...]]:
-        """Return the tokens of each document's marker."""
+    def _ending(self, name: str, markers: Mapping[str, str] | None) -> tuple[int, ...]:
+        """Return the tokens of a document's marker."""
         if markers is None:
-            return dict.fromkeys(names, ())
-        if missing := [name for name in names if not markers.get(name)]:
+            return ()
+        if not markers.get(name):
             raise ValueError(
-                f"each document needs a marker, and {missing[0]!r} has none; give more markers or fewer documents"
+                f"each document needs a marker, and {name!r} has none; give more markers or fewer documents"
             )
-        texts = [markers[name] for name in names]
-        return {name: tuple(ids) for name, ids in zip(names, tokenize_mid_text(texts, self.tokenizer), strict=True)}
+        return tuple(tokenize_mid_text([markers[name]], self.tokenizer)[0])
 
     def _are_valid(self, phrases: Collection[tuple[int, ...]]) -> bool:
         """Return whether `_checked` would accept all phrases."""
@@ -342,3 +360,11 @@ class PhraseVocabulary(PhraseStore):
                 f"all phrases must have the same tokenizer, and {owner} was made with another than this "
                 f"{type(self.tokenizer).__name__}; use that tokenizer, or build the vocabulary again from the texts"
             )
+
+
+def _collect(
+    found: dict[tuple[int, ...], list[tuple[str, int, int]]], name: str, mined: MinedText, ending: tuple[int, ...]
+) -> None:
+    """Add the phrases of a document with their sources to those found."""
+    for first, stop, start, end in mined.spans.tolist():
+        found.setdefault(mined.ids[first:stop] + ending, []).append((name, start, end))

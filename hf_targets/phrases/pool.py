@@ -1,0 +1,95 @@
+"""The phrases of the documents that are nearest to a prompt, ready for each request of a service."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets.phrases.mining.mined_text import MinedText
+from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.retrieval.documents import DocumentRetriever
+
+
+class Retriever(Protocol):
+    """Whatever finds the documents nearest to prompts, such as a `DocumentRetriever`."""
+
+    def retrieve(self, queries: list[str], k: int) -> list[list[tuple[str, float]]]:
+        """Return for each query the ids and scores of its `k` nearest documents, nearest first."""
+        ...
+
+
+class PhrasePool:
+    """Documents, a retriever and a miner: gives each prompt the phrases of its nearest documents.
+
+    The phrases of a document are mined once, and kept. With `model.keep_phrase_embeddings(folder)` they are also
+    encoded once. Several threads may use it at once.
+
+    >>> pool = PhrasePool(documents, tokenizer, WordNgrams(), vocab_size=model.vocab_size)  # doctest: +SKIP
+    >>> model.generate(**inputs, phrases=pool.phrases_for(prompts))  # doctest: +SKIP
+
+    Args:
+        documents: Texts by id.
+        miner: Finds the phrases of a document.
+        retriever: Over the same documents, by the same ids; None: by shared words (`DocumentRetriever.lexical`).
+        num_documents: Nearest documents of a prompt.
+        vocab_size: As for `PhraseVocabulary`: the rows of the model's embedding.
+        max_kept: Documents whose phrases are kept, the last ones used.
+    Raises:
+        ValueError: If there is no document, one has no text, or a number is below 1.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2.
+    """
+
+    def __init__(
+        self,
+        documents: Mapping[str, str],
+        tokenizer: PreTrainedTokenizerBase,
+        miner: PhraseMiner,
+        *,
+        retriever: Retriever | None = None,
+        num_documents: int = 32,
+        vocab_size: int | None = None,
+        max_kept: int = 65_536,
+    ) -> None:
+        if num_documents < 1 or max_kept < 1:
+            raise ValueError(f"num_documents and max_kept must be at least 1, got {num_documents} and {max_kept}")
+        self.documents, self.tokenizer, self.miner = documents, tokenizer, miner
+        self.retriever = DocumentRetriever.lexical(documents) if retriever is None else retriever
+        self.num_documents, self.vocab_size, self.max_kept = num_documents, vocab_size, max_kept
+        self._mined: OrderedDict[str, MinedText] = OrderedDict()
+        self._lock = Lock()
+
+    def phrases_for(self, prompts: Sequence[str]) -> list[PhraseVocabulary]:
+        """Return a vocabulary for each prompt, with the phrases of its nearest documents, as `generate` takes them.
+
+        Raises:
+            ValueError: If `prompts` is a single text or one is empty, or the retriever names a document that is not
+                there.
+        """
+        if isinstance(prompts, str):
+            raise ValueError(f"prompts must be a list of texts, got the text {prompts[:40]!r}; put it in a list")
+        vocabularies = []
+        for found in self.retriever.retrieve(list(prompts), self.num_documents):
+            vocabulary = PhraseVocabulary(self.tokenizer, vocab_size=self.vocab_size)
+            vocabulary.add_mined((name, self._phrases_of(name)) for name, _ in found)
+            vocabularies.append(vocabulary)
+        return vocabularies
+
+    def _phrases_of(self, name: str) -> MinedText:
+        """Return the phrases of a document."""
+        with self._lock:
+            if (mined := self._mined.get(name)) is not None:
+                self._mined.move_to_end(name)
+                return mined
+        if name not in self.documents:
+            raise ValueError(
+                f"the retriever names document {name!r}, which the pool does not have; make both of the same documents"
+            )
+        mined = MinedText.of(self.documents[name], self.tokenizer, self.miner)
+        with self._lock:
+            self._mined[name] = mined
+            while len(self._mined) > self.max_kept:
+                self._mined.popitem(last=False)
+        return mined

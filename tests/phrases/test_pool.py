@@ -1,0 +1,83 @@
+"""A pool gives each prompt the phrases of its nearest documents, and mines a document once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from hf_targets.phrases.mining.mined_text import MinedText
+from hf_targets.phrases.mining.ngrams import TokenNgrams
+from hf_targets.phrases.pool import PhrasePool
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.retrieval.documents import DocumentRetriever
+from tests.small_tokenizers import WORDS
+from tests.tiny_models import make_dynamic_model
+
+DOCUMENTS = {"cats": "the cat sat on the mat", "dogs": "a dog and the cat ran", "house": "the house and the mat"}
+PROMPTS = ["a dog ran", "the mat of the house"]
+
+
+@pytest.fixture
+def mined(monkeypatch):
+    """Return the list of the documents that are mined."""
+    texts, of = [], MinedText.of
+    monkeypatch.setattr(MinedText, "of", lambda text, *given: texts.append(text) or of(text, *given))
+    return texts
+
+
+def make_pool(**options) -> PhrasePool:
+    return PhrasePool(DOCUMENTS, WORDS, TokenNgrams(2, 3), **{"num_documents": 2, **options})
+
+
+def phrases_in(vocabulary):
+    return {vocabulary.token_ids(phrase): vocabulary.sources(phrase) for phrase in vocabulary}
+
+
+def test_each_prompt_gets_the_phrases_of_its_nearest_documents():
+    retrieved = DocumentRetriever.lexical(DOCUMENTS).retrieve(PROMPTS, 2)
+    for vocabulary, found in zip(make_pool().phrases_for(PROMPTS), retrieved, strict=True):
+        nearest = {name: DOCUMENTS[name] for name, _ in found}
+        expected = PhraseVocabulary.from_documents(nearest, WORDS, TokenNgrams(2, 3))
+        assert phrases_in(vocabulary) == phrases_in(expected)
+        assert list(vocabulary) == list(expected)
+
+
+def test_a_document_is_mined_once_while_it_is_kept(mined):
+    pool = make_pool(num_documents=3)
+    first, again = pool.phrases_for(PROMPTS), pool.phrases_for(PROMPTS)
+    assert sorted(mined) == sorted(DOCUMENTS.values())
+    assert [phrases_in(one) for one in first] == [phrases_in(one) for one in again]
+    small = make_pool(num_documents=1, max_kept=1)
+    for _ in range(2):
+        small.phrases_for(["a dog ran", "the house"])
+    assert len(mined) == 3 + 4
+
+
+def test_threads_may_share_a_pool():
+    pool = make_pool(max_kept=1)
+    expected = [phrases_in(one) for one in make_pool().phrases_for(PROMPTS)]
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(pool.phrases_for, PROMPTS) for _ in range(8)]:
+            assert [phrases_in(one) for one in done.result()] == expected
+
+
+def test_a_model_generates_with_the_phrases_of_each_prompt():
+    model = make_dynamic_model("gpt2")
+    pool = make_pool(vocab_size=model.get_output_embeddings().weight.shape[0])
+    ids = torch.tensor([WORDS.encode(text)[:3] for text in PROMPTS])
+    vocabularies = pool.phrases_for(PROMPTS)
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+    together = model.generate(ids, phrases=vocabularies, **options)
+    for row, vocabulary in enumerate(vocabularies):
+        alone = model.generate(ids[row : row + 1], phrases=vocabulary, **{**options, "attention_mask": None})
+        assert vocabulary.expand(alone[0].tolist()) == vocabulary.expand(together[row].tolist())
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="prompts must be a list of texts, got the text 'a dog'"):
+        make_pool().phrases_for("a dog")
+    with pytest.raises(ValueError, match="must be at least 1, got 0 and"):
+        make_pool(num_documents=0)
+    other = DocumentRetriever.lexical({"birds": "a dog sings"})
+    with pytest.raises(ValueError, match="the retriever names document 'birds', which the pool does not have"):
+        make_pool(retriever=other).phrases_for(["a dog"])
