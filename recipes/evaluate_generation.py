@@ -4,9 +4,9 @@ For each prefix of 32 tokens the documents nearest to it are taken from the trai
 tokens are its phrases, and 128 tokens are generated, whatever number of steps that takes:
     python recipes/evaluate_generation.py recipes/settings/evaluate_generation/cpu.yaml
 
-A model with a phrase encoder is measured with phrases, any other without. `{seed}` in a model's name stands for each of
-`--seeds`: the model of that seed samples with that seed, and the table has means and standard errors over seeds, a
-second one 95% intervals over prefixes. As the paper measures, MAUVE on GPT-2 large's features: `.../paper.yaml`.
+A model with a phrase encoder is measured with phrases. `{seed}` in a model's name stands for each of `--seeds`: the
+model of that seed samples with that seed. Tables have means and standard errors over seeds, then 95% intervals over
+prefixes. As the paper measures, MAUVE on GPT-2 large's features: `.../paper.yaml`.
 """
 
 from collections import defaultdict
@@ -92,8 +92,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(setup.models[0].replace("{seed}", str(setup.seeds[0])))
     texts = setup.load()
     prefixes = setup.prefixes(texts, tokenizer)
-    documents = documents_of(texts["train"]["text"], setup.document_words)
-    retriever = DocumentRetriever.lexical(documents)
+    retriever = DocumentRetriever.lexical(documents := documents_of(texts["train"]["text"], setup.document_words))
     whole_words, longest = setup.units == "words", setup.max_tokens
     miner = WordNgrams(max_tokens=longest) if whole_words else TokenNgrams(setup.min_tokens, longest)
 
@@ -136,14 +135,15 @@ def main() -> None:
     print(f"\n{format_columns(table)}\n\nAgainst the first:\n\n{format_column_differences(table)}")
     print(f"\nIntervals of 95%, over prefixes:\n\n{format_intervals(all_continued)}")
     content = {"settings": asdict(setup), "figures": table, "texts": written}
+    if setup.output is not None:
+        write_json(Path(setup.output), content)
     if (name := setup.pairwise_judge) is not None:
         pairwise = PairwiseJudge(load(name, device), AutoTokenizer.from_pretrained(name))
         compared = pairwise.compare_with_first([tokenizer.decode(prefix.tokens) for prefix in prefixes], written)
-        print(f"\nShares of texts that {name} prefers to the first model's:\n\n{format_preferences(compared)}")
-        content["preferences"] = {model: asdict(shares) for model, shares in compared.items()}
-    if setup.output is not None:
-        Path(setup.output).parent.mkdir(parents=True, exist_ok=True)
-        write_json(Path(setup.output), content)
+        print(f"\nShares of texts that {name} finds better than the first model's:\n\n{format_preferences(compared)}")
+        if setup.output is not None:
+            content["preferences"] = {name: asdict(one) for name, one in compared.items()}
+            write_json(Path(setup.output), content)
 
 
 if __name__ == "__main__":

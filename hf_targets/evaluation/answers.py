@@ -68,11 +68,12 @@ def measure_answers(
 
     Args:
         answers: Generated, one for each item.
-        items: As in ALCE's files: `qa_pairs` with `question` and `short_answers`, `annotations` with `long_answer`.
+        items: As in ALCE's file of ASQA: `qa_pairs` with `question` and `short_answers`, `annotations` with
+            `long_answer`.
         reader: None: without the columns that need one.
         split: Cuts a text into sentences.
     Raises:
-        ValueError: If there are not as many answers as items, or none.
+        ValueError: If there are not as many answers as items, or none, or an item lacks a part.
         ImportError: If rouge-score is not installed.
         LookupError: If the default `split` has no model on this machine.
     Source: Gao et al. 2023, its program, eval.py. Departs: it takes the mean of ROUGE over bootstrap samples, which is
@@ -80,6 +81,13 @@ def measure_answers(
     """
     if len(answers) != len(items) or not answers:
         raise ValueError(f"each item has one answer, and there must be one, got {len(answers)} and {len(items)} items")
+    for number, item in enumerate(items):
+        short = [pair.get("short_answers") for pair in item.get("qa_pairs") or ()]
+        if not short or not all(short) or not item.get("annotations"):
+            raise ValueError(
+                f"an item needs qa_pairs with short_answers, and annotations, as in ASQA, and item {number} lacks "
+                "some; leave it out"
+            )
     texts = [without_citations(answer_line(answer)) for answer in answers]
     scorer = require("rouge_score.rouge_scorer", extra="eval").RougeScorer(["rougeLsum"], use_stemmer=True)
 

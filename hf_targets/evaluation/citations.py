@@ -130,7 +130,10 @@ def _judge(
         raise ValueError(f"after_stop must be one of {', '.join(get_args(AfterStop))}, got {after_stop!r}")
     for number, document in enumerate(documents, start=1):
         if missing := {"title", "text"} - document.keys():
-            raise ValueError(f"a document needs title and text, and document {number} lacks {', '.join(missing)}")
+            raise ValueError(
+                f"a document needs title and text, and document {number} lacks {', '.join(sorted(missing))}; give an "
+                "empty text where there is none"
+            )
     sentences = split(answer_line(answer))
     if after_stop == "own":
         sentences = _with_own_citations(sentences)
@@ -180,6 +183,9 @@ def _with_own_citations(sentences: list[str]) -> list[str]:
             moved.append(sentence)
             continue
         moved[-1] += " " + begin[0].strip()
-        if rest := sentence[begin.end() :].strip():
+        rest = sentence[begin.end() :].strip()
+        if re.search(r"\w", rest):
             moved.append(rest)
+        else:
+            moved[-1] += rest  # a full stop after the citation
     return moved

@@ -189,7 +189,7 @@ def measure_continuations(
     Repetition and diversity (in percent) count the static tokens of the continuations. MAUVE (in percent, scaling 2)
     compares prefixes with continuations to prefixes with references. `generated_ppl` is the perplexity of the
     continuations under the judge; repetitive text has a low one. NSL is the number of steps per text. Latencies are in
-    seconds a text: the mean, as in the paper, the median and the 95th percentile.
+    seconds a text: the mean, as in the paper, the median and the 95th percentile. The rows of a batch share its time.
 
     Args:
         judge: The model that gives `generated_ppl`; None: without this column.

@@ -16,8 +16,10 @@ from transformers import (
 
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
+from hf_targets.positions import max_positions
 from hf_targets.progress import progress
 
+_UNLIMITED = 10**9  # tokenizers without a limit tell a number above it
 Pair = tuple[str, str]
 """A premise and a hypothesis."""
 
@@ -73,8 +75,8 @@ class ModelEntailment:
     Args:
         model: In evaluation mode.
         batch_size: Pairs in a forward pass, of about equal lengths.
-        max_length: Tokens of a pair that are read; None: as many as the tokenizer takes. Of a classifier's pair the
-            premise is cut, of the other model's text the end.
+        max_length: Tokens of a pair that are read; None: for a classifier as many as it and the tokenizer take, for the
+            other model all. The longer of a classifier's two texts is cut, and of the other model's the premise.
     Raises:
         ValueError: If the model is in training mode or a classifier without such a label, or a size is below 1.
     """
@@ -92,7 +94,11 @@ class ModelEntailment:
         if batch_size < 1 or (max_length is not None and max_length < 1):
             raise ValueError(f"batch_size and max_length must be at least 1, got {batch_size} and {max_length}")
         self.model, self.tokenizer, self.batch_size, self.max_length = model, tokenizer, batch_size, max_length
-        self._label = None if model.config.is_encoder_decoder else _entailment_label(model)
+        self._label = None if model.can_generate() else _entailment_label(model)
+        if self._label is not None and max_length is None:
+            longest = max_positions(model.config)
+            room = tokenizer.model_max_length if longest is None else min(longest, tokenizer.model_max_length)
+            self.max_length = room if room < _UNLIMITED else None
 
     @classmethod
     def from_pretrained(cls, name: str, *, batch_size: int = 8, max_length: int | None = None, **loading: Any) -> Any:
@@ -105,7 +111,9 @@ class ModelEntailment:
         """
         try:
             config = AutoConfig.from_pretrained(name)
-            kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForSequenceClassification
+            classifies = any("SequenceClassification" in name for name in config.architectures or ())
+            writes = config.is_encoder_decoder and not classifies  # BART is both
+            kind: Any = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
             model = kind.from_pretrained(name, **loading).eval()
             tokenizer = AutoTokenizer.from_pretrained(name)
         except OSError as error:
@@ -127,16 +135,25 @@ class ModelEntailment:
         return answers
 
     def _judge(self, pairs: Sequence[Pair]) -> list[bool]:
-        limits: dict[str, Any] = {"max_length": self.max_length, "padding": True, "return_tensors": "pt"}
+        limits: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
         device, model = execution_device(self.model), self.model
         if self._label is not None:
             premises, claims = map(list, zip(*pairs, strict=True))
-            inputs = self.tokenizer(premises, claims, truncation="only_first", **limits).to(device)
+            cut = {} if self.max_length is None else {"truncation": "longest_first", "max_length": self.max_length}
+            inputs = self.tokenizer(premises, claims, **cut, **limits).to(device)
             return (model(**inputs).logits.argmax(dim=-1) == self._label).tolist()
-        texts = [f"premise: {premise} hypothesis: {claim}" for premise, claim in pairs]
-        inputs = self.tokenizer(texts, truncation=True, **limits).to(device)
+        texts = [f"premise: {self._shortened(*pair)} hypothesis: {pair[1]}" for pair in pairs]
+        inputs = self.tokenizer(texts, verbose=False, **limits).to(device)
         written: Any = model.generate(**inputs, max_new_tokens=10, do_sample=False)  # pyright: ignore
         return [text == "1" for text in self.tokenizer.batch_decode(written, skip_special_tokens=True)]
+
+    def _shortened(self, premise: str, claim: str) -> str:
+        """Return so much of a premise that the question to a model that writes has about `max_length` tokens."""
+        if self.max_length is None:
+            return premise
+        asked = len(self.tokenizer(f"premise:  hypothesis: {claim}", verbose=False)["input_ids"])  # pyright: ignore
+        ids: Any = self.tokenizer(premise, add_special_tokens=False, verbose=False)["input_ids"]
+        return str(self.tokenizer.decode(ids[: max(self.max_length - asked, 0)]))
 
 
 def _entailment_label(model: PreTrainedModel) -> int:

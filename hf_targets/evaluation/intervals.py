@@ -9,10 +9,9 @@ from hf_targets.evaluation.repetition import ORDERS, repeated_ngrams
 from hf_targets.markdown import markdown_table
 
 _Means = np.ndarray
-"""Of a set of texts, (..., 6): rep-2 to rep-4, steps, phrases, seconds."""
+"""Of a set of texts, (..., 5): rep-2 to rep-4, steps, phrases."""
 _COLUMNS: dict[str, Callable[[_Means], np.ndarray]] = {
     "diversity, %": lambda means: 100 * (1 - means[..., :3] / 100).prod(axis=-1),
-    "latency, s": lambda means: means[..., 5],
     "nsl, steps": lambda means: means[..., 3],
     "phrase_share, %": lambda means: 100 * means[..., 4] / means[..., 3],
 }
@@ -61,7 +60,7 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
     """Return intervals of each model's columns, and of their differences from the first model's, as a Markdown table.
 
     Prefixes are resampled, each with the texts of all models and seeds, so that a hard prefix is hard for all. A
-    difference whose interval contains 0 is printed as none.
+    difference whose interval contains 0 is printed as none. Latencies have none, as the rows of a batch share its time.
 
     Args:
         rows: For each model, by name, the continuations of each seed, all after the same prefixes in the same order.
@@ -80,8 +79,8 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
 
     def interval(column: Callable[[_Means], np.ndarray], values: np.ndarray, reference: np.ndarray | None) -> str:
         def statistic(numbers: np.ndarray) -> np.ndarray:
-            found = column(values[numbers].mean(axis=-2))
-            return found if reference is None else found - column(reference[numbers].mean(axis=-2))
+            found = column(np.nanmean(values[numbers], axis=-2))
+            return found if reference is None else found - column(np.nanmean(reference[numbers], axis=-2))
 
         low, high = bootstrap_interval(statistic, count, confidence=confidence)
         if reference is None:
@@ -98,7 +97,10 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
 
 
 def _values(continued: Continuations) -> np.ndarray:
-    """Return the values of each text, (texts, 6), whose means are `_Means`."""
-    repeated = [[repeated_ngrams([tokens], order) for order in ORDERS] for tokens in continued.tokens]
-    columns = zip(repeated, continued.num_steps, continued.num_phrases, continued.seconds, strict=True)
-    return np.array([[*reps, steps, phrases, seconds] for reps, steps, phrases, seconds in columns])
+    """Return the values of each text, (texts, 5), whose means are `_Means`; NaN for a text too short for an n-gram."""
+    repeated = [
+        [repeated_ngrams([tokens], order) if len(tokens) >= order else np.nan for order in ORDERS]
+        for tokens in continued.tokens
+    ]
+    columns = zip(repeated, continued.num_steps, continued.num_phrases, strict=True)
+    return np.array([[*reps, steps, phrases] for reps, steps, phrases in columns])

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
+from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
 from hf_targets.markdown import markdown_table
 
 QUESTION = """Two writers went on with the same beginning of a text. Judge fluency, coherence, informativeness and \
@@ -20,7 +21,6 @@ Continuation 2: {second}
 
 Which continuation is better, 1 or 2? Answer with the number alone.
 Answer:"""
-_ANSWERS = (" 1", " 2")
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class PairwiseJudge:
     def compare_with_first(
         self, prefixes: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
     ) -> dict[str, Preferences]:
-        """Return how the texts of other models compare with those of the first, as `preferences` does.
+        """Return the shares of each other model's texts that are better, or worse, than the first model's.
 
         Args:
-            texts: Of each model, by name, those of each seed, one for each prefix. They are compared with the first
-                model's of the same seed, if it has as many seeds.
+            texts: Of each model, by name, those of each seed, one for each prefix. A model's seeds are compared with
+                the first model's in their order; where that has fewer, it begins again.
         """
         first, *others = texts
         compared = {}
@@ -130,16 +130,20 @@ class PairwiseJudge:
             self._asked(self._question.format(prefix=prefix, first=first, second=second))
             for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
         ]
-        asked = [question for question in questions for _ in _ANSWERS]
-        texts = [question + answer for question in questions for answer in _ANSWERS]
-        lengths = num_prefix_tokens(texts, asked, self._tokenizer)
-        judged = perplexity_of_generated_texts(
-            self._model, texts, self._tokenizer, prefix_lengths=lengths, batch_size=self._batch_size
-        )
-        counts = [len(ids) for ids in self._tokenizer(texts, verbose=False)["input_ids"]]
+        chats = bool(self._tokenizer.chat_template)  # its text has the special tokens, and the answer begins a message
+        rows, lengths = [], []
+        for question in questions:
+            begin: Any = self._tokenizer(question, add_special_tokens=not chats, verbose=False)["input_ids"]
+            for answer in ("1", "2") if chats else (" 1", " 2"):
+                ids: Any = self._tokenizer(question + answer, add_special_tokens=not chats, verbose=False)["input_ids"]
+                rows.append(ids)
+                lengths.append(
+                    next((at for at, (a, b) in enumerate(zip(begin, ids, strict=False)) if a != b), len(begin))
+                )
+        judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
         log_p = [
-            -log(perplexity) * (count - length)
-            for perplexity, count, length in zip(judged.per_text, counts, lengths, strict=True)
+            -log(perplexity) * (len(ids) - length)
+            for perplexity, ids, length in zip(judged.per_text, rows, lengths, strict=True)
         ]
         # p1 - p2 where p1 + p2 = 1
         return [2 / (1 + exp(two - one)) - 1 for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
@@ -152,12 +156,12 @@ class PairwiseJudge:
 
 
 def format_preferences(rows: Mapping[str, Preferences]) -> str:
-    """Return shares as a Markdown table like table 14, with a row per comparison.
+    """Return shares as a Markdown table like table 14, with a row for each model that was compared.
 
-    >>> print(format_preferences({"plain": Preferences(0.5, 0.25, 0.25)}))
-    | against | better | no preference | worse |
+    >>> print(format_preferences({"ours": Preferences(0.5, 0.25, 0.25)}))
+    | model | better | no preference | worse |
     | --- | ---: | ---: | ---: |
-    | plain | 0.50 | 0.25 | 0.25 |
+    | ours | 0.50 | 0.25 | 0.25 |
     """
     cells = [[name, f"{row.better:.2f}", f"{row.none:.2f}", f"{row.worse:.2f}"] for name, row in rows.items()]
-    return markdown_table(["against", "better", "no preference", "worse"], cells)
+    return markdown_table(["model", "better", "no preference", "worse"], cells)

@@ -8,6 +8,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTraine
 
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
+from hf_targets.positions import max_positions
 from hf_targets.progress import progress
 
 
@@ -15,7 +16,9 @@ class ExtractiveReader:
     """Finds the span of a context that answers a question, or nothing, by a model trained on SQuAD 2.
 
     The answer is the span with the highest sum of start and end scores, of at most `max_answer_tokens` tokens, or ""
-    where the sum at the first token is higher, as in SQuAD 2. A context that is too long is cut.
+    where the sum at the first token is higher, as in SQuAD 2. The longer of the two texts is cut if they are too long.
+    Departs: the question-answering pipeline of earlier Transformers, with which ALCE's figures were made, widened spans
+    to whole words and read long contexts in overlapping windows.
 
     Args:
         model: In evaluation mode, such as `AutoModelForQuestionAnswering` of "gaotianyu1350/roberta-large-squad".
@@ -41,6 +44,8 @@ class ExtractiveReader:
             raise ValueError(f"sizes must be at least 1, got {batch_size=} and {max_answer_tokens=}")
         self.model, self.tokenizer = model, tokenizer
         self.batch_size, self.max_answer_tokens = batch_size, max_answer_tokens
+        longest = max_positions(model.config)
+        self._max_length = min(tokenizer.model_max_length, longest or tokenizer.model_max_length)
 
     @classmethod
     def from_pretrained(cls, name: str, **loading: Any) -> "ExtractiveReader":
@@ -50,7 +55,13 @@ class ExtractiveReader:
 
     @torch.no_grad()
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[str]:
-        """Return the answer to each question in its context, "" where there is none."""
+        """Return the answer to each question in its context, "" where there is none.
+
+        Raises:
+            ValueError: If there are not as many contexts as questions.
+        """
+        if len(questions) != len(contexts):
+            raise ValueError(f"each question needs a context, got {len(questions)} questions and {len(contexts)}")
         answers = [""] * len(questions)
         with progress(len(questions), "reading answers", unit="question") as bar:
             for numbers in by_length([len(context) for context in contexts], self.batch_size):
@@ -64,7 +75,8 @@ class ExtractiveReader:
         encoded = self.tokenizer(
             questions,
             contexts,
-            truncation="only_second",
+            truncation="longest_first",
+            max_length=self._max_length,
             padding=True,
             return_offsets_mapping=True,
             return_tensors="pt",

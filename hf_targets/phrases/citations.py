@@ -35,6 +35,8 @@ def citing_phrases(
         ValueError: If there is no document, one has no text, or the tokenizer is not a fast one.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.
     """
+    if isinstance(documents, str):
+        raise ValueError(f"documents must be a list of texts, got the text {documents[:40]!r}; put it in a list")
     if not documents:
         raise ValueError("citations need a document, got none; leave phrases out, or give the question documents")
     for number, text in enumerate(documents, start=1):

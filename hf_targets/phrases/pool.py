@@ -27,18 +27,17 @@ class PhrasePool:
     The phrases of a document are mined once, and kept. With `model.keep_phrase_embeddings(folder)` they are also
     encoded once. Several threads may use it at once.
 
-    >>> pool = PhrasePool(documents, tokenizer, WordNgrams(), vocab_size=model.vocab_size)  # doctest: +SKIP
-    >>> model.generate(**inputs, phrases=pool.phrases_for(prompts))  # doctest: +SKIP
+    The phrases of prompts go to `generate`: `model.generate(**inputs, phrases=pool.phrases_for(prompts))`.
 
     Args:
         documents: Texts by id.
         miner: Finds the phrases of a document.
         retriever: Over the same documents, by the same ids; None: by shared words (`DocumentRetriever.lexical`).
         num_documents: Nearest documents of a prompt.
-        vocab_size: As for `PhraseVocabulary`: the rows of the model's embedding.
+        vocab_size: Rows of the model's embedding, if they are more than the tokenizer's ids.
         max_kept: Documents whose phrases are kept, the last ones used.
     Raises:
-        ValueError: If there is no document, one has no text, or a number is below 1.
+        ValueError: If a number is below 1, or, without a retriever, there is no document or one has no text.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2.
     """
 

@@ -104,7 +104,8 @@ def remove_output(folder: Path, patterns: Iterable[str]) -> None:
 
 
 def write_json(file: Path, content: Any) -> None:
-    """Write a file that is whole at any time: the older one until the new one is there."""
+    """Write a file that is whole at any time: the older one until the new one is there. Its folder is made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     text, part = json.dumps(content, indent=1, default=str) + "\n", file.with_name(f"{file.name}.part")
     with part.open("w", encoding="utf-8") as stream:
         stream.write(text)

@@ -69,6 +69,7 @@ def test_other_limits_and_readings():
     assert scores(four, at_most=1) == (0, 0)
     stop = "They sell apples. [1] They sell figs. [4][3]"
     assert scores(stop, after_stop="own") == pytest.approx((100, 200 / 3))
+    assert scores("They sell apples. [1]. They sell figs. [4].", after_stop="own") == (100, 100)
     assert scores("[1] They sell apples.", after_stop="own") == (100, 100)  # there is no sentence before it
 
 

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import (
+    BartConfig,
+    BartForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
     PreTrainedTokenizerFast,
@@ -92,3 +95,32 @@ def test_shared_words_entail_from_the_given_share_on():
     assert LexicalEntailment(0.4)(pairs) == [True, True, False]
     with pytest.raises(ValueError, match=r"least_share must be in \(0, 1\], got 0"):
         LexicalEntailment(0)
+
+
+def test_an_encoder_decoder_that_classifies_is_a_classifier(tmp_path):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    more = {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    eos = tokenizer().eos_token_id
+    config = BartConfig(vocab_size=320, **sizes, **more, id2label=labels, eos_token_id=eos, pad_token_id=1)
+    model = BartForSequenceClassification(config).eval()
+    with torch.no_grad():
+        model.classification_head.out_proj.bias[2] = 100.0
+    tokens = tokenizer()
+    tokens.pad_token = tokens.convert_ids_to_tokens(1)
+    tokens.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A </s>", pair="$A $B </s>", special_tokens=[("</s>", eos)]
+    )
+    for part in (model, tokens):
+        part.save_pretrained(tmp_path)
+    assert ModelEntailment.from_pretrained(str(tmp_path))(PAIRS) == [True, True, True]
+
+
+def test_what_is_too_long_is_cut_in_the_premise_and_never_in_the_hypothesis_of_a_writer():
+    config = T5Config(vocab_size=320, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    model, tokens = T5ForConditionalGeneration(config).eval(), tokenizer()
+    long = "Cats sleep all day. " * 60
+    short = ModelEntailment(model, tokens, max_length=40)._shortened(long, "Cats sleep.")
+    assert long.startswith(short) and 0 < len(short) < len(long)
+    assert ModelEntailment(model, tokens)._shortened(long, "Cats sleep.") == long
+    assert len(ModelEntailment(classifier(), tokens)([(long, "Cats sleep."), ("Cats.", long)])) == 2

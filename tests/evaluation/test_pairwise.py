@@ -61,6 +61,20 @@ def test_shares_count_margins_beyond_the_tie(monkeypatch):
     assert (shares.better, shares.none, shares.worse) == (0.25, 0.5, 0.25)
 
 
+def test_the_first_models_texts_are_what_others_are_better_or_worse_than(monkeypatch):
+    monkeypatch.setattr(
+        PairwiseJudge,
+        "_first_ahead",
+        lambda self, _, firsts, seconds: [
+            float("good" in first) - float("good" in second) for first, second in zip(firsts, seconds, strict=True)
+        ],
+    )
+    texts = {"plain": [["bad", "bad"], ["bad", "good"]], "ours": [["good", "good"]], "worse": [["bad", "bad"]] * 3}
+    compared = judge().compare_with_first(["a", "b"], texts)
+    assert (compared["ours"].better, compared["ours"].worse) == (1, 0)
+    assert compared["worse"].better == 0 and compared["worse"].worse == pytest.approx(1 / 6)
+
+
 def test_the_question_is_a_message_where_the_tokenizer_has_a_chat_template():
     chatting = judge()
     chatting._tokenizer.chat_template = (

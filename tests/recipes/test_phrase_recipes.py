@@ -141,7 +141,7 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
     assert content.keys() == {"settings", "figures", "texts", "preferences"}
     assert sum(content["preferences"][models[1]].values()) == pytest.approx(1)
     assert "Intervals of 95%, over prefixes" in printed and "- first | " in printed
-    assert "| against | better | no preference | worse |" in printed
+    assert "| model | better | no preference | worse |" in printed
     one, other = content["texts"][models[0]]
     assert len(one) == len(other) == 4
     assert one != other
