@@ -218,7 +218,9 @@ class HeadsGenerationMixin(GenerationMixin):
         )
         if drafting.measured:
             pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
-            if pace is not None and not pace.begins_plain(len(input_ids)):
+            # with prompt lookup Transformers' own loop is another way again, and takes one row only
+            looks_up = config.prompt_lookup_num_tokens is not None
+            if pace is not None and (looks_up or not pace.begins_plain(len(input_ids))):
                 return by_rows(pace=pace)
             watch = Stopwatch()
             stopping_criteria.append(watch)

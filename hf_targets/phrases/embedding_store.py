@@ -122,6 +122,7 @@ class PhraseEmbeddingStore:
         Where another process removes a file between listing and opening, it may have merged it into one that was not
         listed: the folder is then listed again.
         """
+        files, opened = [], {}
         for _ in range(_LISTINGS):
             files, vanished = sorted(self.folder.glob(f"{fingerprint}/*{SUFFIX}"), reverse=True), False
             opened = {file: self._opened[file] for file in files if file in self._opened}
@@ -136,7 +137,7 @@ class PhraseEmbeddingStore:
             self._opened = opened
             if not vanished:
                 break
-        return [self._opened[file] for file in sorted(self._opened, reverse=True) if file not in self._refused]
+        return [opened[file] for file in files if file in opened and file not in self._refused]
 
     def _refuse(self, file: Path, error: Exception) -> None:
         self._refused.add(file)

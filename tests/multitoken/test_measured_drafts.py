@@ -81,6 +81,16 @@ def test_what_pays_is_drafted_and_what_does_not_is_left(drafted, monkeypatch):
     assert {settings.num_branches for settings in drafted} == {1, 3}
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("clear_choices")
+def test_with_prompt_lookup_no_text_is_left_to_transformers_loop(rows, drafted, monkeypatch):
+    model, ids = make_drafting_model("gpt2"), token_ids(rows, 5)
+    plain = model.generate(ids, **GREEDY)
+    monkeypatch.setattr(pace.MeasuredPace, "begins_plain", lambda self, num_rows: True)
+    assert torch.equal(model.generate(ids, draft_tokens="auto", prompt_lookup_num_tokens=3, **GREEDY), plain)
+    assert drafted
+
+
 class Never(StoppingCriteria):
     def __call__(self, input_ids, scores, **kwargs):
         return torch.zeros(len(input_ids), dtype=torch.bool)

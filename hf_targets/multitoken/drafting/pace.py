@@ -212,6 +212,8 @@ class _Choice:
         self.plain.forget()
         for _ in range(_TRIES):
             self.plain.record(Outcome(self.plain.settings, seconds, 1.0))
+        for way in self.ways:
+            way.since += 0 if way is self.plain else passes
         self._seconds += passes * seconds
 
 

@@ -82,6 +82,23 @@ def test_a_hard_text_does_not_end_drafts_for_long():
     assert chains[-1] > 50
 
 
+@settings(max_examples=40, deadline=None)
+@given(length=st.integers(4, 40), brought=st.lists(st.integers(1, 2), min_size=2, max_size=6))
+def test_drafts_that_pay_are_found_whatever_the_length_of_texts(length, brought):
+    pace, first = MeasuredPace(DraftSettings(3, 1, measured=True)), iter(brought)
+    taken = []
+    for _ in range(3000 // length):
+        taken.append(not pace.begins_plain(1))
+        if not taken[-1]:
+            pace.record_plain(1, length, 1.0)
+            continue
+        for _ in range(length):
+            way = pace.choose(1)
+            tokens = 1 if way == PLAIN else next(first, 4)  # a few chains bring little, all later ones much
+            pace.record(1, Outcome(way, 1.0 if way == PLAIN else 1.35, tokens))
+    assert all(taken[-5:])
+
+
 def test_what_begins_to_pay_is_found():
     pace = MeasuredPace(DraftSettings(3, 1, measured=True))
     decode(pace, {PLAIN: 1.0, CHAIN: 2.0}, {PLAIN: 1, CHAIN: 1.0}, 200)
