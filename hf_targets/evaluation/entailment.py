@@ -119,7 +119,7 @@ class ModelEntailment:
         except OSError as error:
             raise ValueError(
                 f"there is no model of natural language inference at {name!r} ({str(error).splitlines()[0]}); give the "
-                "name or folder of one, such as 'google/t5_xxl_true_nli_mixture', or 'lexical' for shared words"
+                "name or folder of one, such as 'google/t5_xxl_true_nli_mixture', or use LexicalEntailment"
             ) from error
         return cls(model, tokenizer, batch_size=batch_size, max_length=max_length)
 

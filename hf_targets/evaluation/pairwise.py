@@ -1,5 +1,6 @@
 """Which of two continuations a causal language model prefers, whichever of them it reads first."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -127,7 +128,7 @@ class PairwiseJudge:
     def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return the probability of the answer 1 less that of the answer 2, of these two, for each question."""
         questions = [
-            self._asked(self._question.format(prefix=prefix, first=first, second=second))
+            self._asked(_filled(self._question, {"prefix": prefix, "first": first, "second": second}))
             for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
         ]
         chats = bool(self._tokenizer.chat_template)  # its text has the special tokens, and the answer begins a message
@@ -153,6 +154,11 @@ class PairwiseJudge:
             return question
         messages = [{"role": "user", "content": question}]
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def _filled(question: str, texts: Mapping[str, str]) -> str:
+    """Return a question with its three fields filled; other braces, in it and in the texts, stay as they are."""
+    return re.sub(r"\{(prefix|first|second)\}", lambda field: texts[field[1]], question)
 
 
 def format_preferences(rows: Mapping[str, Preferences]) -> str:

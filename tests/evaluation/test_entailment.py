@@ -77,7 +77,7 @@ def test_models_are_loaded_by_folder_and_kind(tmp_path):
 
 
 def test_wrong_models_are_refused_with_the_way_out(tmp_path):
-    with pytest.raises(ValueError, match=r"no model of natural language inference at .*or 'lexical'"):
+    with pytest.raises(ValueError, match=r"no model of natural language inference at .*or use LexicalEntailment"):
         ModelEntailment.from_pretrained(str(tmp_path / "none"))
     with pytest.raises(
         ValueError, match=r"must have a label 'entailment', and .* has yes, no; set model.config.id2label"

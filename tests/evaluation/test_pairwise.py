@@ -5,7 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from hf_targets.evaluation.pairwise import QUESTION, PairwiseJudge
+from hf_targets.evaluation.pairwise import QUESTION, PairwiseJudge, _filled
 from tests.tiny_backbones import make_backbone
 
 PREFIXES = ["The cat", "A dog", "The {braces}"]
@@ -84,7 +84,7 @@ def test_the_question_is_a_message_where_the_tokenizer_has_a_chat_template():
 
 
 def test_the_published_question_has_room_for_any_text():
-    asked = QUESTION.format(prefix="{first}", first="1 {x}", second="2")
+    asked = _filled(QUESTION, {"prefix": "{first}", "first": "1 {x}", "second": "2"})
     assert "Beginning: {first}\n\nContinuation 1: 1 {x}\n\nContinuation 2: 2\n" in asked
 
 
