@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import exp, log
 from typing import Any
 
@@ -139,7 +140,7 @@ class PairwiseJudge:
                 ids: Any = self._tokenizer(question + answer, add_special_tokens=not chats, verbose=False)["input_ids"]
                 rows.append(ids)
                 lengths.append(
-                    next((at for at, (a, b) in enumerate(zip(begin, ids, strict=False)) if a != b), len(begin))
+                    sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False)))
                 )
         judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
         log_p = [
