@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hf_targets.phrases.highlighting import first_letter
 from hf_targets.phrases.page_style import page, shown
-from hf_targets.phrases.vocabulary.store import PhraseSource
+from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
 _INTRODUCTION = (

@@ -83,7 +83,7 @@ def with_source_markers(text: str, spans: Sequence[PhraseSpan], numbers: Mapping
         spans: Its phrases, from `PhraseVocabulary.spans`.
         numbers: Of documents, by name; phrases of other documents, and those without a source, get no marker.
 
-    >>> from hf_targets.phrases.vocabulary.store import PhraseSource
+    >>> from hf_targets.phrases.vocabulary.sources import PhraseSource
     >>> spans = [PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cats", 11, 18),))]
     >>> with_source_markers("on the mat.", spans, {"cats": 1})
     'on the mat[1].'

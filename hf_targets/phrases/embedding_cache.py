@@ -15,6 +15,7 @@ from torch import Tensor
 from hf_targets.backbones.weight_access import execution_device, is_readable
 from hf_targets.moved import moved_name
 from hf_targets.phrases.decoding.table import PhraseTable
+from hf_targets.phrases.embedding_segments import joined
 from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
 from hf_targets.phrases.encoder import PhraseEncoder
 from hf_targets.phrases.encoder_version import EncoderVersion, embedding_fingerprint
@@ -146,9 +147,9 @@ class PhraseEmbeddingCache:
             _check_lengths(encoder, vocabularies[row], offsets, alive)
             count = len(alive) if counts is None else counts[row]
             exists[row, :count] = alive[:count]
-            data, ends = np.ascontiguousarray(ids, np.int64).tobytes(), (offsets * 8).tolist()
-            for slot in np.flatnonzero(exists[row]).tolist():
-                slots[row, slot] = keys.setdefault(data[ends[slot] : ends[slot + 1]], len(keys))
+            there, edges = np.flatnonzero(exists[row]), offsets * ids.itemsize
+            data, edges = ids.tobytes(), zip(edges[there].tolist(), edges[there + 1].tolist(), strict=True)
+            slots[row, there] = [keys.setdefault(data[begin:end], len(keys)) for begin, end in edges]
         check_memory(len(keys), encoder)
         # if no phrase is available yet, or all were removed, their slots point to a row of zeros
         pair = embed(list(keys)) if keys else _zero_rows(encoder, 1)
@@ -195,10 +196,11 @@ class PhraseEmbeddingCache:
             parts.append((left, encoded))
         if stored is not None:
             parts.append((stored[0], [table.to(execution_device(encoder)) for table in stored[1]]))
-        back = torch.from_numpy(np.argsort(np.concatenate([indices for indices, _ in parts])))
-        tables = [
-            torch.cat([tables[n] for _, tables in parts])[back.to(parts[0][1][n].device)] for n in range(len(widths))
-        ]
+        order = np.concatenate([indices for indices, _ in parts])
+        tables = [joined(of_width) for of_width in zip(*(tables for _, tables in parts), strict=True)]
+        if (np.diff(order) < 0).any():
+            back = torch.from_numpy(np.argsort(order))
+            tables = [table[back.to(table.device)] for table in tables]
         return tables[0], tables[-1]
 
 

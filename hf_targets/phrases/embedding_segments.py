@@ -113,6 +113,11 @@ def merge_segments(name: str, fingerprint: str, segments: Sequence[EmbeddingSegm
     remove_files(segment.file for segment in segments)
 
 
+def joined(tables: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all tables; the table itself if it is the only one, which saves a copy."""
+    return tables[0] if len(tables) == 1 else torch.cat(list(tables))
+
+
 def remove_files(files: Iterable[Path]) -> None:
     """Remove files, some of which another process may remove at the same time."""
     for file in files:

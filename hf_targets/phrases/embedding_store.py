@@ -10,13 +10,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hf_targets.phrases.embedding_segments import (
     SUFFIX,
     EmbeddingSegment,
     hashes_of,
+    joined,
     merge_segments,
     remove_files,
     write_segment,
@@ -92,7 +92,7 @@ class PhraseEmbeddingStore:
             missing = missing[rows < 0]
         if not found:
             return None
-        return np.concatenate(found), tuple(torch.cat(tables) for tables in zip(*parts, strict=True))
+        return np.concatenate(found), tuple(joined(tables) for tables in zip(*parts, strict=True))
 
     def write(self, fingerprint: str, keys: Sequence[bytes], tables: Sequence[Tensor]) -> None:
         """Add phrases; of more than fit into `max_bytes`, the first ones.

@@ -1,5 +1,5 @@
 from hf_targets.phrases.generated_text import GeneratedText
-from hf_targets.phrases.vocabulary.store import PhraseSource
+from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.phrases.models import WORDS
 from tests.tiny_models import VOCAB

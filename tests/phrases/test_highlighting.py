@@ -5,7 +5,7 @@ import pytest
 import hf_targets
 from hf_targets.phrases import highlighting
 from hf_targets.phrases.highlighting import list_sources, mark_in_terminal
-from hf_targets.phrases.vocabulary.store import PhraseSource
+from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
 TEXT = "a <b> on the mat & more"

@@ -7,7 +7,7 @@ import pytest
 from hf_targets.phrases.citations import citing_phrases, mark_sources
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.provenance import Provenance, provenance_columns, provenance_of
-from hf_targets.phrases.vocabulary.store import PhraseSource
+from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 from tests.small_tokenizers import BPE, LEGACY, METASPACE
 

@@ -4,24 +4,17 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from threading import RLock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 from typing_extensions import deprecated
 
 from hf_targets.maths.trie import TokenTrie
+from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
 
 _Item = TypeVar("_Item")
 TokenIds = Sequence[int] | np.ndarray | Tensor
-
-
-class PhraseSource(NamedTuple):
-    """Where a phrase was found: the characters [start, end) of a document, without leading white space."""
-
-    document: str
-    start: int
-    end: int
 
 
 class PhraseStore:
@@ -49,9 +42,8 @@ class PhraseStore:
         self.vocab_size = vocab_size
         self._special_ids = frozenset(special_ids)
         self._flat, self._offsets, self._alive = array("q"), array("q", [0]), bytearray()
-        self._ids: dict[tuple[int, ...], int] = {}  # without removed phrases
-        # plain tuples, which unlike PhraseSource cost the garbage collector nothing
-        self._sources: dict[int, tuple[tuple[str, int, int], ...]] = {}
+        self._ids: dict[bytes, int] = {}  # by the tokens as `phrase_key` has them; without removed phrases
+        self._sources = SourceTable()
         self._lock = RLock()
         self._forget()
 
@@ -77,21 +69,17 @@ class PhraseStore:
                 or if there are not as many lists of sources as phrases. Nothing is added in this case.
         """
         checked = [self._checked(phrase, index) for index, phrase in enumerate(several(phrases, "phrases"))]
-        return self._add(checked, one_for_each(sources, len(checked)))
-
-    def _add(self, phrases: Iterable[tuple[int, ...]], sources: Iterable[Iterable[tuple[str, int, int]]]) -> list[int]:
-        """Add phrases and sources that have been checked, and return their ids in order."""
-        ids = []
+        origins = one_for_each(sources, len(checked))
         with self._lock:
-            self._forget()  # readers of the arrays wait until all phrases are there
-            for phrase, added in zip(phrases, sources, strict=True):
-                id_ = self._ids.get(phrase)
-                if id_ is None:
-                    id_ = self._append(phrase, is_alive=True)
-                if added:
-                    self._sources[id_] = tuple(dict.fromkeys((*self._sources.get(id_, ()), *added)))
-                ids.append(id_)
+            ids = self._add(map(phrase_key, checked))
+            self._sources.add_each(ids, origins)
         return ids
+
+    def _add(self, keys: Iterable[bytes]) -> list[int]:
+        """Add phrases that have been checked, by their keys, and return their ids in order; the caller has the lock."""
+        self._forget()  # readers of the arrays wait until all phrases are there
+        known = self._ids
+        return [known[key] if key in known else self._append(key, is_alive=True) for key in keys]
 
     def remove(self, ids: TokenIds) -> None:
         """Remove phrases by their ids, which are never used again.
@@ -102,10 +90,10 @@ class PhraseStore:
         with self._lock:
             phrases = {id_: self.token_ids(id_) for id_ in integers(ids)}
             self._forget()
+            self._sources.remove(phrases)
             for id_, phrase in phrases.items():
                 self._alive[id_ - self.vocab_size] = False
-                self._sources.pop(id_, None)
-                del self._ids[phrase]
+                del self._ids[phrase_key(phrase)]
 
     def forget_documents(self, names: Iterable[str]) -> list[int]:
         """Remove documents from the sources of all phrases, with the phrases that were found only in them.
@@ -117,15 +105,9 @@ class PhraseStore:
         Raises:
             ValueError: If `names` is a single name.
         """
-        gone = frozenset(several(names, "names"))
+        gone = several(names, "names")
         with self._lock:
-            left = {
-                id_: tuple(source for source in sources if source[0] not in gone)
-                for id_, sources in self._sources.items()
-                if not gone.isdisjoint(source[0] for source in sources)
-            }
-            removed = sorted(id_ for id_, sources in left.items() if not sources)
-            self._sources |= left
+            removed = self._sources.forget_documents(gone)
             if removed:
                 self.remove(removed)
         return removed
@@ -172,11 +154,12 @@ class PhraseStore:
             ValueError: As for `token_ids`.
         """
         self.token_ids(phrase_id)
-        return tuple(map(PhraseSource._make, self._sources.get(index(phrase_id), ())))
+        with self._lock:
+            return self._sources.of(index(phrase_id))
 
     def find(self, token_ids: TokenIds) -> int | None:
         """Return the id of the phrase with these tokens, or None."""
-        return self._ids.get(tuple(integers(token_ids)))
+        return self._ids.get(phrase_key(integers(token_ids)))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return all phrases, removed ones included, as read-only arrays, kept until the set changes.
@@ -215,12 +198,12 @@ class PhraseStore:
         """Return `token_ids` with tokens replaced by phrases: from left to right, always by the longest phrase."""
         if (trie := self._trie) is None:
             with self._lock:
-                trie = self._trie = TokenTrie(self._ids)
+                trie = self._trie = TokenTrie(map(self.token_ids, self))
         tokens = tuple(integers(token_ids))
         merged, position = [], 0
         while position < len(tokens):
             end = trie.longest(tokens, position)
-            merged.append(tokens[position] if end is None else self._ids[tokens[position:end]])
+            merged.append(tokens[position] if end is None else self._ids[phrase_key(tokens[position:end])])
             position = position + 1 if end is None else end
         return merged
 
@@ -229,13 +212,13 @@ class PhraseStore:
         """Return `merge_phrases(token_ids)`."""
         return self.merge_phrases(token_ids)
 
-    def _append(self, phrase: tuple[int, ...], *, is_alive: bool) -> int:
-        self._flat.extend(phrase)
+    def _append(self, key: bytes, *, is_alive: bool) -> int:
+        self._flat.frombytes(key)
         self._offsets.append(len(self._flat))
         self._alive.append(is_alive)
         id_ = self.vocab_size + self.num_ids - 1
         if is_alive:
-            self._ids[phrase] = id_
+            self._ids[key] = id_
         return id_
 
     def _forget(self) -> None:
@@ -262,6 +245,11 @@ class PhraseStore:
                 f"leave the phrase out, or cut it at that token"
             )
         return tokens
+
+
+def phrase_key(tokens: Sequence[int]) -> bytes:
+    """Return the tokens of a phrase as the bytes of 64-bit integers, a key that the garbage collector passes over."""
+    return array("q", tokens).tobytes()
 
 
 def integers(ids: TokenIds) -> list[int]:

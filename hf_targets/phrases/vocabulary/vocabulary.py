@@ -1,10 +1,9 @@
 """A vocabulary of phrases: made from texts and documents, and used to encode and decode texts with phrases."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Literal, Self, cast
 
@@ -16,7 +15,8 @@ from hf_targets.phrases.mining.mined_text import MinedText, mined_texts
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.vocabulary.file_rules import check_arrays, check_settings
 from hf_targets.phrases.vocabulary.files import ARRAYS_FILE, SETTINGS_FILE, read_phrases, write_phrases
-from hf_targets.phrases.vocabulary.store import PhraseSource, PhraseStore, TokenIds, integers, one_for_each, several
+from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
+from hf_targets.phrases.vocabulary.store import PhraseStore, TokenIds, integers, one_for_each, phrase_key, several
 from hf_targets.phrases.vocabulary.tokenization import (
     LeadingSpace,
     Normalization,
@@ -192,12 +192,12 @@ class PhraseVocabulary(PhraseStore):
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
         endings = {name: self._ending(name, markers) for name in named}
-        found: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
+        found = []
         with progress(len(named), "mining phrases", unit="document") as bar:
             for name, mined in zip(named, mined_texts(named.values(), self.tokenizer, miner, num_proc), strict=True):
-                _collect(found, name, mined, endings[name])
+                found.append((name, mined))
                 bar.update()
-        return self._add_found(found)
+        return self._add_found(found, endings)
 
     def add_mined(
         self, documents: Iterable[tuple[str, MinedText]], *, markers: Mapping[str, str] | None = None
@@ -210,17 +210,35 @@ class PhraseVocabulary(PhraseStore):
         Raises:
             ValueError: If a phrase is invalid or a document has no marker.
         """
-        found: dict[tuple[int, ...], list[tuple[str, int, int]]] = {}
-        for name, mined in documents:
-            _collect(found, name, mined, self._ending(name, markers))
-        return self._add_found(found)
+        found = list(documents)
+        return self._add_found(found, {name: self._ending(name, markers) for name, _ in found})
 
-    def _add_found(self, found: dict[tuple[int, ...], list[tuple[str, int, int]]]) -> list[int]:
-        """Add phrases with their sources, and return their ids."""
-        phrases: Iterable[tuple[int, ...]] = found
-        if not self._are_valid(found):
-            phrases = [self._checked(phrase, index) for index, phrase in enumerate(found)]  # raises
-        return self._add(phrases, found.values())
+    def _add_found(self, found: Sequence[tuple[str, MinedText]], endings: Mapping[str, tuple[int, ...]]) -> list[int]:
+        """Add the phrases of documents with their sources, and return the id of each distinct phrase."""
+        for name, mined in found:
+            self._check_mined(mined, endings[name])
+        ids: dict[int, None] = {}
+        with self._lock:
+            for name, mined in found:
+                tokens, ending = phrase_key(mined.ids), phrase_key(endings[name])
+                size = array("q").itemsize
+                firsts, stops = (mined.spans[:, :2].T * size).tolist()
+                of_document = self._add(tokens[first:stop] + ending for first, stop in zip(firsts, stops, strict=True))
+                self._sources.add(name, of_document, mined.spans[:, 2], mined.spans[:, 3])
+                ids |= dict.fromkeys(of_document)
+        return list(ids)
+
+    def _check_mined(self, mined: MinedText, ending: tuple[int, ...]) -> None:
+        """Refuse the first phrase of a document that `add_token_ids` would refuse, if there is one."""
+        ids, edges = np.array(mined.ids, np.int64), np.zeros(len(mined.ids) + 1, np.int64)
+        np.add.at(edges, mined.spans[:, 0], 1)
+        np.add.at(edges, mined.spans[:, 1], -1)
+        used = np.concatenate([ids[edges[:-1].cumsum() > 0], ending]).astype(np.int64)
+        in_range = ((used >= 0) & (used < self.vocab_size)).all() and not np.isin(used, list(self._special_ids)).any()
+        lengths = mined.spans[:, 1] - mined.spans[:, 0] + len(ending)
+        if not in_range or (lengths < 2).any():
+            for index, (first, stop) in enumerate(mined.spans[:, :2].tolist()):
+                self._checked(mined.ids[first:stop] + ending, index)
 
     def _ending(self, name: str, markers: Mapping[str, str] | None) -> tuple[int, ...]:
         """Return the tokens of a document's marker."""
@@ -231,12 +249,6 @@ class PhraseVocabulary(PhraseStore):
                 f"each document needs a marker, and {name!r} has none; give more markers or fewer documents"
             )
         return tuple(tokenize_mid_text([markers[name]], self.tokenizer)[0])
-
-    def _are_valid(self, phrases: Collection[tuple[int, ...]]) -> bool:
-        """Return whether `_checked` would accept all phrases."""
-        ids = set(chain.from_iterable(phrases))
-        in_range = not ids or 0 <= min(ids) <= max(ids) < self.vocab_size
-        return in_range and self._special_ids.isdisjoint(ids) and min(map(len, phrases), default=2) >= 2
 
     def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
         """Add the phrases and sources of another vocabulary, and return a mapping from its ids to the ids in this one.
@@ -307,18 +319,12 @@ class PhraseVocabulary(PhraseStore):
         `load` refuses the files of an incomplete write.
         """
         tokens, offsets, is_alive = self.arrays()
-        documents: dict[str, int] = {}
-        rows = [
-            (id_, documents.setdefault(document, len(documents)), start, end)
-            for id_ in sorted(self._sources)
-            for document, start, end in self._sources[id_]
-        ]
-        arrays = {"tokens": tokens, "offsets": offsets, "is_alive": is_alive}
-        arrays["sources"] = np.array(rows, np.int64).reshape(-1, 4)  # phrase, document, start, end
+        documents, sources = self._sources.rows()
+        arrays = {"tokens": tokens, "offsets": offsets, "is_alive": is_alive, "sources": sources}
         settings = {
             "vocab_size": self.vocab_size,
             "tokenizer": self.fingerprint,
-            "documents": list(documents),
+            "documents": documents,
         }
         write_phrases(folder, settings, arrays)
 
@@ -343,15 +349,14 @@ class PhraseVocabulary(PhraseStore):
         check_arrays(arrays_file, arrays, special_ids=vocabulary._special_ids, **sizes)
         offsets, tokens = arrays["offsets"].tolist(), arrays["tokens"].tolist()
         for slot, is_alive in enumerate(arrays["is_alive"].tolist()):
-            phrase = tuple(tokens[offsets[slot] : offsets[slot + 1]])
-            if is_alive and phrase in vocabulary._ids:
+            phrase = tokens[offsets[slot] : offsets[slot + 1]]
+            if is_alive and phrase_key(phrase) in vocabulary._ids:
                 raise ValueError(
-                    f"{arrays_file} is damaged: phrases must be distinct, and {list(phrase)} appears twice; "
+                    f"{arrays_file} is damaged: phrases must be distinct, and {phrase} appears twice; "
                     "build the phrase vocabulary again"
                 )
-            vocabulary._append(phrase, is_alive=is_alive)
-        for id_, rows in groupby(arrays["sources"].tolist(), key=itemgetter(0)):
-            vocabulary._sources[id_] = tuple((documents[row[1]], row[2], row[3]) for row in rows)
+            vocabulary._append(phrase_key(phrase), is_alive=is_alive)
+        vocabulary._sources = SourceTable.of_rows(documents, arrays["sources"])
         return vocabulary
 
     def _check_tokenizer(self, fingerprint: str, owner: str) -> None:
@@ -360,11 +365,3 @@ class PhraseVocabulary(PhraseStore):
                 f"all phrases must have the same tokenizer, and {owner} was made with another than this "
                 f"{type(self.tokenizer).__name__}; use that tokenizer, or build the vocabulary again from the texts"
             )
-
-
-def _collect(
-    found: dict[tuple[int, ...], list[tuple[str, int, int]]], name: str, mined: MinedText, ending: tuple[int, ...]
-) -> None:
-    """Add the phrases of a document with their sources to those found."""
-    for first, stop, start, end in mined.spans.tolist():
-        found.setdefault(mined.ids[first:stop] + ending, []).append((name, start, end))

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.vocabulary.store import PhraseSource, PhraseStore
+from hf_targets.phrases.vocabulary.sources import PhraseSource
+from hf_targets.phrases.vocabulary.store import PhraseStore
 
 SPECIAL = 0
 
