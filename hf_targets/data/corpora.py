@@ -1,42 +1,29 @@
 """Text with the splits train, validation and test: shipped with Python, in local files, or on the Hub."""
 
 import ast
-import gzip
 import hashlib
 import os
 import re
 import sysconfig
 import warnings
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
 from datasets import Dataset, DatasetDict
 
-DATA_VARIABLE = "HF_TARGETS_DATA"
+from hf_targets.data.hub_data import load_named, load_parts, without_progress_bars
+from hf_targets.data.splits import SPLIT_WORDS, SPLITS, of_dev_and_test, split_rows
+from hf_targets.data.text_files import DATA_VARIABLE, files_below, read_lines
+
 MIN_DOCSTRING_WORDS = 20
-SPLITS = ("train", "validation", "test")
-_SPLIT_WORDS = {"train": ("train",), "validation": ("valid", "dev"), "test": ("test",)}
 _TEXT_SUFFIXES = (".txt", ".txt.gz", ".tokens", ".raw")
 _DOMAINS = "opus-multidomain:"
 _LM1B_FILES = ("1b_benchmark.dev.tokens", "1b_benchmark.test.tokens")
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
 
 
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
-
-
-@_without_progress_bars()
+@without_progress_bars()
 def load_corpus(
     name_or_path: str = "documentation",
     *,
@@ -80,7 +67,9 @@ def load_corpus(
             f"config_name and text_column choose within a data set, and {name_or_path!r} is plain text; "
             f"leave them out, got config_name={config_name!r}, text_column={text_column!r}"
         )
-    rows = _three_splits(rows, name_or_path)
+    sizes = {part: len(texts) for part, texts in rows.items()}
+    kept = split_rows(sizes, name_or_path)
+    rows = {split: rows[part][numbers.start : numbers.stop] for split, (part, numbers) in kept.items()}
     for split in SPLITS:
         if not any(text.strip() for text in rows[split]):
             raise ValueError(f"every split needs words, and {split} of {name_or_path!r} has none; give a longer text")
@@ -151,7 +140,7 @@ def _plain_rows(name_or_path: str) -> dict[str, list[str]] | None:
         lines = _benchmark_lines(name_or_path)
         return {split: [line.strip() + "\n" for line in lines[split]] for split in SPLITS}
     if name_or_path == "lm1b-sample":
-        return _of_dev_and_test(*_files_below(name_or_path, _LM1B_FILES, name_or_path))
+        return of_dev_and_test(*_lines_below(name_or_path, _LM1B_FILES, name_or_path))
     if name_or_path.startswith(_DOMAINS):
         return _domain_rows(name_or_path)
     path = Path(name_or_path).expanduser()
@@ -167,7 +156,7 @@ def _benchmark_lines(name: str) -> dict[str, list[str]]:
     if data and Path(data, name).is_dir():
         return _folder_lines(Path(data, name))
     if name == "wikitext-2":
-        hub = _load_dataset("Salesforce/wikitext", "wikitext-2-v1")
+        hub = load_named("Salesforce/wikitext", "wikitext-2-v1")
         return {split: list(hub[split]["text"]) for split in SPLITS}
     raise ValueError(
         f"{name!r} is read from the folder {name} below the one that {DATA_VARIABLE} names, "
@@ -176,37 +165,22 @@ def _benchmark_lines(name: str) -> dict[str, list[str]]:
     )
 
 
-def _files_below(folder: str, names: Sequence[str], corpus: str) -> list[list[str]]:
-    """Return the lines of files, each plain or .gz, in a folder below the one of the variable."""
-    data = os.environ.get(DATA_VARIABLE)
-    paths = [Path(data or "", folder, name) for name in names]
-    files = [file for path in paths for file in (path, path.with_name(f"{path.name}.gz")) if data and file.is_file()]
-    if [file.name.removesuffix(".gz") for file in files] != list(names):
-        raise ValueError(
-            f"{corpus!r} is read from the folder {folder} below the one that {DATA_VARIABLE} names, with one each of "
-            f"{' and '.join(f'{name}(.gz)' for name in names)}, got {DATA_VARIABLE}={data!r} and there "
-            f"{[file.name for file in files]}; put them there"
-        )
-    return [[line.strip() + "\n" for line in _read_lines(file)] for file in files]
-
-
-def _of_dev_and_test(dev: list[str], test: list[str]) -> dict[str, list[str]]:
-    half = len(test) // 2
-    return {"train": dev, "validation": test[:half], "test": test[half:]}
+def _lines_below(folder: str, names: tuple[str, ...], corpus: str) -> list[list[str]]:
+    return [[line.strip() + "\n" for line in _read_lines(file)] for file in files_below(folder, names, corpus)]
 
 
 def _domain_rows(name: str) -> dict[str, list[str]]:
     folder, domain = "opus-multidomain-de-en", name.removeprefix(_DOMAINS)
-    names = [f"{domain}.{part}.en" for part in ("train", "dev", "test")]
+    names = (f"{domain}.train.en", f"{domain}.dev.en", f"{domain}.test.en")
     if not any(Path(os.environ.get(DATA_VARIABLE) or "", folder).glob(f"{names[0]}*")):
-        return _of_dev_and_test(*_files_below(folder, names[1:], name))
-    return dict(zip(SPLITS, _files_below(folder, names, name), strict=True))
+        return of_dev_and_test(*_lines_below(folder, names[1:], name))
+    return dict(zip(SPLITS, _lines_below(folder, names, name), strict=True))
 
 
 def _folder_lines(folder: Path) -> dict[str, list[str]]:
     texts = sorted(child for child in folder.iterdir() if child.name.endswith(_TEXT_SUFFIXES))
     files: dict[str, Path] = {}
-    for split, words in _SPLIT_WORDS.items():
+    for split, words in SPLIT_WORDS.items():
         matching = [file for file in texts if any(word in file.name for word in words)]
         if len(matching) != 1 or matching[0] in files.values():
             raise ValueError(
@@ -218,13 +192,7 @@ def _folder_lines(folder: Path) -> dict[str, list[str]]:
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as lines:
-            return [_ended(line) for line in lines]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"a text file must be UTF-8, and {path} is not ({error}); convert it") from error
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"a .gz file must be whole, and {path} is not ({error}); compress it again") from error
+    return [_ended(line) for line in read_lines(path)]
 
 
 def _ended(text: str | None) -> str:
@@ -232,12 +200,7 @@ def _ended(text: str | None) -> str:
 
 
 def _data_set_rows(name_or_path: str, config_name: str | None, text_column: str) -> dict[str, list[str]]:
-    path = Path(name_or_path).expanduser()
-    saved = (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
-    if saved and config_name is not None:
-        raise ValueError(f"a folder from save_to_disk has no configurations, got {config_name!r}; leave it out")
-    found = datasets.load_from_disk(str(path)) if saved else _load_dataset(name_or_path, config_name)
-    parts = found if isinstance(found, DatasetDict) else {"train": found}
+    parts = load_parts(name_or_path, config_name)
     for split, part in parts.items():
         column = part.features.get(text_column)
         if not isinstance(column, datasets.Value) or column.dtype not in ("string", "large_string"):
@@ -245,34 +208,7 @@ def _data_set_rows(name_or_path: str, config_name: str | None, text_column: str)
                 f"text_column must name a column of strings, got {text_column!r}; "
                 f"{split} of {name_or_path!r} has the columns {part.column_names}"
             )
-    return {str(split): [_ended(text) for text in part[text_column]] for split, part in parts.items()}
-
-
-def _load_dataset(name: str, config_name: str | None) -> DatasetDict:
-    try:
-        return datasets.load_dataset(name, config_name)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{name!r} is neither a local file or folder that can be read nor a data set that loads from the Hub "
-            f"({type(error).__name__}: {error}); check the name, the network, and config_name={config_name!r}"
-        ) from error
-
-
-def _three_splits(parts: dict[str, list[str]], name: str) -> dict[str, list[str]]:
-    """Carve the validation and test splits that are missing from the end of train, without overlap."""
-    rows = {split: parts[n] for split, names in _SPLIT_WORDS.items() for n in (*names, split) if n in parts}
-    if "train" not in rows:
-        raise ValueError(f"a corpus needs the split train, and {name!r} has {list(parts)}; give one that has it")
-    missing = [split for split in SPLITS if split not in rows]
-    size = max(1, len(rows["train"]) // 20)
-    if missing and len(rows["train"]) <= size * len(missing):
-        raise ValueError(
-            f"train must have rows left once {missing} are carved from it, and {name!r} has {len(rows['train'])}; "
-            f"give a longer text, or a folder with one file for each split"
-        )
-    for split in reversed(missing):
-        rows["train"], rows[split] = rows["train"][:-size], rows["train"][-size:]
-    return rows
+    return {split: [_ended(text) for text in part[text_column]] for split, part in parts.items()}
 
 
 def _first_words(rows: list[str], count: int) -> list[str]:

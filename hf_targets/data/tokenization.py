@@ -36,23 +36,8 @@ def train_bpe_tokenizer(
     >>> tokenizer.tokenize("the cat")
     ['t', 'he', 'Ġ', 'c', 'at']
     """
-    special_tokens, alphabet = [END_OF_TEXT, PAD], pre_tokenizers.ByteLevel.alphabet()
-    if vocab_size < len(alphabet) + len(special_tokens):
-        raise ValueError(
-            f"vocab_size must be at least {len(alphabet) + len(special_tokens)} (each byte and {special_tokens}), "
-            f"got {vocab_size}; raise it"
-        )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = byte_level_pieces(texts, vocab_size, [END_OF_TEXT, PAD])
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=special_tokens,
-        initial_alphabet=sorted(alphabet),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_pieces(texts), trainer)
     length = {} if model_max_length is None else {"model_max_length": model_max_length}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -62,6 +47,34 @@ def train_bpe_tokenizer(
         pad_token=PAD,
         **length,
     )
+
+
+def byte_level_pieces(texts: Iterable[str], vocab_size: int, special_tokens: list[str]) -> Tokenizer:
+    """Return byte-level byte-pair pieces trained on `texts`, without anything around an encoded text.
+
+    Args:
+        special_tokens: They have the first ids, in their order; the 256 bytes follow.
+
+    Raises:
+        ValueError: If `vocab_size` has no room for the bytes and the special tokens, or `texts` is one string.
+    """
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(alphabet) + len(special_tokens):
+        raise ValueError(
+            f"vocab_size must be at least {len(alphabet) + len(special_tokens)} (each byte and {special_tokens}), "
+            f"got {vocab_size}; raise it"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_pieces(texts), trainer)
+    return tokenizer
 
 
 def word_level_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:

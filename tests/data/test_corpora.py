@@ -205,7 +205,7 @@ def test_a_domain_of_opus_trains_on_its_train_file_or_else_on_its_dev_file(save,
         "validation": ["dev 1\n", "dev 2\n"],
         "test": ["test 1\n", "test 2\n"],
     }
-    with pytest.raises(ValueError, match=r"one each of poems\.dev\.en\(\.gz\) and poems\.test\.en"):
+    with pytest.raises(ValueError, match=r"one each of poems\.dev\.en\(\.gz\|\.xz\) and poems\.test\.en"):
         load_corpus("opus-multidomain:poems")
 
 

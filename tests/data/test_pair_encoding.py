@@ -1,0 +1,94 @@
+import logging
+
+import pytest
+from datasets import Dataset
+from transformers import DataCollatorForSeq2Seq, NllbTokenizer
+
+from hf_targets.data import pair_columns
+from hf_targets.data.joint_bpe import train_joint_bpe
+from hf_targets.data.pair_encoding import encode_pairs, pair_lengths
+from tests.small_tokenizers import BPE
+
+PAIRS = Dataset.from_dict(
+    {"source": ["ein Hund .", "die Katze sieht den Hund .", ""], "target": ["a dog .", "the cat sees the dog .", "x"]}
+)
+TOKENIZER = train_joint_bpe(PAIRS, 262)
+
+
+def test_inputs_and_labels_decode_to_source_and_target_and_end_with_the_end_token():
+    encoded = encode_pairs(PAIRS, TOKENIZER)
+    assert encoded.column_names == ["input_ids", "attention_mask", "labels"]
+    for row, pair in zip(encoded, PAIRS, strict=True):
+        for column, side in (("input_ids", "source"), ("labels", "target")):
+            assert TOKENIZER.decode(row[column], skip_special_tokens=True) == pair[side]
+            assert row[column][-1] == TOKENIZER.eos_token_id
+        assert row["attention_mask"] == [1] * len(row["input_ids"])
+
+
+def test_rows_are_the_same_in_whatever_lists_they_are_read(monkeypatch):
+    whole = encode_pairs(PAIRS, TOKENIZER)
+    monkeypatch.setattr(pair_columns, "ROWS_AT_ONCE", 2)
+    assert encode_pairs(PAIRS, TOKENIZER)[:] == whole[:]
+
+
+def test_the_collator_of_transformers_pads_the_rows():
+    batch = DataCollatorForSeq2Seq(TOKENIZER)(list(encode_pairs(PAIRS, TOKENIZER)))
+    assert batch["input_ids"].shape == batch["attention_mask"].shape
+    assert (batch["labels"][2] == -100).sum() == batch["labels"].shape[1] - 2
+    assert batch["input_ids"][2].tolist() == [1] + [0] * (batch["input_ids"].shape[1] - 1)
+
+
+def test_a_pair_is_as_long_as_its_longer_side():
+    encoded = encode_pairs(PAIRS, TOKENIZER)
+    longer = [max(len(row["input_ids"]), len(row["labels"])) for row in encoded]
+    assert pair_lengths(encoded).tolist() == longer
+    assert pair_lengths(encoded.select([2, 0])).tolist() == [longer[2], longer[0]]
+
+
+def test_a_prefix_stands_before_each_source_and_no_target():
+    plain, prefixed = (encode_pairs(PAIRS, TOKENIZER, source_prefix=prefix) for prefix in (None, "to English: "))
+    assert TOKENIZER.decode(prefixed[0]["input_ids"], skip_special_tokens=True) == "to English: ein Hund ."
+    assert prefixed["labels"][:] == plain["labels"][:]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_longer_texts_are_an_error_or_cut_and_counted_if_asked(side, caplog):
+    column = {"source": "input_ids", "target": "labels"}[side]
+    whole = encode_pairs(PAIRS, TOKENIZER)
+    longest, limit = max(map(len, whole[column])), len(whole[0][column])
+    with pytest.raises(ValueError, match=rf"a {side} must have at most {limit} tokens, and 1 of 3 .* up to {longest};"):
+        encode_pairs(PAIRS, TOKENIZER, **{f"max_{side}_length": limit})
+    with caplog.at_level(logging.INFO):
+        cut = encode_pairs(PAIRS, TOKENIZER, **{f"max_{side}_length": limit}, truncate=True)
+    assert caplog.messages == [f"1 of 3 {side}s are cut to {limit} tokens"]
+    assert cut[1][column] == [*whole[1][column][: limit - 1], TOKENIZER.eos_token_id]
+    assert cut.select([0, 2])[:] == whole.select([0, 2])[:]
+    assert encode_pairs(PAIRS, TOKENIZER, **{f"max_{side}_length": longest})[:] == whole[:]
+
+
+def test_a_tokenizer_that_knows_its_longest_input_sets_the_limit():
+    short = train_joint_bpe(PAIRS, 262, model_max_length=8)
+    with pytest.raises(ValueError, match="a source must have at most 8 tokens, and 2 of 3"):
+        encode_pairs(PAIRS, short)
+    assert len(encode_pairs(PAIRS, short, max_source_length=99, max_target_length=99)) == 3
+    with pytest.raises(ValueError, match=r"at least 2, .* got 1"):
+        encode_pairs(PAIRS, short, max_source_length=1)
+
+
+def test_a_tokenizer_with_a_mark_for_each_language_marks_source_and_target():
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "a", "x", "deu_Latn", "eng_Latn", "<mask>"]
+    vocab = {piece: id_ for id_, piece in enumerate(pieces)}
+    languages = {"src_lang": "deu_Latn", "tgt_lang": "eng_Latn"}
+    tokenizer = NllbTokenizer(vocab=vocab, additional_special_tokens=["deu_Latn", "eng_Latn"], **languages)
+    encoded = encode_pairs(Dataset.from_dict({"source": ["a", "a"], "target": ["x", "x a"]}), tokenizer)
+    of_source, of_target = (tokenizer.convert_tokens_to_ids(languages[side]) for side in ("src_lang", "tgt_lang"))
+    for row in encoded:
+        assert of_source in row["input_ids"] and of_target not in row["input_ids"]
+        assert of_target in row["labels"] and of_source not in row["labels"]
+
+
+def test_targets_without_an_end_and_no_pairs_are_refused():
+    with pytest.raises(ValueError, match=r"does not add its '<\|endoftext\|>'"):
+        encode_pairs(PAIRS, BPE)
+    with pytest.raises(ValueError, match="must have a row"):
+        encode_pairs(PAIRS.select([]), TOKENIZER)

@@ -1,0 +1,52 @@
+"""The loss of bags of words as the formula says, word by word."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_targets.maths.bag_of_words import bag_of_words_losses, bag_of_words_weight
+
+
+def by_hand(logits, targets, absent_words):
+    losses = []
+    for scores, words in zip(logits.tolist(), targets.tolist(), strict=True):
+        kept = [(position, word) for position, word in enumerate(words) if word != -100]
+        total = 0.0
+        for word in range(logits.shape[2]):
+            score = sum(scores[position][word] for position, _ in kept)
+            if word in {word for _, word in kept}:
+                total += math.log1p(math.exp(-score))
+            elif absent_words and kept:
+                total += math.log1p(math.exp(score))
+        losses.append(total)
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@given(st.integers(0, 2**31 - 1), st.booleans())
+def test_the_loss_is_the_formula(seed, absent_words):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, 5, 7, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 7, (3, 5), generator=generator)
+    targets[torch.rand(3, 5, generator=generator) < 0.4] = -100
+    found = bag_of_words_losses(logits, targets, absent_words=absent_words)
+    torch.testing.assert_close(found, by_hand(logits, targets, absent_words), rtol=1e-10, atol=1e-10)
+
+
+def test_a_word_that_is_said_twice_counts_once_and_order_does_not_count():
+    logits = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(0))
+    one, two, three = (bag_of_words_losses(logits, torch.tensor([ids])) for ids in ([1, 2, 2], [2, 1, 1], [1, 2, 1]))
+    assert torch.equal(one, two) and torch.equal(two, three)
+
+
+def test_half_precision_is_summed_in_full():
+    logits = torch.randn(2, 40, 9, generator=torch.Generator().manual_seed(0)).bfloat16()
+    targets = torch.zeros(2, 40, dtype=torch.long)
+    torch.testing.assert_close(bag_of_words_losses(logits, targets), bag_of_words_losses(logits.float(), targets))
+
+
+def test_the_weight_rises_to_its_highest():
+    assert [round(bag_of_words_weight(epoch), 6) for epoch in (0, 1, 5, 9, 30)] == [0.1, 0.2, 0.6, 1.0, 1.0]
+    assert bag_of_words_weight(4, first=0.0, rise=0.5, most=3.0) == pytest.approx(2.0)
