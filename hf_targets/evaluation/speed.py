@@ -66,6 +66,8 @@ class _PassCounter:
 
     def __init__(self, model: PreTrainedModel) -> None:
         core: Any = model
+        if model.config.is_encoder_decoder:
+            core = model.get_decoder()
         while core.base_model is not core:
             core = core.base_model
         self.row_passes = 0
@@ -83,7 +85,11 @@ class _PassCounter:
 
 @torch.no_grad()
 def compare_speeds(
-    methods: Mapping[str, DecodingMethod], batches: Sequence[Tensor], *, max_new_tokens: int, rounds: int = 3
+    methods: Mapping[str, DecodingMethod],
+    batches: Sequence[Tensor | Mapping[str, Tensor]],
+    *,
+    max_new_tokens: int,
+    rounds: int = 3,
 ) -> list[Speed]:
     """Return the speed of each method on the same prompts, decoding greedily.
 
@@ -91,7 +97,8 @@ def compare_speeds(
 
     Args:
         methods: By name, the one that the others are compared with first.
-        batches: Prompts (rows, time) without padding.
+        batches: Prompts (rows, time) without padding, or with their masks as a tokenizer gives them: what an encoder
+            reads may be padded.
         max_new_tokens: At most so many, fewer where the end token comes.
     Raises:
         ValueError: If there is no method, no prompt or no round.
@@ -104,9 +111,11 @@ def compare_speeds(
         for prompts in batches:
             with _PassCounter(method.model) as counter:
                 output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
-            texts[name] += _tokens(method, output.sequences[:, prompts.shape[1] :])
+            ids = _ids(prompts)
+            begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
+            texts[name] += _tokens(method, output.sequences[:, begin:])
             drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
-            passes[name] += counter.row_passes - len(prompts) if drafted is None else drafted
+            passes[name] += counter.row_passes - len(ids) if drafted is None else drafted
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(rounds):
         for name, method in methods.items():
@@ -124,10 +133,16 @@ def compare_speeds(
     return speeds
 
 
-def _generate(method: DecodingMethod, prompts: Tensor, max_new_tokens: int, **more: Any) -> Any:
-    ids = prompts.to(method.model.device)
+def _ids(prompts: Tensor | Mapping[str, Tensor]) -> Tensor:
+    return prompts if isinstance(prompts, Tensor) else prompts["input_ids"]
+
+
+def _generate(method: DecodingMethod, prompts: Tensor | Mapping[str, Tensor], max_new_tokens: int, **more: Any) -> Any:
+    ids, device = _ids(prompts), method.model.device
+    mask = torch.ones_like(ids) if isinstance(prompts, Tensor) else prompts["attention_mask"]
+    ids, mask = ids.to(device), mask.to(device)
     arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **method.arguments, **more}
-    return method.model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)  # pyright: ignore[reportCallIssue]
+    return method.model.generate(ids, attention_mask=mask, **arguments)  # pyright: ignore[reportCallIssue]
 
 
 def _tokens(method: DecodingMethod, new: Tensor) -> list[list[int]]:

@@ -8,6 +8,7 @@ from hf_targets.evaluation import speed
 from hf_targets.evaluation.speed import DecodingMethod as Method
 from hf_targets.evaluation.speed import Speed, compare_speeds, format_speeds
 from tests.tiny_models import make_backbone, make_drafting_model, token_ids
+from tests.tiny_seq2seq import make_pair_drafting_model, pairs
 
 NUM_NEW = 12
 END = 9
@@ -17,7 +18,7 @@ PROMPTS = [token_ids(1, 7), token_ids(3, 7), token_ids(2, 5, seed=1)]
 class Recites(torch.nn.Module):
     """A model that reads its input `passes` times, and then gives the same text whatever it has read."""
 
-    device = torch.device("cpu")
+    device, config = torch.device("cpu"), SimpleNamespace(is_encoder_decoder=False)
 
     def __init__(self, texts, passes=1, end=END, clock=None, takes=()):
         super().__init__()
@@ -181,3 +182,20 @@ def test_a_table_compares_with_its_first_row():
         "| plain | 100 | 1.00 | 1.00 | 0.00 | 100% |",
         "| drafts | 250 | 2.50 | 2.25 | 1.25 | 88% |",
     ]
+
+
+@pytest.mark.parametrize("family", ["marian", "t5"])
+def test_translations_are_counted_and_compared_too(family):
+    model, batch = make_pair_drafting_model(family, "difference"), pairs(4)
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    draft = {"draft_tokens": 3, "eos_token_id": None}
+    methods = {
+        "plain": Method(model.backbone, {"eos_token_id": None}),
+        "heads": Method(model, {"eos_token_id": None}),
+        "drafts": Method(model, draft),
+    }
+    plain, heads, drafts = compare_speeds(methods, [source], max_new_tokens=10, rounds=1)
+    assert plain.num_tokens == drafts.num_tokens == 40
+    assert plain.tokens_per_pass == heads.tokens_per_pass == 1
+    assert plain.same == heads.same == drafts.same == 1
+    assert drafts.tokens_per_pass > 1

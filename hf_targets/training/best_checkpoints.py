@@ -1,0 +1,59 @@
+"""The mean of the weights of a training's best checkpoints."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import sort_checkpoints
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from hf_targets.backbones.checkpoint import listed
+from hf_targets.backbones.published import read_tensors
+
+
+def best_checkpoints(folder: Path, count: int, *, metric: str = "eval_perplexity") -> list[Path]:
+    """Return the checkpoints of a run's folder whose evaluation had the lowest metric, the best first.
+
+    Raises:
+        ValueError: If there are fewer than `count` that were evaluated.
+    """
+    found: list[tuple[float, Path]] = []
+    for checkpoint in map(Path, sort_checkpoints(str(folder))):
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        values = [log[metric] for log in state["log_history"] if metric in log and log["step"] == state["global_step"]]
+        found += [(values[-1], checkpoint)] if values else []
+    if count < 1 or len(found) < count:
+        raise ValueError(
+            f"the mean of {count} checkpoints needs as many that were evaluated and kept, and {folder} has "
+            f"{len(found)}; raise save_total_limit, or average fewer"
+        )
+    return [checkpoint for _, checkpoint in sorted(found)[:count]]
+
+
+@torch.no_grad()
+def load_mean(model: PreTrainedModel, checkpoints: list[Path]) -> None:
+    """Give a model the mean of the weights of some of its checkpoints, computed in float32 or wider.
+
+    Source: Vaswani et al. 2017, section 6.1.
+    Raises:
+        ValueError: If a checkpoint is not whole, or is of another model.
+    """
+    total: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        tensors = read_tensors(checkpoint / SAFE_WEIGHTS_NAME)
+        if total and tensors.keys() != total.keys():
+            raise ValueError(f"the checkpoints in {checkpoint.parent} are not all of one model; train it anew")
+        for name, tensor in tensors.items():
+            wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
+            total[name] = wide if name not in total or not tensor.is_floating_point() else total[name] + wide
+    mean = {name: value / len(checkpoints) if value.is_floating_point() else value for name, value in total.items()}
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    lost = trained - mean.keys() - (model.all_tied_weights_keys or {}).keys()
+    extra = mean.keys() - model.state_dict().keys()
+    if lost or extra:
+        raise ValueError(f"the checkpoints are of another model: {listed(sorted(lost | extra))}")
+    model.load_state_dict(mean, strict=False)
+    model.tie_weights()

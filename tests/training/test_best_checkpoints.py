@@ -1,0 +1,42 @@
+"""The mean of the best checkpoints: which they are, and what the mean is."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_targets import best_checkpoints, load_mean
+from tests.tiny_seq2seq import make_pair_model
+
+
+def leave(folder, step, perplexity, seed):
+    model = make_pair_model("marian", seed)
+    model.save_pretrained(folder / f"checkpoint-{step}")
+    logs = [{"step": 1, "eval_perplexity": 1.0}, {"step": step, "loss": 2.0}]
+    if perplexity is not None:
+        logs.append({"step": step, "eval_perplexity": perplexity})
+    state = {"global_step": step, "log_history": logs}
+    (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
+
+
+def test_the_mean_is_of_the_checkpoints_of_lowest_perplexity(tmp_path):
+    for step, perplexity, seed in ((10, 5.0, 0), (20, 3.0, 1), (30, 4.0, 2), (40, None, 3)):
+        leave(tmp_path, step, perplexity, seed)
+    chosen = best_checkpoints(tmp_path, 2)
+    assert [path.name for path in chosen] == ["checkpoint-20", "checkpoint-30"]
+    model = make_pair_model("marian", 7)
+    load_mean(model, chosen)
+    one, other = (load_file(path / "model.safetensors") for path in chosen)
+    state = model.state_dict()
+    for name, tensor in one.items():
+        torch.testing.assert_close(state[name], (tensor + other[name]) / 2)
+    assert model.get_output_embeddings().weight is model.get_decoder().embed_tokens.weight
+
+
+def test_too_few_checkpoints_and_those_of_another_model(tmp_path):
+    leave(tmp_path, 10, 5.0, 0)
+    with pytest.raises(ValueError, match="the mean of 2 checkpoints needs as many"):
+        best_checkpoints(tmp_path, 2)
+    with pytest.raises(ValueError, match="of another model"):
+        load_mean(make_pair_model("marian", ngram_size=2), best_checkpoints(tmp_path, 1))
