@@ -6,6 +6,13 @@ from .curves.sentence_curve import SentenceCurve as SentenceCurve
 from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import load_corpus as load_corpus
 from .data.documents import documents_of as documents_of
+from .data.joint_bpe import train_joint_bpe as train_joint_bpe
+from .data.ngram_counts import count_ngrams as count_ngrams
+from .data.pair_encoding import encode_pairs as encode_pairs
+from .data.pair_encoding import pair_lengths as pair_lengths
+from .data.pair_filters import filter_pairs as filter_pairs
+from .data.parallel_text import load_pairs as load_pairs
+from .data.token_batches import TokenBatchSampler as TokenBatchSampler
 from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
 from .evaluation.answers import measure_answers as measure_answers
@@ -29,6 +36,10 @@ from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.speed import DecodingMethod as DecodingMethod
 from .evaluation.speed import compare_speeds as compare_speeds
 from .evaluation.speed import format_speeds as format_speeds
+from .evaluation.translating import translate as translate
+from .evaluation.translation import TranslationScores as TranslationScores
+from .evaluation.translation import translation_scores as translation_scores
+from .evaluation.translation_intervals import bleu_interval as bleu_interval
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .files import written_together as written_together
 from .masked_diffusion.arguments import DiffusionTrainingArguments as DiffusionTrainingArguments
@@ -61,6 +72,8 @@ from .multitoken.head_kinds import Head as Head
 from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
+from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
+from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.usage import DRAFT_USAGE as DRAFT_USAGE
 from .phrases.arguments import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
@@ -127,6 +140,8 @@ from .training.outputs import MODEL_OUTPUT as MODEL_OUTPUT
 from .training.outputs import TOKENIZER_OUTPUT as TOKENIZER_OUTPUT
 from .training.outputs import TRAINER_OUTPUT as TRAINER_OUTPUT
 from .training.outputs import write_json as write_json
+from .training.pair_settings import EncodedPairSettings as EncodedPairSettings
+from .training.pair_settings import PairSettings as PairSettings
 from .training.recipe_settings import ComparisonSettings as ComparisonSettings
 from .training.recipe_settings import ExperimentSettings as ExperimentSettings
 from .training.recipe_settings import LoraSettings as LoraSettings
@@ -161,6 +176,12 @@ from .evaluation.entailment import remembered as remembered
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.question_settings import QuestionSettings as QuestionSettings
 from .evaluation.sentences import punkt_or_trained as punkt_or_trained
+from .multitoken.bag_of_words import BagOfWordsSettings as BagOfWordsSettings
+from .multitoken.bag_of_words import BagOfWordsTrainer as BagOfWordsTrainer
+from .multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
+from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
+from .multitoken.translation_rows import TranslationRow as TranslationRow
+from .multitoken.translation_rows import translation_rows as translation_rows
 from .phrases.answer_page import PageAnswer as PageAnswer
 from .phrases.answer_page import answer_page as answer_page
 from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
@@ -171,5 +192,7 @@ from .phrases.provenance import provenance_columns as provenance_columns
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.text_comparison import TextComparison as TextComparison
 from .phrases.text_comparison import load_model as load_model
+from .training.best_checkpoints import best_checkpoints as best_checkpoints
+from .training.best_checkpoints import load_mean as load_mean
 from .training.comparison import train_run as train_run
 from .training.seeds import run_folder as run_folder

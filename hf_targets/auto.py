@@ -31,6 +31,12 @@ MODELS = (
         model="hf_targets.multitoken.causal:MultiTokenForCausalLM",
     ),
     Model(
+        model_type="multitoken_seq2seq",
+        config="hf_targets.multitoken.seq2seq_configuration:MultiTokenSeq2SeqConfig",
+        auto_class="AutoModelForSeq2SeqLM",
+        model="hf_targets.multitoken.seq2seq:MultiTokenForSeq2SeqLM",
+    ),
+    Model(
         model_type="dynamic_vocab",
         config="hf_targets.phrases.configuration:DynamicVocabConfig",
         auto_class="AutoModelForCausalLM",

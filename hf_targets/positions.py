@@ -95,6 +95,22 @@ def check_room(
         )
 
 
+def check_source(model: PreTrainedModel, source: Any) -> None:
+    """Check that an encoder has a position for each token of a source, padding included.
+
+    Args:
+        source: (batch, time) or (batch, time, d); None: nothing is checked.
+    Raises:
+        ValueError: If it has not.
+    """
+    limit = position_limit(model)
+    if limit is not None and isinstance(source, Tensor) and source.shape[1] > limit:
+        raise ValueError(
+            f"a source must fit into the model's {limit} positions, got {source.shape[1]} tokens; shorten it, or have "
+            f"the tokenizer cut it, with truncation=True and max_length={limit}"
+        )
+
+
 @contextmanager
 def outgrown_positions_named(model: PreTrainedModel) -> Iterator[None]:
     """Replace the IndexError of a text that is longer than a model's table of positions.

@@ -8,18 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from hf_targets import DynamicVocabForCausalLM
+from hf_targets.backbones.seq2seq_call import read_pair
 from hf_targets.maths.losses import IGNORED
 from tests.masked_diffusion.models import CURVES, make_mdlm, masked_batch
 from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, pad_rows, token_ids
 from tests.tiny_models import make_any, make_vocabulary, training_inputs
+from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS, make_pair_backbone, make_pair_model, pairs
 
 Batch = dict[str, Tensor]
 FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
 SIDES = ("left", "right")
-COMPILED = {("gpt_neo", "difference"), ("llama", "conditional"), ("llama", "phrases")}
+COMPILED = {("gpt_neo", "difference"), ("llama", "conditional"), ("llama", "phrases"), ("marian", "difference")}
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 
 
@@ -37,9 +39,10 @@ class ModelCase:
         hidden: Gives what its output matrix reads of token ids.
         part_weights: Of each part of the loss, by its name.
         settings: Fields of its configuration that are not the defaults.
-        sizes: Those of `SIZES` that programs read from its configuration.
+        sizes: What programs read from its configuration, those of `SIZES` that there are.
         options: Arguments of `forward` under which logits depend on all that the target adds.
-        wraps: Makes the causal model that it wraps; None: it wraps none.
+        wraps: Makes the model that it wraps; None: it wraps none.
+        source: Makes what its encoder reads in so many rows; None: it has no encoder beside the text.
         pipelines: Names of the pipelines of Transformers that take it.
         compiled: Makes a small model of all its kinds of layers, and batches, on which it is compiled; None: it is
             not, or no further kind of layer is in it than in others that are.
@@ -61,6 +64,7 @@ class ModelCase:
     pipelines: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
     wraps: Callable[[], PreTrainedModel] | None = None
+    source: Callable[[int], Batch] | None = None
     compiled: Callable[[], tuple[Any, list[Batch]]] | None = None
     unused: frozenset[str] = frozenset()
     refuses: Mapping[str, str] = field(default_factory=dict)
@@ -71,17 +75,41 @@ class ModelCase:
         """The class of the model."""
         return type(self.make())
 
+    @property
+    def prefix(self) -> str:
+        """What the names of the text's arguments and outputs begin with."""
+        return "decoder_" if self.source else ""
+
+    def reading(self, ids: Tensor) -> Batch:
+        """Return the arguments of a call that reads a text (batch, time), after a source if there is an encoder."""
+        return {f"{self.prefix}input_ids": ids, **(self.source(len(ids)) if self.source else {})}
+
+    def num_targets(self, batch: Batch) -> float:
+        """Return how many labels of a batch are targets: in a text without a source, the first of a row is none."""
+        return float((batch["labels"][:, 0 if self.source else 1 :] != IGNORED).sum())
+
     def padded(self, lengths: tuple[int, ...], side: str) -> Batch:
-        """Return rows of text of these lengths as one batch, padded on a side; padding has a label, which is none."""
+        """Return rows of text of these lengths as one batch, padded on a side.
+
+        Padding has a label, which is none. Behind a source the text is padded on the right, where labels say so.
+        """
         rows = [self.text(length) for length in lengths]
-        fills = {"input_ids": 0, "labels": 3}
-        batch = {name: pad_rows([row[name][0] for row in rows], side, fill) for name, fill in fills.items()}
-        mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)
+        fills = {"input_ids": (side, 0), "labels": (side, 3)}
+        if self.source:
+            fills |= {"attention_mask": (side, 0), "labels": ("right", IGNORED)}
+        batch = {name: pad_rows([row[name][0] for row in rows], *fill) for name, fill in fills.items()}
         for name in rows[0].keys() - fills.keys():
             batch[name] = torch.cat([row[name] for row in rows])
+        if self.source:
+            return batch
+        mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)
         if "position_ids" not in self.refuses:
             batch["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         return {**batch, "attention_mask": mask}
+
+    def is_text(self, batch: Batch) -> Tensor:
+        """Return which positions of a padded batch are not padding, (batch, time)."""
+        return batch["labels"] != IGNORED if self.source else batch["attention_mask"] == 1
 
     def without_targets(self) -> Batch:
         """Return the batch without any target."""
@@ -234,6 +262,62 @@ def _mdlm_case(curve: str) -> ModelCase:
     return case
 
 
+_TABLES_OF_SINES = tuple(f"backbone.model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
+
+
+def _pair_text(length: int) -> Batch:
+    return pairs(1, length + 2, length, seed=length)
+
+
+def _source(num_rows: int) -> Batch:
+    batch = pairs(num_rows)
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def _pair_off(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    return model(**pairs(), ensemble_weight=0.0).logits, model.backbone(**pairs()).logits
+
+
+def _generate_pairs(model: Any) -> list[Tensor]:
+    ways: list[dict[str, Any]] = [{}, {"draft_tokens": 2}, {"ensemble_weight": 0.3}, {"num_beams": 2}]
+    return [model.generate(**_source(2), **{**FIVE, **way}) for way in ways]
+
+
+def _pair_case(family: str, kind: str) -> ModelCase:
+    config = SEQ2SEQ_CONFIGS[family]()
+    lacks: dict[str, str] = {}
+    if family not in ("t5", "mt5"):
+        lacks["padding on the left"] = "its encoder counts positions from the first token, padding or not"
+    if family == "marian":
+        lacks["device map"] = "Transformers does not find its tables of sines on a disk"
+    if family == "mt5":
+        lacks["resizing"] = "Transformers ties its output matrix when it resizes"
+    case = ModelCase(
+        make=lambda: make_pair_model(family, target=kind),
+        batch=pairs,
+        text=_pair_text,
+        auto=AutoModelForSeq2SeqLM,
+        off=_pair_off,
+        generate=_generate_pairs,
+        hidden=lambda model, ids: read_pair(model.backbone, **case.reading(ids))[0],
+        part_weights=_weights_of_heads,
+        settings={"loss_weight": 0.3},
+        sizes={name: getattr(config, name) for name in SIZES if hasattr(config, name)},
+        pipelines=(),
+        options={"ensemble_weight": 0.3},
+        wraps=lambda: make_pair_backbone(family),
+        source=_source,
+        compiled=(lambda: (case.make(), [case.padded((6, 4), "right")])) if (family, kind) in COMPILED else None,
+        refuses={
+            "token_type_ids": "does not generate from token_type_ids; leave it",
+            "shift_labels": "shift_labels is an argument of causal models",
+        },
+        unused=frozenset(name for name in _TABLES_OF_SINES if family == "marian"),
+        lacks=lacks,
+    )
+    return case
+
+
 CASES = {
     **{f"difference-{family}": _causal_case(family, "difference") for family in FAMILIES},
     **{f"phrases-{family}": _causal_case(family, "phrases") for family in FAMILIES},
@@ -244,8 +328,17 @@ CASES = {
     # heads that read embeddings, whose width is not that of the output matrix in the last two
     **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt", "reformer")},
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
+    **{
+        f"{kind}-{family}": _pair_case(family, kind)
+        for family, kind in (
+            ("marian", "difference"),
+            ("bart", "embedding"),
+            ("t5", "difference"),
+            ("mt5", "conditional"),  # its output matrix is not tied
+        )
+    },
 }
-ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain")
+ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain", "difference-marian")
 """One model of each class, for laws that take long."""
 
 
@@ -267,6 +360,19 @@ def models_that_owe(law: str):
 
 
 every_model = parametrized(CASES)
+every_model_and_side = pytest.mark.parametrize(
+    ("case", "side"),
+    [
+        pytest.param(case, side, id=f"{name}-{side}")
+        for name, case in CASES.items()
+        for side in SIDES
+        if not case.lacks.keys() & {"padding", f"padding on the {side}"}
+    ],
+)
+"""All models, and the sides on which their text, or their source, may be padded."""
 every_class = parametrized(ONE_OF_A_CLASS)
 every_wrapper = models_that(lambda case: case.wraps)
 every_wrapper_class = parametrized(name for name in ONE_OF_A_CLASS if CASES[name].wraps)
+every_causal_wrapper_class = parametrized(
+    name for name in ONE_OF_A_CLASS if CASES[name].wraps and not CASES[name].source
+)

@@ -18,7 +18,7 @@ from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrappe
 from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
-from tests.model_cases import SIDES, every_model, models_that_owe
+from tests.model_cases import every_model, every_model_and_side, models_that_owe
 from tests.programs import run_program
 from tests.trainer_runs import assert_same, weights, with_dropout
 
@@ -32,11 +32,6 @@ def gradients(model, batch):
     loss = model(**batch).loss
     loss.backward()
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def num_targets(batch):
-    """Return how many labels of a batch are targets: the first of a row is none in any of the cases."""
-    return float((batch["labels"][:, 1:] != -100).sum())
 
 
 @every_model
@@ -91,36 +86,36 @@ def test_a_step_without_a_target_has_loss_0_and_finite_gradients(case):
         assert all(p.grad is None or p.grad.eq(0).all() for p in model.parameters())
 
 
-@models_that_owe("padding")
-@pytest.mark.parametrize("side", SIDES)
+@every_model_and_side
 def test_padding_on_either_side_changes_nothing(case, side):
     model, lengths = case.make().double().train(), (5, 9, 1)
     alone = [model(**case.text(length), **case.options, skip_logits=False) for length in lengths]
     batch = case.padded(lengths, side)
     together = model(**batch, **case.options, skip_logits=False)
-    mask = batch["attention_mask"] == 1
+    mask = case.is_text(batch)
     for row, single in enumerate(alone):
         torch.testing.assert_close(together.logits[row][mask[row]], single.logits[0], rtol=1e-6, atol=1e-6)
-    counts = [num_targets(case.text(length)) for length in lengths]
+    counts = [case.num_targets(case.text(length)) for length in lengths]
     expected = sum(one.loss * count for one, count in zip(alone, counts, strict=True)) / sum(counts)
     torch.testing.assert_close(together.loss, expected)
 
 
 @models_that_owe("rows")
 def test_rows_apart_add_up_to_the_step_of_the_batch(case):
-    model, batch = case.make().train(), case.batch()
+    model, batch = case.make().double().train(), case.batch()
     whole, expected = gradients(model, batch)
     model.zero_grad()
     rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(len(batch["input_ids"]))]
     losses = [model(**row).loss for row in rows]
-    counts = [num_targets(row) for row in rows]
+    counts = [case.num_targets(row) for row in rows]
     apart = [model(**row, num_items_in_batch=torch.tensor(sum(counts))).loss for row in rows]
     torch.testing.assert_close(sum(apart), whole)
-    torch.testing.assert_close(torch.stack(apart) / torch.stack(losses), torch.tensor(counts) / sum(counts))
+    shares = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+    torch.testing.assert_close(torch.stack(apart) / torch.stack(losses), shares)
     sum(apart).backward()
     for name, parameter in model.named_parameters():
         if name in expected:
-            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-6, atol=1e-8)
 
 
 @every_model
@@ -221,7 +216,10 @@ def test_bad_input_is_told_before_anything_is_computed(case):
     model, batch = case.make(), case.batch()
     ids, labels = batch["input_ids"], batch["labels"]
     for changes, told in (
-        ({"labels": labels[:, 1:]}, r"labels must have the shape of input_ids, \(\d+, \d+\), got \(\d+, \d+\)"),
+        (
+            {**case.reading(labels.clamp(min=0)), "labels": labels[:, 1:]},
+            r"labels must have the shape of (decoder_)?input_ids, \(\d+, \d+\), got \(\d+, \d+\)",
+        ),
         ({"labels": labels.float()}, "labels must be token ids, integers, got torch.float32"),
         ({"labels": labels.masked_fill(labels == labels[0, 2], -7)}, r"labels must be in \[0, .*got -7"),
         ({"labels": labels.masked_fill(labels == labels[0, 2], 10**6)}, r"labels must be in \[0, .*got 1000000"),

@@ -1,7 +1,7 @@
 """The one table of Trainers that owe what every Trainer of a target owes; a new one adds a line to `TRAINERS`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from hf_targets import (
     DiffusionTrainingArguments,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
+    MultiTokenSeq2SeqTrainer,
+    MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
     TokenNgrams,
@@ -106,17 +108,24 @@ def _masked_rows(num_rows: int) -> Dataset:
     return diffusion_training.masked_blocks(num_rows).map(unlabelled)
 
 
+_MULTITOKEN = TrainerCase(
+    model=CASES["difference-gpt2"],
+    trainer=MultiTokenTrainer,
+    arguments=MultiTokenTrainingArguments,
+    rows=padded_rows,
+    evaluated=padded_rows,
+    metrics=("perplexity_0", "perplexity_0.3", "word_perplexity_0.3"),
+    options={"ensemble_weights": [0.0, 0.3]},
+    weights={"loss_weight": 0.6},
+    new_part_rate="head_learning_rate",
+)
 TRAINERS = {
-    "multitoken": TrainerCase(
-        model=CASES["difference-gpt2"],
-        trainer=MultiTokenTrainer,
-        arguments=MultiTokenTrainingArguments,
-        rows=padded_rows,
-        evaluated=padded_rows,
-        metrics=("perplexity_0", "perplexity_0.3", "word_perplexity_0.3"),
-        options={"ensemble_weights": [0.0, 0.3]},
-        weights={"loss_weight": 0.6},
-        new_part_rate="head_learning_rate",
+    "multitoken": _MULTITOKEN,
+    "translation": replace(
+        _MULTITOKEN,
+        model=CASES["difference-marian"],
+        trainer=MultiTokenSeq2SeqTrainer,
+        arguments=MultiTokenSeq2SeqTrainingArguments,
     ),
     "phrases": TrainerCase(
         model=CASES["phrases-gpt2"],

@@ -3,8 +3,9 @@
 from os import PathLike
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 
 class Headless:
@@ -22,11 +23,23 @@ class Headless:
     def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
         """Return the base model of a checkpoint; takes the arguments of the wrapper's `from_pretrained`."""
         loaded: Any = cls.whole.from_pretrained(name, *args, **kwargs)
-        return (loaded[0].base_model, loaded[1]) if isinstance(loaded, tuple) else loaded.base_model  # pyright: ignore
+        return (_without_output(loaded[0]), loaded[1]) if isinstance(loaded, tuple) else _without_output(loaded)  # pyright: ignore
 
     @classmethod
     def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> nn.Module:
-        return cls.whole._from_config(config, **kwargs).base_model
+        return _without_output(cls.whole._from_config(config, **kwargs))
+
+
+def _without_output(model: Any) -> nn.Module:
+    """Return the base model of a wrapper; T5 and its kin have none, and another class of theirs takes their parts."""
+    backbone = model.backbone
+    if backbone.base_model is not backbone:
+        return backbone.base_model
+    with torch.device("meta"):
+        bare = AutoModel.from_config(backbone.config)
+    for name, _ in list(bare.named_children()):
+        setattr(bare, name, getattr(backbone, name))
+    return bare.train(model.training)
 
 
 def headless(whole: type[PreTrainedModel]) -> type[Headless]:

@@ -32,16 +32,23 @@ def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) ->
         )
 
 
-def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **labels: Tensor | None) -> Tensor:
+def check_shapes(
+    input_ids: Tensor | None, inputs_embeds: Tensor | None, *, prefix: str = "", **labels: Tensor | None
+) -> Tensor:
     """Check that the input has at least one token and that all labels have its shape, and return the input.
 
+    Args:
+        prefix: What the names of the input begin with, for the errors.
     Raises:
         ValueError: If the input is missing or empty, or labels have another shape or are not integers.
     """
     given = inputs_embeds if input_ids is None else input_ids
-    if given is None or given.shape[0] == 0 or given.shape[1] == 0:
+    if given is None or given.dim() < 2 or 0 in given.shape[:2]:
         shape = None if given is None else tuple(given.shape)
-        raise ValueError(f"input_ids or inputs_embeds must hold at least one token, got shape {shape}")
+        raise ValueError(
+            f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time) and hold at least one token, got shape "
+            f"{shape}"
+        )
     for name, ids in labels.items():
         if ids is not None and ids.shape != given.shape[:2]:
             hint = (
@@ -52,7 +59,7 @@ def check_shapes(input_ids: Tensor | None, inputs_embeds: Tensor | None, **label
             raise ValueError(
                 f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
             )
-    check_integers(input_ids=input_ids, **labels)
+    check_integers(**{f"{prefix}input_ids": input_ids}, **labels)
     return given
 
 
@@ -105,7 +112,7 @@ def check_segments(token_type_ids: Tensor | None) -> None:
         )
 
 
-def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None) -> None:
+def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None, name: str = "attention_mask") -> None:
     """Check that a mask covers every cached position and every position of the text.
 
     Masks of four dimensions, and objects that are not tensors, are for the backbone and are not checked. Nor are masks
@@ -113,6 +120,7 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None)
 
     Args:
         text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
+        name: The name of the mask, for the error.
     Raises:
         ValueError: If the mask has another shape.
     """
@@ -125,7 +133,7 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None)
     if attention_mask.shape != (batch, past + time):
         held = f" with the {past} positions in the cache" if past else ""
         raise ValueError(
-            f"attention_mask must be (batch, time), {(batch, past + time)}{held}, got {tuple(attention_mask.shape)}; "
+            f"{name} must be (batch, time), {(batch, past + time)}{held}, got {tuple(attention_mask.shape)}; "
             "use the mask that the tokenizer returned with the text, or leave it out if nothing is padded"
         )
 

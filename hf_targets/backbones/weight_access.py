@@ -109,7 +109,9 @@ def num_rows(layer: nn.Module) -> int:
     while not isinstance(layer, nn.Linear | nn.Embedding) and hasattr(layer, "original_module"):
         layer = cast(nn.Module, layer.original_module)  # of modules_to_save, or of trainable_token_indices
     if isinstance(layer, nn.Linear):
-        return layer.out_features
+        shape = layer.weight.shape  # Marian's `out_features` is stale after a change of its vocabulary
+        is_whole = len(shape) == 2 and shape[1] == layer.in_features  # neither sharded nor packed
+        return shape[0] if is_whole else layer.out_features
     return layer.num_embeddings if isinstance(layer, nn.Embedding) else len(cast(Tensor, layer.weight))
 
 

@@ -6,6 +6,10 @@ from transformers.configuration_utils import PreTrainedConfig
 
 ANSWERED = (
     "bos_token_id",
+    "d_model",
+    "decoder_layers",
+    "decoder_start_token_id",
+    "encoder_layers",
     "eos_token_id",
     "head_dim",
     "hidden_size",

@@ -4,7 +4,7 @@ import copy
 import logging
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -32,6 +32,7 @@ _FINGERPRINT = "base_fingerprint"  # a key of that file's metadata
 class CheckpointMixin(StrictLoading):
     """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
 
+    config_class: ClassVar[type[MultiTokenConfig]]
     base_fingerprint: Fingerprint | None = None
     """Fingerprint of the backbone when the heads were added; None in a model that was loaded whole."""
 
@@ -69,7 +70,7 @@ class CheckpointMixin(StrictLoading):
     def _unchanged_base(self, name: str) -> Fingerprint:
         """Return the fingerprint of the base model; raise an error if the backbone differs from it."""
         backbone: PreTrainedModel = self.backbone  # pyright: ignore[reportAttributeAccessIssue]
-        loaded = self.base_fingerprint or Fingerprint.of(_load_backbone(name, {}))
+        loaded = self.base_fingerprint or Fingerprint.of(self._load_backbone(name, {}))
         if changed := loaded.differences(Fingerprint.of(backbone)):
             raise ValueError(
                 f"heads_only=True saves no backbone, and this one differs from {name}, the base model that is loaded "
@@ -104,7 +105,7 @@ class CheckpointMixin(StrictLoading):
         known, unused = cls._read_config(name, config, hub, own, loading)
         if known.heads_only:
             if config is not None:  # an Auto class sets fields of the backbone there, from its own arguments
-                saved = MultiTokenConfig.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
+                saved = cls.config_class.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
                 loading = {**known.changed_from(saved), **loading}
             model = cls._load_heads(name, known, hub, loading)
             info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
@@ -114,6 +115,11 @@ class CheckpointMixin(StrictLoading):
             loading |= {"output_loading_info": True, **hub}
             model, info = super().from_pretrained(name, *args, **loading)  # pyright: ignore[reportGeneralTypeIssues]
         return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
+
+    @classmethod
+    def _load_backbone(cls, name: str, loading: dict[str, Any]) -> PreTrainedModel:
+        model = load_base(name, loading, auto_class=cls.auto_class)  # pyright: ignore[reportAttributeAccessIssue]
+        return cast(PreTrainedModel, model.backbone if isinstance(model, CheckpointMixin) else model)
 
     @classmethod
     def _read_config(
@@ -130,10 +136,10 @@ class CheckpointMixin(StrictLoading):
         else:
             values = config.to_dict()
         cls.check_kind(name, values)
-        if isinstance(config, MultiTokenConfig) and not own:
+        if isinstance(config, cls.config_class) and not own:
             return config, loading
         fields = loading if config is None else {}
-        read: Any = MultiTokenConfig.from_dict({**values, **own}, return_unused_kwargs=True, **fields)
+        read: Any = cls.config_class.from_dict({**values, **own}, return_unused_kwargs=True, **fields)
         made, unused = read
         return made, unused if config is None else loading
 
@@ -150,7 +156,7 @@ class CheckpointMixin(StrictLoading):
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
         state, made_for = read_tensors(file), _read_fingerprint(file)
         fields = {key: getattr(config, key) for key in BASE_FIELDS}
-        backbone = _load_backbone(base, backbone_kwargs)
+        backbone = cls._load_backbone(base, backbone_kwargs)
         if made_for is None:
             logger.info("%s has no fingerprint of its base model: cannot check that it is %s", file, base)
         elif different := made_for.differences(Fingerprint.of(backbone)):
@@ -163,11 +169,6 @@ class CheckpointMixin(StrictLoading):
         check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
         model.heads.load_state_dict(state)
         return model.eval()
-
-
-def _load_backbone(name: str, loading: dict[str, Any]) -> PreTrainedModel:
-    model = load_base(name, loading)
-    return cast(PreTrainedModel, model.backbone if isinstance(model, CheckpointMixin) else model)
 
 
 def _read_fingerprint(file: Path) -> Fingerprint | None:

@@ -86,6 +86,10 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
             "help": "Tokens among which the heads choose their drafts, where the output matrix is large; None: all."
         },
     )
+    output_scale: float = field(
+        default=1.0,
+        metadata={"help": "Factor between the backbone's last hidden states and its output matrix; found by itself."},
+    )
     heads_only: bool = field(
         default=False, metadata={"help": "Whether the checkpoint holds only the heads and the name of the base model."}
     )

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hf_targets.backbones.output_map import OutputMap
 from hf_targets.backbones.weight_access import call_inside
 
 _NOT_DRAFTED = -1e4
@@ -46,13 +47,14 @@ class DraftVocabulary(nn.Module):
         self.ids.copy_(torch.tensor(ids))
         self._rows = None
 
-    def logits(self, output: nn.Linear, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows size"]:
+    def logits(self, output: OutputMap, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows size"]:
         """Return the logits of predicted embeddings for the tokens of `ids`.
 
         Args:
-            output: The layer that turns predicted embeddings into logits; its rows of these tokens are kept.
+            output: What turns predicted embeddings into logits; the rows of its matrix for these tokens are kept.
         """
-        return call_inside(output, self._logits, states)
+        logits = call_inside(output.layer, self._logits, output.scaled(states))
+        return logits if output.added is None else logits + output.added[self.ids.to(output.added.device)]
 
     def whole(self, logits: Float[Tensor, "*rows size"], vocab_size: int) -> Float[Tensor, "*rows vocab"]:
         """Return logits of all tokens, -10,000 for those that are not drafted.

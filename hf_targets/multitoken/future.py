@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache, DynamicCache
 
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.causal_call import CausalCall
-from hf_targets.backbones.weight_access import output_cross_entropy, weighted_output_cross_entropy
+from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.weight_access import weighted_output_cross_entropy
 from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
@@ -27,14 +28,15 @@ def known_tokens(
     Without one, or at the first call, they belong to the new positions only.
 
     Raises:
-        ValueError: If the heads predict word differences and the call has no `input_ids`.
+        ValueError: If the heads predict word differences and the text of the call has no ids.
     """
     batch, time, _ = hidden.shape
     tokens = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.input_ids is None else call.input_ids
     if config.target == "difference" and call.input_ids is None:
         raise ValueError(
-            'heads with target="difference" need input_ids, as they add the embeddings of the tokens before the target '
-            'to what they predict; give input_ids instead of inputs_embeds, or use heads with target="embedding"'
+            'heads with target="difference" need token ids, as they add the embeddings of the tokens before the target '
+            "to what they predict; give input_ids instead of inputs_embeds (decoder_input_ids to a decoder), or use "
+            'heads with target="embedding"'
         )
     layer = None
     if isinstance(cache, DynamicCache):
@@ -52,7 +54,7 @@ def known_tokens(
 
 def read_future(
     heads: FutureHeads,
-    output: nn.Linear,
+    output: OutputMap,
     matrix: Tensor,
     bias: Tensor | None,
     hidden: Tensor,
@@ -77,10 +79,11 @@ def read_future(
     if targets is None:
         return future, exists, None, []
     kept = [targets[:, n:].masked_fill(~present, IGNORED) for n, present in enumerate(exists, start=1)]
-    states = [predictions.flatten(0, 1) for predictions in (hidden[:, past:], *future)]
+    states = [output.scaled(predictions).flatten(0, 1) for predictions in (hidden[:, past:], *future)]
     labels = [part.flatten() for part in (targets, *kept)]
     sizes = [len(part) for part in labels]
-    factors = [torch.full((n,), w, device=targets.device) for n, w in zip(sizes, loss_weights, strict=True)]
+    exact = {"dtype": torch.promote_types(hidden.dtype, torch.float32), "device": targets.device}
+    factors = [torch.full((n,), w, **exact) for n, w in zip(sizes, loss_weights, strict=True)]
     if heads.outputs is None:  # one call for all rows holds one gradient of the shared matrix, not one a head
         joined = torch.cat(states), matrix, torch.cat(labels), torch.cat(factors), bias
         total, losses = weighted_cross_entropy(*joined, label_smoothing=smoothing)
@@ -89,13 +92,13 @@ def read_future(
     results = [weighted_cross_entropy(*first, label_smoothing=smoothing)]
     for n in range(1, len(states)):
         rows = states[n], labels[n], factors[n]
-        results.append(weighted_output_cross_entropy(heads.output(n, output), *rows, label_smoothing=smoothing))
+        results.append(weighted_output_cross_entropy(heads.output(n, output).layer, *rows, label_smoothing=smoothing))
     return future, exists, torch.stack([total for total, _ in results]).sum(), [losses.sum() for _, losses in results]
 
 
 @torch.no_grad()
 def score(
-    output: nn.Linear,
+    output: OutputMap,
     hidden: Tensor,
     future: list[Tensor],
     exists: list[Tensor],
@@ -106,5 +109,5 @@ def score(
     scores = []
     for weight in weights:
         mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-        scores.append(output_cross_entropy(output, mixed, targets).sum(dim=1))
+        scores.append(output.cross_entropy(mixed, targets).sum(dim=1))
     return torch.stack(scores, dim=1)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
@@ -22,27 +21,35 @@ from transformers.generation.stopping_criteria import (
 )
 
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.weight_access import embedding_rows, is_sharded, num_rows
+from hf_targets.backbones.text_reader import takes_shifted_rows
+from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.loop import check_request, decode_rows
-from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
+from hf_targets.multitoken.drafting.output import DraftCounts, drafted_output
 from hf_targets.multitoken.drafting.pace import FixedPace, MeasuredPace, pace_of
+from hf_targets.multitoken.drafting.pass_inputs import sources_of
 from hf_targets.multitoken.drafting.stopwatch import Stopwatch
+from hf_targets.multitoken.future_logits import PredictsFuture
+from hf_targets.multitoken.hidden_state_cache import cache_of_text
 from hf_targets.multitoken.tree_mask import takes_tree_mask
-from hf_targets.positions import check_room, max_positions, outgrown_positions_named
+from hf_targets.positions import check_room, check_source, max_positions, outgrown_positions_named
 
 logger = logging.getLogger(__name__)
 
 MOST_BRANCHES = 3
 """Branches of the trees that `draft_tokens="auto"` tries."""
+_OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 _NOT_FOR_REFORMER = ("position_ids", "logits_to_keep", "next_sequence_length")
 
 
-class HeadsGenerationMixin(GenerationMixin):
-    """`GenerationMixin` for a model with `backbone`, `heads` and `config`; it is a `FuturePredictor`."""
+class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
+    """`GenerationMixin` for a model with `backbone`, `heads` and `config`."""
+
+    _reads_shifted_rows: bool | None = None
+    """Whether the decoder reads a text that begins later in a row as the same; None: not tried yet."""
 
     def generate(
         self,
@@ -91,8 +98,13 @@ class HeadsGenerationMixin(GenerationMixin):
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
         prompt, config = (*args, None, None)[:2]
-        config = kwargs.get("generation_config", config)
-        check_room(self.backbone, prompt, kwargs, config, self.generation_config)
+        config, text = kwargs.get("generation_config", config), kwargs
+        if self.config.is_encoder_decoder:
+            sources = (prompt, *(kwargs.get(name) for name in ("inputs", "input_ids", "inputs_embeds")))
+            check_source(self.backbone, next((source for source in sources if source is not None), None))
+            prompt = kwargs.get("decoder_input_ids")
+            text = {name: value for name, value in kwargs.items() if name not in _OF_SOURCE}
+        check_room(self.backbone, prompt, text, config, self.generation_config)
         with outgrown_positions_named(self.backbone):
             return super().generate(*args, ensemble_weight=weight, **kwargs)
 
@@ -166,15 +178,36 @@ class HeadsGenerationMixin(GenerationMixin):
         inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
         return {**inputs, "ensemble_weight": ensemble_weight}
 
-    def _sample(self, input_ids: Tensor, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
-        plain = partial(super()._sample, input_ids, *args, **kwargs)
-        return plain() if drafting is None else self._decode_with_drafts(plain, input_ids, drafting, *args, **kwargs)
+    def _prepare_text_encoder_decoder_kwargs_for_generation(
+        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any], **settings: Any
+    ) -> dict[str, Any]:
+        """Run the encoder without the arguments of heads and drafts, and keep what it reads for prompt lookup."""
+        own = {key: model_kwargs.pop(key) for key in ("ensemble_weight", "drafting") if key in model_kwargs}
+        prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(inputs_tensor, model_kwargs, **settings)
+        config = settings["generation_config"]
+        if own.get("drafting") is not None and config.prompt_lookup_num_tokens is not None and config.num_beams == 1:
+            own["source"] = inputs_tensor
+        return {**prepared, **own}
 
-    def _assisted_decoding(
-        self, input_ids: Tensor, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any
+    def _sample(self, input_ids: Tensor, *args: Any, source: Tensor | None = None, **kwargs: Any) -> Any:
+        return self._with_drafts(super()._sample, input_ids, *args, source=source, **kwargs)
+
+    def _assisted_decoding(self, input_ids: Tensor, *args: Any, source: Tensor | None = None, **kwargs: Any) -> Any:
+        return self._with_drafts(super()._assisted_decoding, input_ids, *args, source=source, **kwargs)
+
+    def _with_drafts(
+        self,
+        decode: Callable[..., Any],
+        input_ids: Tensor,
+        *args: Any,
+        source: Tensor | None,
+        drafting: DraftSettings | None = None,
+        **kwargs: Any,
     ) -> Any:
-        plain = partial(super()._assisted_decoding, input_ids, *args, **kwargs)
-        return plain() if drafting is None else self._decode_with_drafts(plain, input_ids, drafting, *args, **kwargs)
+        plain = partial(decode, input_ids, *args, **kwargs)
+        if drafting is None:
+            return plain()
+        return self._decode_with_drafts(plain, input_ids, drafting, *args, source=source, **kwargs)
 
     def _beam_search(self, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
         if drafting is not None and not drafting.measured:
@@ -198,13 +231,16 @@ class HeadsGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
+        source: Tensor | None = None,
         inputs_tensor: Tensor | None = None,
         streamer: Any = None,
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        config, longest = generation_config, max_positions(self.config)
+        config, longest, is_pair = generation_config, max_positions(self.config), self.config.is_encoder_decoder
         given = {**model_kwargs, "synced_gpus": synced_gpus}
+        looks_up = config.prompt_lookup_num_tokens is not None
+        sources = sources_of(source, given.get("attention_mask"))
         by_rows = partial(
             decode_rows,
             self,
@@ -214,12 +250,12 @@ class HeadsGenerationMixin(GenerationMixin):
             criteria=stopping_criteria,
             config=config,
             streamer=streamer,
+            sources=sources,
             **model_kwargs,
         )
         if drafting.measured:
             pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
             # with prompt lookup Transformers' own loop is another way again, and takes one row only
-            looks_up = config.prompt_lookup_num_tokens is not None
             if pace is not None and (looks_up or not pace.begins_plain(len(input_ids))):
                 return by_rows(pace=pace)
             watch = Stopwatch()
@@ -230,7 +266,7 @@ class HeadsGenerationMixin(GenerationMixin):
             if not config.return_dict_in_generate:
                 return output
             counts = DraftCounts(forward_passes=watch.passes, verifications=len(input_ids) * (watch.passes - 1))
-            return DraftedGenerationOutput(**output, **counts.named())
+            return drafted_output(counts, is_encoder_decoder=is_pair, **output)
         _check_config(config, model_kwargs.get("past_key_values"))
         drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
         simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # any other must be tried after each token
@@ -238,11 +274,12 @@ class HeadsGenerationMixin(GenerationMixin):
         # with a filled cache, Transformers' loop would read the whole prompt again
         one_chain = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
         if not one_chain or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
-            check_request(input_ids, config, given)
+            self._check_rows(input_ids, config, given)
             return by_rows(pace=FixedPace(drafting))
-        drafter = ChainDrafter(self, config, processed=bool(logits_processor))
+        first = None if sources is None else sources[0]
+        drafter = ChainDrafter(self, config, processed=bool(logits_processor), after_source=first is not None)
         lengths = {"max_length": config.max_length, "max_positions": longest}
-        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, **lengths)
+        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, source=first, **lengths)
         output = super()._assisted_decoding(
             input_ids,
             logits_processor=logits_processor,
@@ -256,7 +293,21 @@ class HeadsGenerationMixin(GenerationMixin):
         )
         if not config.return_dict_in_generate:
             return output
-        return DraftedGenerationOutput(**output, **candidates.counts.named())
+        return drafted_output(candidates.counts, is_encoder_decoder=is_pair, **output)
+
+    def _check_rows(self, input_ids: Tensor, config: GenerationConfig, given: dict[str, Any]) -> None:
+        """Raise an error if drafts for several rows, trees or custom criteria cannot be made of this request."""
+        is_pair = self.config.is_encoder_decoder
+        check_request(input_ids, config, given, is_encoder_decoder=is_pair)
+        if not is_pair or len(input_ids) == 1:
+            return
+        if self._reads_shifted_rows is None:
+            self._reads_shifted_rows = takes_shifted_rows(self.backbone)
+        if not self._reads_shifted_rows:
+            raise ValueError(
+                f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
+                f"{type(self.backbone).__name__} does neither; generate row by row, or leave out draft_tokens"
+            )
 
     def _measured_pace(
         self,
@@ -270,7 +321,7 @@ class HeadsGenerationMixin(GenerationMixin):
         simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
         try:
             _check_config(config, model_kwargs.get("past_key_values"))
-            check_request(input_ids, config, model_kwargs)
+            self._check_rows(input_ids, config, model_kwargs)
             if len(input_ids) > 1 and (config.do_sample or not simple):
                 raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
             if is_sharded(self):
@@ -302,47 +353,13 @@ class HeadsGenerationMixin(GenerationMixin):
         logger.info("Drafting a chain instead of %d branches: %s.", drafting.num_branches, why)
         return replace(drafting, num_branches=1)
 
-    @property
-    def sequential(self) -> bool:
-        """Whether a head needs the tokens before its own, as heads that predict word differences do."""
-        return self.config.target == "difference"
-
-    def future_states(self, hidden: Tensor, count: int) -> Tensor:
-        """Return the states that heads 1 to `count` compute from hidden states (rows, d), (rows, count, d)."""
-        return self.heads.states(hidden, count)
-
-    def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return head n's logits of drafted tokens from its states (rows, d) and the n tokens before, (rows, n)."""
-        output, n = self.get_output_embeddings(), tokens.shape[1]
-        rows = embedding_rows(output, tokens) if self.sequential else None
-        return self.heads.draft_logits(n, output, self.heads.complete(n, states, rows))
-
-    def parallel_logits(self, states: Tensor) -> Tensor:
-        """Return all heads' logits of drafted tokens at once, (rows, count, ...), if they are not `sequential`."""
-        output = self.get_output_embeddings()
-        if self.heads.outputs is None:
-            return self.heads.draft_logits(1, output, states)
-        logits = [self.heads.draft_logits(n + 1, output, states[:, n]) for n in range(states.shape[1])]
-        return torch.stack(logits, dim=1)
-
-    def whole_logits(self, logits: Tensor) -> Tensor:
-        """Return the logits of all tokens from those of the tokens that heads may draft."""
-        drafted = self.heads.draft_vocabulary
-        return logits if drafted is None else drafted.whole(logits, num_rows(self.get_output_embeddings()))
-
-    def drafted_ids(self, places: Tensor) -> Tensor:
-        """Return the ids of tokens from their places among the tokens that heads may draft."""
-        drafted = self.heads.draft_vocabulary
-        return places if drafted is None else drafted.ids.to(places.device)[places]
-
 
 def _check_config(config: GenerationConfig, cache: Any) -> None:
     """Raise an error if the cache or an option of `generate` cannot be combined with drafts."""
-    dynamic = isinstance(cache, DynamicCache)
-    if not config.use_cache or not dynamic or cache.offloading:
-        kind = (
-            "none" if not config.use_cache or cache is None else "an offloaded one" if dynamic else type(cache).__name__
-        )
+    own: Any = None if cache is None else cache_of_text(cache)
+    dynamic = isinstance(own, DynamicCache)
+    if not config.use_cache or not dynamic or own.offloading:
+        kind = "none" if not config.use_cache or own is None else "an offloaded one" if dynamic else type(own).__name__
         raise ValueError(
             "drafting removes rejected tokens from the key-value cache, so it takes a DynamicCache in memory, got "
             f"{kind}; leave out cache_implementation, and pass use_cache=True"

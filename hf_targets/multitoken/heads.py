@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from hf_targets.backbones.output_map import OutputMap
 from hf_targets.backbones.weight_access import call_inside
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.multitoken.configuration import MultiTokenConfig
@@ -42,8 +43,8 @@ class FutureHeads(nn.Module):
     def __getitem__(self, index: int) -> nn.Module:
         return self.layers[index]
 
-    def output(self, n: int, shared: nn.Linear) -> nn.Linear:
-        """Return the layer that turns predictions of head n into logits: the head's own, or `shared`.
+    def output(self, n: int, shared: OutputMap) -> OutputMap:
+        """Return what turns predictions of head n into logits: the head's own matrix, or `shared`.
 
         Args:
             n: 1 to N - 1.
@@ -59,9 +60,9 @@ class FutureHeads(nn.Module):
                 f"a head's own output layer must be a torch.nn.Linear, got {type(layer).__name__}; leave it out of the "
                 "adapter's target_modules and train it whole, with modules_to_save=['heads']"
             )
-        return layer
+        return OutputMap(layer, scale=shared.scale)
 
-    def draft_logits(self, n: int, shared: nn.Linear, predictions: Tensor) -> Tensor:
+    def draft_logits(self, n: int, shared: OutputMap, predictions: Tensor) -> Tensor:
         """Return the logits of the tokens that may be drafted, by predictions (..., d) of head n.
 
         Returns: (..., vocab), or (..., draft_vocab_size) in the order of the draft vocabulary's ids.

@@ -5,7 +5,7 @@ from typing import Any, Self
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from hf_targets.moved import moved_name
@@ -37,7 +37,7 @@ class HiddenStateCache(DynamicLayer):
             ValueError: If it is not a dynamic cache in memory, or was filled without an ensemble.
         """
         if not isinstance(cache, DynamicCache) or cache.offloading:
-            kind = "an offloaded" if cache.offloading else f"a {type(cache).__name__}"
+            kind = "an offloaded one" if cache.offloading else f"a {type(cache).__name__}"
             raise ValueError(
                 f"an ensemble keeps hidden states of earlier positions in a DynamicCache, got {kind}; leave out "
                 "cache_implementation, or pass use_cache=False"
@@ -69,6 +69,11 @@ class HiddenStateCache(DynamicLayer):
         keys, values = self.update(hidden[:, None], torch.stack([tokens, steps], dim=-1)[:, None])
         kept = window + hidden.shape[1]
         return keys[:, 0, -kept:], values[:, 0, -kept:, 0], values[:, 0, -kept:, 1]
+
+
+def cache_of_text(cache: Cache) -> Cache:
+    """Return the cache of the text's own positions: of an encoder-decoder model's cache, the part of self-attention."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def __getattr__(name: str) -> Any:

@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
-from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
-from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.training.brief_log import is_brief, log_briefly
 from hf_targets.training.trainer import TargetTrainer, num_targets
 
@@ -55,10 +54,10 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
     return metrics
 
 
-def heads_of(model: nn.Module) -> MultiTokenForCausalLM | None:
+def heads_of(model: nn.Module) -> MultiTokenModel | None:
     """Return the model with future-token heads, unwrapped from peft; None if the model is of another class."""
     core = unwrapped(model)
-    return core if isinstance(core, MultiTokenForCausalLM) else None
+    return core if isinstance(core, MultiTokenModel) else None
 
 
 def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> MultiTokenTrainingArguments:
@@ -92,13 +91,17 @@ class MultiTokenTrainer(TargetTrainer):
     """
 
     args: MultiTokenTrainingArguments
+    takes_pairs = False
+    """Whether models have an encoder."""
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         self.has_heads = heads_of(model) is not None
+        if getattr(getattr(unwrapped(model), "config", None), "is_encoder_decoder", False) and not self.takes_pairs:
+            raise ValueError(f"{type(model).__name__} has an encoder; train it with MultiTokenSeq2SeqTrainer")
         if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
             raise ValueError(f"{type(model).__name__} has no heads; leave out head_warmup_steps and head_learning_rate")
         smoothing = args.label_smoothing_factor
-        if self.has_heads:  # our model smooths labels itself: Trainer would remove them, and would need all logits
+        if self.smooths_labels:  # our model smooths labels itself: Trainer would remove them, and would need all logits
             args.label_smoothing_factor = 0.0
         try:
             super().__init__(model=model, args=args, **kwargs)
@@ -110,6 +113,11 @@ class MultiTokenTrainer(TargetTrainer):
                 "without DeepSpeed, with model.backbone.requires_grad_(False)"
             )
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
+
+    @property
+    def smooths_labels(self) -> bool:
+        """Whether the model or this trainer smooths labels, in place of what Transformers has for it."""
+        return self.has_heads
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -162,7 +170,7 @@ class MultiTokenTrainer(TargetTrainer):
         if not self.has_heads:
             return super().row_losses(model, inputs)
         outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
-        return outputs.loss, outputs.nlls, num_targets(next_targets(inputs["labels"], None))
+        return outputs.loss, outputs.nlls, num_targets(self._row_targets(inputs["labels"]))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
         """Return the `perplexities` for all ensemble weights."""

@@ -1,13 +1,14 @@
 """A check whether a wrapped model can verify a tree of continuations in one pass."""
 
 import math
-from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.decoder_positions import position_table
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.text_reader import text_reader
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.positions import max_positions
 
@@ -17,8 +18,10 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     """Return whether the backbone reads a tree correctly under a mask (batch, 1, query, key), tried on four tokens.
 
     False for a backbone with an attention window shorter than its longest text: a window counts indices in the chunk,
-    and a tree has more nodes than steps.
+    and a tree has more nodes than steps. False too for a decoder that reads distances between places in its cache.
     """
+    if backbone.config.is_encoder_decoder and position_table(backbone) is None:
+        return False
     config = backbone.config.get_text_config()
     windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo
@@ -33,11 +36,10 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
     mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
     positions = torch.tensor([[0, 1, 1, 2]], device=device)
-    run = partial(backbone.base_model, use_cache=False)
     try:
         with without_dropout(backbone):
-            tree = run(input_ids=tokens, attention_mask=mask, position_ids=positions)[0]
-            chain = run(input_ids=tokens[:, path[0]])[0]
+            read = text_reader(backbone)
+            tree, chain = read(tokens, mask, positions), read(tokens[:, path[0]], None, None)
     except torch.OutOfMemoryError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError):

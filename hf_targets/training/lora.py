@@ -35,8 +35,15 @@ def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: floa
         target_modules="all-linear",
         exclude_modules=None if whole is None else rf".*\b{re.escape(whole)}\..*",
         modules_to_save=None if whole is None else [whole],
-        task_type="CAUSAL_LM" if hasattr(model, "prepare_inputs_for_generation") else None,
+        task_type=_task_of(model),
     )
     with torch.random.fork_rng():
         torch.manual_seed(torch.initial_seed())
         return peft.get_peft_model(model, config)
+
+
+def _task_of(model: PreTrainedModel) -> str | None:
+    """Return peft's name for what a model does; None for one that does not generate token by token."""
+    if not hasattr(model, "prepare_inputs_for_generation"):
+        return None
+    return "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"

@@ -127,13 +127,17 @@ class TargetTrainer(Trainer):
         loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
         parts = outputs.get("loss_parts") if model.training else None
         if parts is not None:
-            summed = self.args.average_tokens_across_devices and num_items_in_batch is not None
-            scale = self.accelerator.num_processes if summed else 1  # as Trainer scales the loss, averaged when logged
+            scale = self._loss_scale(num_items_in_batch)  # of the loss, whose parts are averaged when logged
             if not self._parts:
                 self._parts_since = self.state.global_step
             for name, part in parts.items():
                 self._parts[name] += part * scale
         return (loss, outputs) if return_outputs else loss
+
+    def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> int:
+        """Return the factor by which Trainer scales a loss that is divided by the targets of all processes."""
+        summed = self.args.average_tokens_across_devices and num_items_in_batch is not None
+        return self.accelerator.num_processes if summed else 1
 
     def prediction_step(
         self,
@@ -158,11 +162,15 @@ class TargetTrainer(Trainer):
             inputs: Of an evaluation batch, without `num_words`.
         Returns: The loss, each row's summed negative log-likelihood (rows, 1), and each row's number of targets.
         """
-        targets = next_targets(inputs["labels"], None)
+        targets = self._row_targets(inputs["labels"])
         outputs = model(**inputs)
         logits = outputs.logits.float().transpose(1, 2)
         nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
         return outputs.loss, nlls.sum(dim=1)[:, None], num_targets(targets)
+
+    def _row_targets(self, labels: Tensor) -> Tensor:
+        """Return the target of each position (batch, time) of labels in which no first token is a target."""
+        return next_targets(labels, None)
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
         """Return the metrics of an evaluation.

@@ -6,21 +6,21 @@ import pytest
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.evaluation.mauve import text_features
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
-from tests.model_cases import every_wrapper_class
+from tests.model_cases import every_causal_wrapper_class
 from tests.tiny_backbones import VOCAB, token_ids
 from tests.trainer_runs import with_dropout
 
 WORDS = word_level_tokenizer([" ".join(f"w{number}" for number in range(VOCAB - 3)) + "\n"])
 
 
-@every_wrapper_class
+@every_causal_wrapper_class
 def test_a_perplexity_is_that_of_the_next_tokens(case):
     model, block = case.make(), {"input_ids": token_ids(9).tolist()}
     found, expected = (perplexity_of_blocks(judged, [block]) for judged in (model, model.backbone))
     assert found.num_tokens == 8 and found.nll == pytest.approx(expected.nll)
 
 
-@every_wrapper_class
+@every_causal_wrapper_class
 def test_features_of_texts_are_those_of_the_backbone_without_dropout(case):
     model, texts = case.make(), ["w1 w2 w3", "w4", "w5 w6"]
     expected = text_features(texts, model.backbone, WORDS)

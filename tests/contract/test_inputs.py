@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, EncoderDecoderCache
 
 from tests.model_cases import every_class, every_wrapper_class
 from tests.tiny_backbones import token_ids
@@ -14,39 +14,42 @@ from tests.tiny_backbones import token_ids
 @pytest.mark.parametrize("shape", [(2, 7), (2, 9), (1, 8), (3, 8), (8,), (2, 8, 1)], ids=str)
 def test_an_attention_mask_of_another_shape_than_the_text_is_refused(case, shape):
     model, ids, mask = case.make(), token_ids(2, 8), torch.ones(shape, dtype=torch.long)
-    given = [(model, {"input_ids": ids, "labels": ids}), (model.generate, {"input_ids": ids})]
+    given = [(model, {**case.reading(ids), "input_ids": ids, "labels": ids}), (model.generate, {"input_ids": ids})]
     if "inputs_embeds" not in case.refuses:
-        given.append((model, {"inputs_embeds": model.get_input_embeddings()(ids)}))
+        embeds = model.get_input_embeddings()(ids)
+        given.append((model, {**case.reading(ids), "input_ids": None, "inputs_embeds": embeds}))
     told = (
         rf"attention_mask must (be \(batch, time\)|have the shape of input_ids), \(2, 8\), got {re.escape(str(shape))}"
     )
     for call, inputs in given:
         with pytest.raises(ValueError, match=told):
-            call(**inputs, attention_mask=mask)
+            call(**{**inputs, "attention_mask": mask})
 
 
 @every_wrapper_class
 def test_beside_a_cache_the_mask_has_the_positions_in_it_too(case):
     model = case.make()
-    ids, cache = token_ids(2, 8), DynamicCache()
-    model(ids[:, :5], past_key_values=cache)
-    told = "attention_mask must be (batch, time), (2, 8) with the 5 positions in the cache, got (2, 3)"
+    ids, cache, mask = token_ids(2, 8), DynamicCache(), f"{case.prefix}attention_mask"
+    if case.source:
+        cache = EncoderDecoderCache(cache, DynamicCache())
+    model(**case.reading(ids[:, :5]), past_key_values=cache)
+    told = f"{mask} must be (batch, time), (2, 8) with the 5 positions in the cache, got (2, 3)"
     with pytest.raises(ValueError, match=re.escape(told)):
-        model(ids[:, 5:], past_key_values=cache, attention_mask=torch.ones(2, 3))
-    chunk = model(ids[:, 5:], past_key_values=cache, attention_mask=torch.ones(2, 8)).logits
-    torch.testing.assert_close(chunk, model(ids).logits[:, 5:])
+        model(**case.reading(ids[:, 5:]), past_key_values=cache, **{mask: torch.ones(2, 3)})
+    chunk = model(**case.reading(ids[:, 5:]), past_key_values=cache, **{mask: torch.ones(2, 8)}).logits
+    torch.testing.assert_close(chunk, model(**case.reading(ids)).logits[:, 5:])
 
 
 @every_wrapper_class
 def test_logits_are_kept_as_asked(case):
     model = case.make()
-    ids = token_ids(2, 8)
-    whole = model(ids).logits
+    inputs = case.reading(token_ids(2, 8))
+    whole = model(**inputs).logits
     for wanted, kept in ((0, slice(None)), (3, slice(-3, None)), (8, slice(None))):
-        torch.testing.assert_close(model(ids, logits_to_keep=wanted).logits, whole[:, kept])
+        torch.testing.assert_close(model(**inputs, logits_to_keep=wanted).logits, whole[:, kept])
     for indices in ([0, 7], [3, -1], []):
         asked = torch.tensor(indices, dtype=torch.long)
-        torch.testing.assert_close(model(ids, logits_to_keep=asked).logits, whole[:, asked])
+        torch.testing.assert_close(model(**inputs, logits_to_keep=asked).logits, whole[:, asked])
 
 
 @every_wrapper_class
@@ -61,4 +64,4 @@ def test_logits_are_kept_as_asked(case):
 def test_logits_of_positions_that_there_are_not_are_refused(case, wanted):
     told = r"logits_to_keep must be in \[0, 8\].* or indices in \[-8, 7\]"
     with pytest.raises(ValueError, match=told):
-        case.make()(token_ids(2, 8), logits_to_keep=wanted)
+        case.make()(**case.reading(token_ids(2, 8)), logits_to_keep=wanted)

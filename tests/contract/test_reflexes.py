@@ -7,10 +7,10 @@ import torch
 from peft import PrefixTuningConfig, get_peft_model
 from transformers import AutoModel, PreTrainedModel
 
+from hf_targets.backbones.output_map import OutputMap
 from hf_targets.maths.losses import IGNORED
 from tests.memory import realigned
 from tests.model_cases import (
-    SIZES,
     every_class,
     every_model,
     every_wrapper,
@@ -26,7 +26,7 @@ SIX = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
 @every_model
 def test_programs_read_the_sizes_of_the_model_from_its_configuration(case):
     config = case.make().config
-    assert {name: getattr(config, name) for name in SIZES} == case.sizes
+    assert {name: getattr(config, name) for name in case.sizes} == case.sizes
     assert config.to_dict()["hidden_size"] == case.sizes["hidden_size"]
     assert not hasattr(config, "no_such_field")
 
@@ -36,8 +36,8 @@ def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, tmp_
     model, ids, cls = case.make(), token_ids(2, 8), case.auto
     model.save_pretrained(tmp_path)
     loaded = cls.from_pretrained(tmp_path, use_cache=False, pad_token_id=3, output_hidden_states=True, **case.settings)
-    output = loaded(ids)
-    assert output.get("past_key_values") is None and output.hidden_states is not None
+    output = loaded(**case.reading(ids))
+    assert output.get("past_key_values") is None and output[f"{case.prefix}hidden_states"] is not None
     assert loaded.config.pad_token_id == loaded.config.get_text_config().pad_token_id == 3
     assert {name: getattr(loaded.config, name) for name in case.settings} == case.settings
     loaded = cls.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager")
@@ -45,7 +45,8 @@ def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, tmp_
     parts = [part for part in loaded.modules() if isinstance(part, PreTrainedModel)]
     assert {part.config._attn_implementation for part in parts} == {"eager"}
     if "attentions" not in case.lacks:
-        assert cls.from_pretrained(tmp_path, output_attentions=True, attn_implementation="eager")(ids).attentions
+        loaded = cls.from_pretrained(tmp_path, output_attentions=True, attn_implementation="eager")
+        assert loaded(**case.reading(ids))[f"{case.prefix}attentions"]
 
 
 @every_model
@@ -53,7 +54,7 @@ def test_hidden_states_come_from_auto_model_too(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)
     model.save_pretrained(tmp_path)
     loaded = realigned(AutoModel.from_pretrained(tmp_path))
-    torch.testing.assert_close(loaded(ids)[0], case.hidden(model, ids))
+    torch.testing.assert_close(loaded(**case.reading(ids))[0], case.hidden(model, ids))
     assert AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16, use_cache=False).dtype == torch.bfloat16
     assert type(AutoModel.from_config(model.config)) is type(loaded)
 
@@ -63,7 +64,8 @@ def test_a_models_own_class_takes_these_fields_too_and_generates_with_them(case,
     model = case.make()
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path, pad_token_id=3, use_cache=False, output_hidden_states=True)
-    assert loaded.config.pad_token_id == 3 and loaded(token_ids(2, 8)).hidden_states is not None
+    assert loaded.config.pad_token_id == 3
+    assert loaded(**case.reading(token_ids(2, 8)))[f"{case.prefix}hidden_states"] is not None
     if hasattr(model, "generation_config"):
         assert loaded.generation_config.pad_token_id == 3
 
@@ -75,22 +77,23 @@ def test_auto_model_loads_the_backbone_without_its_output_matrix(case, tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path)
     assert type(loaded) is type(model.base_model)
     assert_same(weights(loaded), weights(model.base_model), rtol=0, atol=0)
-    assert torch.equal(model.get_output_embeddings()(model.base_model(ids)[0]), model.backbone(ids).logits)
+    logits = OutputMap.of(model.backbone)(case.hidden(model, ids))
+    assert torch.equal(logits, model.backbone(**case.reading(ids)).logits)
 
 
 @models_that_owe("resizing")
 def test_a_vocabulary_grows_and_the_old_tokens_are_predicted_as_before(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)
-    before = model(ids).logits[..., : VOCAB - 1].log_softmax(-1)
+    before = model(**case.reading(ids)).logits[..., : VOCAB - 1].log_softmax(-1)
     model.resize_token_embeddings(VOCAB + 5)
     assert model.config.vocab_size == VOCAB + 5
-    after = model(ids).logits
+    after = model(**case.reading(ids)).logits
     assert after.shape[-1] == VOCAB + 5
     torch.testing.assert_close(after[..., : VOCAB - 1].log_softmax(-1), before, rtol=1e-4, atol=1e-4)
     ids[0, 0] = VOCAB + 4
     model.save_pretrained(tmp_path)
     again = realigned(case.auto.from_pretrained(tmp_path))
-    assert torch.equal(again(ids).logits, realigned(model)(ids).logits)
+    assert torch.equal(again(**case.reading(ids)).logits, realigned(model)(**case.reading(ids)).logits)
 
 
 def assert_refused(case, argument, *calls):
@@ -128,7 +131,7 @@ def test_shifted_labels_give_the_loss_of_those_that_are_not(case):
     model, ids = case.make(), token_ids(2, 16)
     labels = ids.masked_fill(torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3, IGNORED)
     shifted = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    if assert_refused(case, "shift_labels", lambda: model(ids, shift_labels=shifted)):
+    if assert_refused(case, "shift_labels", lambda: model(**case.reading(ids), shift_labels=shifted)):
         return
     expected = model(ids, labels=labels)
     for given in ({"shift_labels": shifted}, {"shift_labels": shifted, "labels": ids}):
@@ -183,7 +186,8 @@ def test_from_base_passes_on_how_a_model_is_loaded(case, tmp_path):
 
 @every_wrapper_class
 def test_prefix_tuning_finds_the_sizes_of_the_backbone(case):
-    tuned = get_peft_model(case.make(), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    task = "SEQ_2_SEQ_LM" if case.source else "CAUSAL_LM"
+    tuned = get_peft_model(case.make(), PrefixTuningConfig(task_type=task, num_virtual_tokens=3))
     tuned(**case.text(16)).loss.backward()
     assert tuned.peft_config["default"].num_layers == 2
     trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
@@ -203,7 +207,5 @@ def test_the_backbone_of_a_loaded_model_generates_as_the_model_does(case, tmp_pa
 
 @every_class
 def test_a_count_of_labels_without_labels_is_refused(case):
-    batch = case.without_targets()
-    del batch["labels"]
     with pytest.raises(ValueError, match="num_items_in_batch needs labels, and there are none"):
-        case.make()(input_ids=batch["input_ids"], num_items_in_batch=3)
+        case.make()(**case.reading(token_ids(2, 8)), num_items_in_batch=3)

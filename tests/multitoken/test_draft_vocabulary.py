@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets.backbones.output_map import OutputMap
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import draft_tree
@@ -79,7 +80,7 @@ def test_rows_are_read_again_when_the_matrix_has_changed():
         ):
             change()
             states = states.to(output.weight.dtype)
-            got = vocabulary.logits(output, states)
+            got = vocabulary.logits(OutputMap(output), states)
             torch.testing.assert_close(got, output(states)[..., vocabulary.ids])
     assert copy.deepcopy(vocabulary)._rows is pickle.loads(pickle.dumps(vocabulary))._rows is None
 
@@ -88,7 +89,7 @@ def test_rows_are_read_again_when_the_matrix_has_changed():
 def test_weights_made_for_inference_alone_can_be_read():
     output, vocabulary = torch.nn.Linear(4, VOCAB), DraftVocabulary(8, VOCAB)
     states = torch.randn(2, 4)
-    torch.testing.assert_close(vocabulary.logits(output, states), output(states)[:, :8])
+    torch.testing.assert_close(vocabulary.logits(OutputMap(output), states), output(states)[:, :8])
 
 
 def test_the_most_frequent_tokens_are_chosen_and_the_lowest_fill_the_rest():

@@ -123,5 +123,5 @@ def test_a_cache_that_does_not_grow_or_is_offloaded_is_an_error():
         HiddenStateCache.check(StaticCache(config=CONFIGS["llama"](), max_cache_len=8))
     offloaded = DynamicCache()
     offloaded.offloading = True
-    with pytest.raises(ValueError, match="got an offloaded; leave out cache_implementation"):
+    with pytest.raises(ValueError, match="got an offloaded one; leave out cache_implementation"):
         HiddenStateCache.check(offloaded)

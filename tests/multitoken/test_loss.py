@@ -187,7 +187,7 @@ def test_training_with_labels_never_makes_logits_of_all_words():
 def test_word_differences_need_the_words():
     model = make_model("gpt2", target="difference")
     embeddings = model.get_input_embeddings()(token_ids(1, 6))
-    with pytest.raises(ValueError, match="need input_ids"):
+    with pytest.raises(ValueError, match="need token ids"):
         model(inputs_embeds=embeddings, ensemble_weight=0.2)
     simple = make_model("gpt2", target="embedding")
     ids = token_ids(1, 6)

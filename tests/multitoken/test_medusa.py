@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets.backbones.output_map import OutputMap
 from hf_targets.multitoken import medusa
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm
@@ -55,7 +56,7 @@ def check_heads(model, state, base):
         said = x + F.silu(x @ layer["weight"].T + layer["bias"])
         matrix = state.get(f"{h}.1.weight", base.lm_head.weight)
         bias = 0 if f"{h}.1.weight" in state or base.lm_head.bias is None else base.lm_head.bias
-        output = model.heads.output(h + 1, model.get_output_embeddings())
+        output = model.heads.output(h + 1, OutputMap.of(model.backbone))
         torch.testing.assert_close(output(model.heads[h](x)), said @ matrix.T + bias)
 
 
@@ -367,23 +368,23 @@ def test_only_separate_output_heads_add_tensors():
 
 def test_separate_output_heads_start_as_copies_and_change_apart():
     fields = MultiTokenConfig(ngram_size=3, target="embedding", separate_output_heads=True)
-    heads, shared = FutureHeads(fields, WIDTH, VOCAB), torch.nn.Linear(WIDTH, VOCAB, bias=False)
+    heads, output = FutureHeads(fields, WIDTH, VOCAB), OutputMap(shared := torch.nn.Linear(WIDTH, VOCAB, bias=False))
     heads.copy_outputs(shared)
     for n in (1, 2):
-        assert heads.output(n, shared) is heads.outputs[n - 1]
-        assert torch.equal(heads.output(n, shared).weight, shared.weight)
+        assert heads.output(n, output).layer is heads.outputs[n - 1]
+        assert torch.equal(heads.output(n, output).layer.weight, shared.weight)
     with torch.no_grad():
-        heads.output(1, shared).weight.zero_()
-    assert torch.equal(heads.output(2, shared).weight, shared.weight)
+        heads.output(1, output).layer.weight.zero_()
+    assert torch.equal(heads.output(2, output).layer.weight, shared.weight)
     assert shared.weight.any()
-    assert FutureHeads(MultiTokenConfig(ngram_size=3), WIDTH).output(1, shared) is shared
+    assert FutureHeads(MultiTokenConfig(ngram_size=3), WIDTH).output(1, output) is output
 
 
 def test_an_output_layer_inside_an_adapter_is_refused():
     heads = FutureHeads(MultiTokenConfig(target="embedding", separate_output_heads=True), WIDTH, VOCAB)
     heads.outputs[0] = torch.nn.Sequential(heads.outputs[0])
     with pytest.raises(ValueError, match=r"must be a torch.nn.Linear, got Sequential; leave it out of the adapter's"):
-        heads.output(1, torch.nn.Linear(WIDTH, VOCAB))
+        heads.output(1, OutputMap(torch.nn.Linear(WIDTH, VOCAB)))
 
 
 @pytest.mark.parametrize("heads_only", [False, True])

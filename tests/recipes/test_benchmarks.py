@@ -38,3 +38,19 @@ def test_the_benchmark_of_latency_prints_every_way():
     rows = re.findall(r"\| (float32|bfloat16) \| (\w*) ?\| [\d,]+ \| (\w+) \|", printed)
     ways = [("", "base"), *((unit, way) for unit in ("tokens", "words") for way in ("cold", "warm", "kept"))]
     assert rows == [(dtype, *way) for dtype in ("float32", "bfloat16") for way in ways]
+
+
+def test_the_benchmark_of_translation_prints_every_way(tmp_path):
+    run_recipe(
+        "train_translation", "--max_train_pairs", 40, "--rows", '{"wdr": {"ngram_size": 3}}', "--output_dir", tmp_path
+    )
+    printed = run_recipe("benchmarks/translate", "--model", tmp_path / "wdr-seed0")
+    for size in (1, 2):
+        table = printed.split(f"{size} source(s) at once")[1]
+        rows = re.findall(r"^\| ([^|]+) \| [\d,]+ \|.*\| 100% \|$", table.split("source(s)")[0], re.MULTILINE)
+        assert rows[:5] == ["plain", "chain", "tree", "chain and source", "auto"]
+
+
+def test_the_benchmark_of_a_step_takes_encoder_decoder_models():
+    printed = run_recipe("benchmarks/train_step", "--architecture", "marian", "--dtype", "float32")
+    assert re.search(r"\| float32 \| wdr \| [\d.]+ \| [\d.]+ \| 1\.\d\d \|", printed)

@@ -9,13 +9,14 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from hf_targets.multitoken.drafting.drafts import Draft
-from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
 
 class RaggedCache:
     """A dynamic cache whose rows stay aligned on the right, with a mask of the positions that each row holds.
 
     Args:
+        cache: Of a causal model or of an encoder-decoder model, whose cross-attention stays as it is.
         mask: True where a position of the cache is attended, (batch, length). The last position counts as just read:
             call `keep` next.
     Raises:
@@ -23,7 +24,7 @@ class RaggedCache:
     """
 
     def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"]) -> None:
-        layers: list[Any] = cache.layers
+        layers: list[Any] = cache_of_text(cache).layers
         for layer in layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
                 raise ValueError(

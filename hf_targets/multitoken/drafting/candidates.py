@@ -21,6 +21,7 @@ class HeadCandidates(CandidateGenerator):
         num_tokens: Most tokens that the heads draft; prompt lookup may add more.
         max_length: Most tokens of the whole text.
         max_positions: Most tokens that the model can read; None: no limit.
+        source: What the encoder of an encoder-decoder model has read, (1, time), which prompt lookup searches too.
     """
 
     requires_model_outputs = True
@@ -34,7 +35,9 @@ class HeadCandidates(CandidateGenerator):
         *,
         max_length: int,
         max_positions: int | None,
+        source: Tensor | None = None,
     ) -> None:
+        self._source = source
         self._drafter = drafter
         self._processors = processors
         self._num_tokens = num_tokens
@@ -66,7 +69,8 @@ class HeadCandidates(CandidateGenerator):
         def process(tokens: Tensor, logits: Tensor) -> Tensor:
             return self._processors(torch.cat([input_ids, tokens], dim=1), logits)  # pyright: ignore
 
-        draft = self._drafter.draft(hidden, input_ids[:, -1], count, process, [input_ids])
+        text = input_ids if self._source is None else torch.cat([self._source, input_ids], dim=1)
+        draft = self._drafter.draft(hidden, input_ids[:, -1], count, process, [text])
         candidates = torch.cat([input_ids, draft.tokens], dim=1)[:, : self._longest]
         self._last_count = candidates.shape[1] - input_ids.shape[1]
         self.counts.drafted += self._last_count

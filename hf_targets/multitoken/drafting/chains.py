@@ -19,6 +19,7 @@ class ChainDrafter:
         config: Says whether the text is sampled, and how many tokens prompt lookup may add.
         processed: Whether the text has processors, which need the logits of all tokens.
         most_probable: Whether to draft the most probable tokens even then.
+        after_source: Whether the texts that prompt lookup searches begin with a source.
     """
 
     def __init__(
@@ -28,11 +29,13 @@ class ChainDrafter:
         *,
         processed: bool = True,
         most_probable: bool = False,
+        after_source: bool = False,
     ) -> None:
         self._model = model
         self._sampling = bool(config.do_sample) and not most_probable
         self._whole = processed or self._sampling
-        self._lookup = None if config.prompt_lookup_num_tokens is None else PromptLookup(config)
+        looks_up = config.prompt_lookup_num_tokens is not None
+        self._lookup = PromptLookup(config, after_source=after_source) if looks_up else None
         self.reads_text = self._lookup is not None
 
     def draft(

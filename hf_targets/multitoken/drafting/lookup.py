@@ -1,5 +1,6 @@
 """Prompt lookup for drafts: an earlier passage of the text may replace guesses that the heads are unsure of."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,10 +25,11 @@ class PromptLookup:
     Args:
         config: `prompt_lookup_num_tokens` is the most tokens that a match adds; `max_matching_ngram_size` (default 2)
             is the most tokens that are compared.
+        after_source: Whether texts begin with a source, which is not part of their length.
     Source: Transformers' prompt lookup decoding, which finds the matches.
     """
 
-    def __init__(self, config: GenerationConfig) -> None:
+    def __init__(self, config: GenerationConfig, *, after_source: bool = False) -> None:
         self.threshold = config.assistant_confidence_threshold
         if self.threshold is None:
             self.threshold = 0.4
@@ -35,7 +37,7 @@ class PromptLookup:
             eos_token_id=config._eos_token_tensor,
             num_output_tokens=config.prompt_lookup_num_tokens,
             max_matching_ngram_size=config.max_matching_ngram_size or 2,
-            max_length=config.max_length,
+            max_length=sys.maxsize if after_source else config.max_length,
         )
 
     def extend(

@@ -14,8 +14,14 @@ from transformers.generation.streamers import BaseStreamer
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import Draft, FuturePredictor, draft_tree, empty_draft
-from hf_targets.multitoken.drafting.output import DraftCounts, DraftedGenerationOutput
+from hf_targets.multitoken.drafting.output import (
+    DraftCounts,
+    DraftedGenerationOutput,
+    DraftedSeq2SeqOutput,
+    drafted_output,
+)
 from hf_targets.multitoken.drafting.pace import Outcome, Pace
+from hf_targets.multitoken.drafting.pass_inputs import PassInputs
 from hf_targets.multitoken.drafting.rows import Rows
 from hf_targets.multitoken.drafting.verification import Verified, verify
 
@@ -23,6 +29,7 @@ from hf_targets.multitoken.drafting.verification import Verified, verify
 class DraftingModel(FuturePredictor, Protocol):
     """The model as the loop uses it: heads, `forward`, and methods of `GenerationMixin`."""
 
+    config: Any
     dtype: torch.dtype
 
     def __call__(self, **inputs: Any) -> Any:
@@ -46,23 +53,32 @@ def decode_rows(
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
     streamer: BaseStreamer | None,
+    sources: list[Tensor] | None = None,
     **model_kwargs: Any,
-) -> Tensor | DraftedGenerationOutput:
+) -> Tensor | DraftedGenerationOutput | DraftedSeq2SeqOutput:
     """Generate with drafts from prompts (batch, time) that are padded on the left; call `check_request` before.
 
     Args:
         pace: How far to draft at each pass.
         max_positions: Length in tokens of the longest text that the model can read; None: no limit.
+        sources: Of an encoder-decoder model, the tokens of each row's source, if prompt lookup is to search them.
         model_kwargs: Arguments of `forward` that `generate` has prepared, among them the cache.
     Raises:
         ValueError: If the cache cannot be rearranged.
     """
-    batch = input_ids.shape[0]
-    mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
-    mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
+    batch, is_pair = input_ids.shape[0], bool(model.config.is_encoder_decoder)
+    given = PassInputs(model_kwargs, is_encoder_decoder=is_pair)
+    mask = torch.ones_like(input_ids, dtype=torch.bool) if given.mask is None else given.mask.bool()
     lookup = config.prompt_lookup_num_tokens or 0
-    rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=pace.most.num_tokens + lookup + 1)
-    drafter = ChainDrafter(model, config, processed=bool(processors), most_probable=pace.most.measured)
+    scratch = pace.most.num_tokens + lookup + 1
+    rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch, sources=sources)
+    drafter = ChainDrafter(
+        model,
+        config,
+        processed=bool(processors),
+        most_probable=pace.most.measured,
+        after_source=sources is not None,
+    )
     counts = DraftCounts()
 
     model_kwargs["past_key_values"].activate_past_recording()
@@ -72,7 +88,7 @@ def decode_rows(
     logits, hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
     draft, asked, started = empty_draft(batch, input_ids.device), None, 0.0
     active = torch.arange(batch, device=input_ids.device)
-    position = mask.sum(dim=1) - 1 if positions is None else positions[:, -1].expand(batch)
+    position = given.last_positions(mask)
     shortest, dtype = input_ids.shape[1], model.dtype  # tokens of the row that is furthest behind
     del outputs
     while True:
@@ -97,6 +113,7 @@ def decode_rows(
             active, hidden, position = active[going], hidden[going], position[going]
             if len(active):
                 cache.select(going)
+                given.select(going)
                 shortest = int(rows.lengths[active].min())
         rows.stream(active)
         if not len(active):
@@ -127,13 +144,12 @@ def decode_rows(
             counts.drafted += int(draft.exists.sum())
             chunk = torch.cat([chunk, draft.tokens], dim=1)
             at = at + torch.tensor([0, *draft.depths], device=chunk.device)
-        inputs = {
-            **model_kwargs,
-            "attention_mask": cache.mask_for(draft, dtype, tree=branches > 1),
-            "position_ids": at,
-            "past_key_values": cache.cache,
-            "logits_to_keep": chunk.shape[1],
-        }
+        inputs = given.of_pass(
+            cache.mask_for(draft, dtype, tree=branches > 1),
+            at,
+            past_key_values=cache.cache,
+            logits_to_keep=chunk.shape[1],
+        )
         outputs = model(**model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
         logits, hidden = outputs.logits, outputs.last_hidden_state
     if not config.return_dict_in_generate:
@@ -144,7 +160,7 @@ def decode_rows(
         "logits": rows.logits(),
         "past_key_values": cache.cache if batch == 1 else None,
     }
-    return DraftedGenerationOutput(**output, **counts.named())  # pyright: ignore[reportArgumentType]
+    return drafted_output(counts, is_encoder_decoder=is_pair, **output)
 
 
 def _gains(draft: Draft, found: Verified, taken: Tensor, lengths: Tensor) -> dict[str, Any]:
@@ -176,14 +192,16 @@ def _progress(lengths: Tensor, taken: Tensor) -> float:
     return (2 * int(lengths.min()) + float(taken.float().mean())) / 3
 
 
-def check_request(input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+def check_request(
+    input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any], *, is_encoder_decoder: bool = False
+) -> None:
     """Check that the loop provides what `generate` was asked for.
 
     Raises:
         ValueError: If there is no text of token ids, a filled cache does not fit it or the rows, processes are kept in
             step, or an output is requested that the loop does not provide.
     """
-    for name in ("inputs_embeds", "synced_gpus"):
+    for name in ("synced_gpus",) if is_encoder_decoder else ("inputs_embeds", "synced_gpus"):  # a source may be embeds
         if model_kwargs.get(name) is not None and model_kwargs[name] is not False:
             raise ValueError(
                 f"drafting for several rows, with branches or with custom stopping criteria does not take {name}; give "
@@ -195,7 +213,7 @@ def check_request(input_ids: Tensor, config: GenerationConfig, model_kwargs: dic
             "without a filled cache or custom stopping criteria; leave them out"
         )
     batch, prompt_length = input_ids.shape
-    mask = model_kwargs.get("attention_mask")
+    mask = PassInputs(model_kwargs, is_encoder_decoder=is_encoder_decoder).mask
     filled = model_kwargs["past_key_values"].get_seq_length()
     whole = mask.shape[1] if mask is not None else config._mask_length if filled else prompt_length
     if whole != prompt_length or filled >= prompt_length:

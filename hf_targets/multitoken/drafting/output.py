@@ -1,8 +1,9 @@
 """The output of generation with drafts: the sequences, and counts of passes and drafted tokens."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 
 @dataclass
@@ -25,19 +26,8 @@ class DraftCounts:
 
 
 @dataclass
-class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
-    """The output of `generate(draft_tokens=..., return_dict_in_generate=True)`.
-
-    Every verification yields one token that was not drafted, the "bonus" token. It is not counted as accepted.
-
-    The cache is returned only for a single row: rows of a batch leave its cache when they end.
-
-    Attributes:
-        num_forward_passes: Calls of the model, including the one that reads the prompt.
-        num_verifications: Drafts verified: the number of unfinished rows, summed over all passes after the prompt's.
-        num_drafted_tokens: Tokens drafted and verified, over all rows; in a tree, every node counts.
-        num_accepted_tokens: Drafted tokens that were accepted into the text, over all rows.
-    """
+class _Counted:
+    """The counts of an output of generation with drafts."""
 
     num_forward_passes: int | None = None
     num_verifications: int | None = None
@@ -53,3 +43,32 @@ class DraftedGenerationOutput(GenerateDecoderOnlyOutput):
     def tokens_per_pass(self) -> float:
         """Mean new tokens per verification, with the bonus token; plain decoding has 1."""
         return 1.0 + self.accepted_per_pass
+
+
+@dataclass
+class DraftedGenerationOutput(_Counted, GenerateDecoderOnlyOutput):
+    """The output of `generate(draft_tokens=..., return_dict_in_generate=True)`.
+
+    Every verification yields one token that was not drafted, the "bonus" token. It is not counted as accepted.
+
+    The cache is returned only for a single row: rows of a batch leave its cache when they end.
+
+    Attributes:
+        num_forward_passes: Calls of the model, including the one that reads the prompt.
+        num_verifications: Drafts verified: the number of unfinished rows, summed over all passes after the prompt's.
+        num_drafted_tokens: Tokens drafted and verified, over all rows; in a tree, every node counts.
+        num_accepted_tokens: Drafted tokens that were accepted into the text, over all rows.
+    """
+
+
+@dataclass
+class DraftedSeq2SeqOutput(_Counted, GenerateEncoderDecoderOutput):
+    """The output of an encoder-decoder model's `generate` with drafts; its counts are `DraftedGenerationOutput`'s."""
+
+
+def drafted_output(
+    counts: DraftCounts, *, is_encoder_decoder: bool, **output: Any
+) -> DraftedGenerationOutput | DraftedSeq2SeqOutput:
+    """Return an output of `generate` with the counts of its drafts."""
+    kind: Any = DraftedSeq2SeqOutput if is_encoder_decoder else DraftedGenerationOutput
+    return kind(**output, **counts.named())

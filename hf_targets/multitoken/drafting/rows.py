@@ -18,6 +18,7 @@ class Rows:
     Args:
         input_ids: The prompts, padded on the left.
         scratch: Extra columns after `max_length`, for drafted tokens that are not yet part of the text.
+        sources: What the encoder of an encoder-decoder model has read for each row, which prompt lookup searches too.
     """
 
     def __init__(
@@ -29,7 +30,9 @@ class Rows:
         *,
         streamer: BaseStreamer | None,
         scratch: int,
+        sources: list[Int[Tensor, "1 _"]] | None = None,
     ) -> None:
+        self._sources = sources
         batch, prompt_length = input_ids.shape
         self.max_length: int = config.max_length  # pyright: ignore[reportAttributeAccessIssue], generate has set it
         self.ids = input_ids.new_zeros(batch, self.max_length + scratch)
@@ -47,9 +50,12 @@ class Rows:
         self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
 
     def texts(self, rows: Int[Tensor, "rows"]) -> list[Int[Tensor, "1 _"]]:
-        """Return the tokens that each of these rows has so far."""
+        """Return the tokens that each of these rows has so far, after those of its source if there is one."""
         lengths = self.lengths[rows].tolist()
-        return [self.ids[row, :length][None] for row, length in zip(rows.tolist(), lengths, strict=True)]
+        texts = {row: self.ids[row, :length][None] for row, length in zip(rows.tolist(), lengths, strict=True)}
+        if self._sources is not None:
+            texts = {row: torch.cat([self._sources[row], text], dim=1) for row, text in texts.items()}
+        return list(texts.values())
 
     def process(
         self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]

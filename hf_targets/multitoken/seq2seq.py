@@ -1,0 +1,159 @@
+"""An encoder-decoder model around any backbone, with heads on its decoder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, Cache, PreTrainedModel
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+from hf_targets.backbones.backbone import find_output_scale
+from hf_targets.backbones.seq2seq_call import Seq2SeqCall, decoder_inputs_of, read_same
+from hf_targets.multitoken.model import MultiTokenModel
+from hf_targets.multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig
+
+
+@dataclass
+class MultiTokenSeq2SeqLMOutput(Seq2SeqLMOutput):
+    """The output of `MultiTokenForSeq2SeqLM`, in every mode.
+
+    Attributes:
+        loss: The loss of equation (6); None without labels.
+        loss_parts: The terms of that sum, unweighted and detached: `next_token`, and `head_1` to `head_{N-1}`.
+        logits: (batch, time, vocab), those of the ensemble if its weight is above 0; None if they were skipped.
+        nlls: (batch, weights), the summed negative log-likelihood of each row's labels under each of `nll_weights`.
+        last_hidden_state: (batch, time, d), of the decoder, the input of the heads; None unless requested.
+    """
+
+    loss_parts: dict[str, Tensor] | None = None
+    nlls: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+
+
+class MultiTokenForSeq2SeqLM(MultiTokenModel):
+    """Any encoder-decoder language model with N - 1 heads on its decoder: Marian, BART, mBART, Pegasus, T5 and others.
+
+    The decoder's hidden state at position i predicts label i with the ordinary head, and label i+n with head n, as
+    an embedding or as a word difference; see `MultiTokenForCausalLM`. The encoder has no part in this.
+
+    Args:
+        config: The configuration of the heads, which contains that of the backbone.
+        backbone: The model to wrap, used as it is; None makes one with random weights.
+    Raises:
+        ValueError: If the backbone has no encoder, or its logits are not its output embedding applied to the decoder's
+            last hidden states, times a scale and with a bias.
+    Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
+        section 4.3 and appendix A.3.2.
+    """
+
+    config_class = MultiTokenSeq2SeqConfig
+    auto_class = AutoModelForSeq2SeqLM
+    trained_by = "MultiTokenSeq2SeqTrainer"
+
+    @classmethod
+    def _output_scale(cls, backbone: PreTrainedModel) -> float | None:
+        return find_output_scale(backbone, read_same, "input_ids", "decoder_input_ids")
+
+    def get_encoder(self, modality: str | None = None) -> Any:
+        """Return the backbone's encoder."""
+        return self.backbone.get_encoder(modality) if modality else self.backbone.get_encoder()
+
+    def get_decoder(self) -> Any:
+        """Return the backbone's decoder."""
+        return self.backbone.get_decoder()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Return what the decoder reads to predict labels (batch, time), as the backbone makes it of them.
+
+        Raises:
+            ValueError: If it is not known with which token the decoder starts.
+        """
+        return decoder_inputs_of(self.backbone, labels)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        decoder_position_ids: Tensor | None = None,
+        ensemble_weight: float | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        nll_weights: Sequence[float] | None = None,
+        logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
+        output_last_hidden_state: bool = False,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> MultiTokenSeq2SeqLMOutput:
+        """Compute logits, and with labels the loss.
+
+        Args:
+            input_ids: (batch, source time), what the encoder reads.
+            attention_mask: (batch, source time), 0 at padding.
+            decoder_input_ids: (batch, time), what the decoder reads; None: `labels` moved one position on.
+            decoder_attention_mask: (batch, time), 0 at padding.
+            encoder_outputs: Of an earlier call, in place of `input_ids`.
+            inputs_embeds, decoder_inputs_embeds: In place of the ids. Word differences need `decoder_input_ids`.
+            labels: (batch, time), the target of each position of the decoder; -100 is no target.
+            decoder_position_ids: (batch, time), for a decoder with a table of positions; None: it counts them.
+            ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
+            num_items_in_batch: Divisor of every part of the loss; None uses the number of next-token targets here.
+            nll_weights: Ensemble weights under which to score the labels, in one pass: see `nlls` of the output.
+            logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
+            skip_logits: Whether to skip the logits; None skips them in training with labels.
+            output_last_hidden_state: Whether to return the decoder's last hidden state.
+            kwargs: Passed to encoder and decoder, except `label_smoothing`, the share of the uniform distribution in
+                the targets of the loss.
+        Raises:
+            ValueError: As `MultiTokenForCausalLM.forward`; and if the source or the decoder's text is missing.
+        """
+        weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
+        smoothing: float = kwargs.pop("label_smoothing", 0.0)
+        call = Seq2SeqCall.of_pair(
+            self.backbone,
+            MultiTokenSeq2SeqLMOutput,
+            {
+                "input_ids": input_ids,
+                "attention_mask": attention_mask,
+                "inputs_embeds": inputs_embeds,
+                "encoder_outputs": encoder_outputs,
+            },
+            kwargs,
+            return_dict=return_dict,
+            logits_to_keep=logits_to_keep,
+            labels=labels,
+            decoder_input_ids=decoder_input_ids,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            decoder_attention_mask=decoder_attention_mask,
+            decoder_position_ids=decoder_position_ids,
+            past_key_values=past_key_values,
+            num_items_in_batch=num_items_in_batch,
+        )
+        outputs, own = self._call_outputs(
+            call,
+            weight,
+            nll_weights=nll_weights,
+            smoothing=smoothing,
+            skip_logits=skip_logits,
+            output_last_hidden_state=output_last_hidden_state,
+        )
+        of_backbone = {
+            name: outputs.get(name)
+            for name in (
+                "decoder_hidden_states",
+                "decoder_attentions",
+                "cross_attentions",
+                "encoder_last_hidden_state",
+                "encoder_hidden_states",
+                "encoder_attentions",
+            )
+        }
+        return MultiTokenSeq2SeqLMOutput(**own, **of_backbone)

@@ -1,0 +1,189 @@
+"""Training, evaluation and translation of encoder-decoder models with future-token heads, or without."""
+
+from typing import Any, cast
+
+import numpy as np
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerState,
+)
+
+from hf_targets.data.pair_encoding import pair_lengths
+from hf_targets.data.token_batches import TokenBatchSampler
+from hf_targets.evaluation.translation import translation_scores
+from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments
+from hf_targets.multitoken.trainer import MultiTokenTrainer
+
+
+class _EpochOfBatches(TrainerCallback):
+    """Tells batches their epoch, also in the epoch that a run of several processes resumes: accelerate does not."""
+
+    def __init__(self, sampler: TokenBatchSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+        """Choose the order of the epoch that begins, or goes on."""
+        self.sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
+class MultiTokenSeq2SeqTrainer(MultiTokenTrainer, Seq2SeqTrainer):
+    """Trainer of `MultiTokenForSeq2SeqLM`, plain or under peft, and of a plain encoder-decoder model as its baseline.
+
+    It has what `MultiTokenTrainer` adds to Transformers' Trainer, and:
+    - Pairs are padded by `DataCollatorForSeq2Seq`, which needs the tokenizer as `processing_class`.
+    - With `tokens_per_batch` batches have about as many tokens each (`TokenBatchSampler`).
+    - With `predict_with_generate` evaluations and predictions generate, as `Seq2SeqTrainer` does. Without
+      `compute_metrics` they report `bleu` and `chrf` (`translation_scores`). Otherwise evaluations report perplexities
+      for all `ensemble_weights`.
+
+    Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them.
+
+    Raises:
+        ValueError: As `MultiTokenTrainer`; and without a tokenizer, if there is no collator, or if texts are generated
+            and there is no `compute_metrics`.
+    """
+
+    args: MultiTokenSeq2SeqTrainingArguments
+    made_by = "hf_targets.encode_pairs makes them"
+    takes_pairs = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module,
+        args: MultiTokenSeq2SeqTrainingArguments,
+        *,
+        data_collator: Any = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if data_collator is None:
+            if processing_class is None:
+                raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")
+            data_collator = DataCollatorForSeq2Seq(processing_class, model=cast(Any, model))
+        if args.predict_with_generate and processing_class is None and kwargs.get("compute_metrics") is None:
+            raise ValueError(
+                "with predict_with_generate the tokenizer makes texts of what is generated; give "
+                "processing_class=tokenizer, or compute_metrics"
+            )
+        super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
+        self._loss_shifts_labels = False  # each label is the target of its own position
+
+    @property
+    def smooths_labels(self) -> bool:
+        """Whether the model or this trainer smooths labels: always."""
+        return True
+
+    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        return labels
+
+    def _row_targets(self, labels: Tensor) -> Tensor:
+        return labels
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return the loader of the training data, with batches of about as many tokens each if they are asked for."""
+        if self.args.tokens_per_batch is None:
+            return super().get_train_dataloader()
+        return self._token_batches(self.train_dataset, shuffle=True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Return the loader of an evaluation's data, in batches of about as many tokens each if they are asked for.
+
+        Not so for generation, which keeps the pairs' order, and for several processes: pairs that two of them evaluate,
+        so that each has as many batches, are told only among batches of equal numbers of pairs.
+        """
+        by_pairs = self.args.tokens_per_batch is None or self.args.predict_with_generate
+        if by_pairs or self.accelerator.num_processes > 1:
+            return super().get_eval_dataloader(eval_dataset)
+        known: Any = self.eval_dataset
+        dataset = (
+            known[eval_dataset] if isinstance(eval_dataset, str) else known if eval_dataset is None else eval_dataset
+        )
+        return self._token_batches(dataset, shuffle=False)
+
+    def _token_batches(self, dataset: Any, *, shuffle: bool) -> DataLoader:
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                f"tokens_per_batch needs the length of each pair, and the data is a {type(dataset).__name__}; give a "
+                "datasets.Dataset, or leave out tokens_per_batch"
+            )
+        args, collate = self.args, self.data_collator
+        sampler = TokenBatchSampler(
+            pair_lengths(dataset),
+            cast(int, args.tokens_per_batch),
+            shuffle=shuffle,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+        )
+        if shuffle:
+            self.add_callback(_EpochOfBatches(sampler))
+        dataset = self._remove_unused_columns(dataset, description="training" if shuffle else "evaluation")
+        loader = DataLoader(
+            cast(Any, dataset),
+            batch_sampler=sampler,
+            collate_fn=collate,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+        )
+        return self.accelerator.prepare_data_loader(loader)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the loop of an evaluation; `Seq2SeqTrainer` would count pairs twice that two processes evaluate."""
+        if not self.args.predict_with_generate:
+            self.gather_function = self.accelerator.gather_for_metrics
+        return super().evaluation_loop(*args, **kwargs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Compute the loss of a model with heads as `MultiTokenTrainer` does, and that of a plain one from its logits.
+
+        Marian, BART and T5 divide their loss by the targets of a part of a step, whatever the count of the whole step.
+        """
+        if self.has_heads:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
+        outputs, labels = model(**inputs), inputs["labels"]
+        smoothing = self.args.label_smoothing_factor if model.training else 0.0
+        settings = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
+        total = F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten(), **settings)
+        loss = total / target_count(labels, num_items_in_batch) * self._loss_scale(num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> Any:
+        """Generate with `predict_with_generate`; else return the losses of `MultiTokenTrainer`."""
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return MultiTokenTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+        inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
+        return Seq2SeqTrainer.prediction_step(self, model, inputs, False, ignore_keys, **gen_kwargs)
+
+    def _compute_metrics(self, predictions: EvalPrediction) -> dict[str, float]:
+        if not self.args.predict_with_generate:
+            return super()._compute_metrics(predictions)
+        tokenizer = cast(PreTrainedTokenizerBase, self.processing_class)
+        texts = []
+        for ids in (predictions.predictions, predictions.label_ids):
+            rows = np.where(np.asarray(ids) == IGNORED, tokenizer.pad_token_id, ids)  # pyright: ignore
+            texts.append(tokenizer.batch_decode(rows, skip_special_tokens=True))
+        scores = translation_scores(*texts)
+        return {"bleu": cast(float, scores.bleu), "chrf": scores.chrf}

@@ -1,0 +1,73 @@
+"""Heads on causal models whose configuration has a scale between the last hidden states and the output matrix."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
+
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.maths.differences import conjugate_coefficients
+from tests.tiny_backbones import SMALL, token_ids
+
+SIZES = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": 0.2}
+SIZES |= {"bos_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 64}
+SCALED = {
+    "cohere": (lambda: CohereConfig(**SIZES, logit_scale=0.3), 0.3),
+    "granite": (lambda: GraniteConfig(**SIZES, logits_scaling=4.0), 0.25),
+}
+families = pytest.mark.parametrize(("config", "scale"), SCALED.values(), ids=SCALED)
+
+
+def make_scaled(config, **fields):
+    torch.manual_seed(0)
+    backbone = AutoModelForCausalLM.from_config(config()).eval()
+    return MultiTokenForCausalLM.from_base(backbone, **{"ngram_size": 4, "loss_weight": 0.3, **fields}).eval()
+
+
+@families
+def test_logits_are_the_backbones(config, scale, tmp_path):
+    model, ids = make_scaled(config), token_ids(2, 9)
+    assert model.config.output_scale == scale
+    torch.testing.assert_close(model(ids).logits, model.backbone(ids).logits)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert again.config.output_scale == scale
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
+
+
+@families
+def test_loss_and_ensemble_are_those_of_the_formulas_with_scaled_logits(config, scale):
+    model, ids = make_scaled(config).double(), token_ids(2, 9)
+    hidden = model.backbone.base_model(ids)[0]
+    matrix = model.get_output_embeddings().weight
+    logits, sums = model(ids, ensemble_weight=0.4).logits, [0.0] * 4
+    for row in range(len(ids)):
+        for at in range(9):
+            said = []
+            for n in range(1, min(3, at) + 1):
+                rows = (matrix[ids[row, at - n + 1 + j]] for j in range(n))
+                conjugate = sum(c * word for c, word in zip(conjugate_coefficients(n), rows, strict=True))
+                said.append(model.heads[n - 1](hidden[row, at - n]) + conjugate)
+            state = hidden[row, at]
+            mixed = 0.6 * state + 0.4 * sum(said) / len(said) if said else state
+            torch.testing.assert_close(logits[row, at], scale * matrix @ mixed, rtol=1e-9, atol=1e-9)
+            if at < 8:
+                for n, prediction in enumerate((state, *said)):
+                    sums[n] = sums[n] + F.cross_entropy(scale * matrix @ prediction, ids[row, at + 1])
+    expected = (0.5 * sums[0] + 0.3 / 6 * sum(sums[1:])) / 16
+    torch.testing.assert_close(model(ids, labels=ids).loss, expected, rtol=1e-9, atol=1e-9)
+
+
+@families
+def test_drafts_are_verified_by_scaled_states(config, scale):
+    model, ids = make_scaled(config).double(), token_ids(2, 9)
+    twelve = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, **twelve)
+    assert torch.equal(model.backbone.generate(ids, **twelve), expected)
+    for way in ({"draft_tokens": 3}, {"draft_tokens": 3, "draft_branches": 2}, {"draft_tokens": "auto"}):
+        assert torch.equal(model.generate(ids, **way, **twelve), expected)
+
+
+def test_a_soft_cap_on_the_logits_is_refused():
+    with pytest.raises(ValueError, match="does more than apply its output embedding to its last hidden states"):
+        make_scaled(lambda: Gemma2Config(**SIZES, head_dim=8))

@@ -1,0 +1,178 @@
+"""Trainers of encoder-decoder models: with heads, without, on bags of words; figures by hand."""
+
+import copy
+
+import pytest
+import torch
+from datasets import Dataset
+from torch.nn import functional as F
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from hf_targets import (
+    BagOfWordsSettings,
+    BagOfWordsTrainer,
+    MultiTokenSeq2SeqTrainer,
+    MultiTokenSeq2SeqTrainingArguments,
+    MultiTokenTrainer,
+    encode_pairs,
+    train_joint_bpe,
+    translate,
+    translation_scores,
+)
+from hf_targets.maths.bag_of_words import bag_of_words_losses
+from tests.tiny_seq2seq import make_pair_backbone, make_pair_model
+
+TEXTS = ["a b c", "b c", "c a b a c", "a", "b a", "c c c b", "b b a", "a c a c a c a"]
+TOKENIZER = train_joint_bpe(TEXTS, 300)
+
+
+def rows(count=8):
+    texts = [TEXTS[number % len(TEXTS)] for number in range(count)]
+    return encode_pairs(Dataset.from_dict({"source": texts, "target": [text[::-1] for text in texts]}), TOKENIZER)
+
+
+def make(family="marian", *, heads=True, **config):
+    model = make_pair_model(family, **config) if heads else make_pair_backbone(family)
+    model.resize_token_embeddings(len(TOKENIZER))
+    return model
+
+
+def arguments(folder, **given):
+    options = {"report_to": "none", "use_cpu": True, "max_steps": 3, "logging_steps": 1, "disable_tqdm": True}
+    options |= {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "save_strategy": "no"}
+    return MultiTokenSeq2SeqTrainingArguments(output_dir=str(folder), **{**options, **given})
+
+
+def trainer_of(model, folder, kind=MultiTokenSeq2SeqTrainer, data=None, **given):
+    bag = {"bag": given.pop("bag")} if "bag" in given else {}
+    data = rows() if data is None else data
+    options = {"train_dataset": data, "eval_dataset": rows(5), "processing_class": TOKENIZER}
+    return kind(model=model, args=arguments(folder, **given), **options, **bag)
+
+
+def nlls_by_hand(model, weight=None):
+    total, count = 0.0, 0
+    for row in rows(5):
+        batch = {name: torch.tensor([ids]) for name, ids in row.items()}
+        settings = {} if weight is None else {"ensemble_weight": weight}
+        logits = model(**batch, **settings).logits
+        total += F.cross_entropy(logits[0], batch["labels"][0], reduction="sum").item()
+        count += batch["labels"].numel()
+    return total / count
+
+
+@pytest.mark.parametrize("tokens", [None, 64])
+def test_an_evaluation_reports_the_perplexity_of_every_weight(tokens, tmp_path):
+    model = make()
+    trainer = trainer_of(model, tmp_path, tokens_per_batch=tokens, ensemble_weights=[0.0, 0.3])
+    metrics = trainer.evaluate()
+    for weight in (0.0, 0.3):
+        expected = torch.tensor(nlls_by_hand(model.eval(), weight)).exp().item()
+        assert metrics[f"eval_perplexity_{weight:g}"] == pytest.approx(expected, rel=1e-4)
+    plain = make(heads=False)
+    expected = torch.tensor(nlls_by_hand(plain)).exp().item()
+    assert trainer_of(plain, tmp_path).evaluate()["eval_perplexity"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("heads", [True, False])
+def test_gradient_accumulation_is_one_large_batch(heads, tmp_path):
+    found = []
+    for size, steps in ((8, 1), (2, 4)):
+        model = make(heads=heads)
+        given = {"per_device_train_batch_size": size, "gradient_accumulation_steps": steps, "max_steps": 1}
+        given |= {"train_sampling_strategy": "sequential", "optim": "sgd", "max_grad_norm": 0}
+        trainer = trainer_of(model, tmp_path, **given, label_smoothing_factor=0.1)
+        trainer.train()
+        found.append([parameter.detach().clone() for parameter in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_have_at_most_so_many_tokens_and_every_pair_once(tmp_path):
+    data = rows(30)
+    trainer = trainer_of(make(), tmp_path, data=data, tokens_per_batch=48)
+    seen = []
+    for batch in trainer.get_train_dataloader():
+        assert batch["input_ids"].numel() <= 48 and batch["labels"].numel() <= 48
+        seen += [tuple(row[row != TOKENIZER.pad_token_id].tolist()) for row in batch["input_ids"]]
+    assert sorted(seen) == sorted(map(tuple, data["input_ids"]))
+
+
+def test_with_predict_with_generate_an_evaluation_reports_bleu(tmp_path):
+    model = make()
+    trainer = trainer_of(model, tmp_path, predict_with_generate=True, generation_num_beams=2, generation_max_length=12)
+    metrics = trainer.evaluate()
+    texts = translate(model, rows(5), TOKENIZER, num_beams=2, max_new_tokens=11)
+    expected = translation_scores(texts, [text[::-1] for text in TEXTS[:5]])
+    assert metrics["eval_bleu"] == pytest.approx(expected.bleu)
+    assert metrics["eval_chrf"] == pytest.approx(expected.chrf)
+    assert trainer.predict(rows(5)).predictions.shape[0] == 5
+
+
+def test_label_smoothing_is_the_models_own(tmp_path):
+    model = make()
+    batch = dict(DataCollatorForSeq2Seq(TOKENIZER, model=model)([dict(row) for row in rows(4)]))
+    trainer = trainer_of(model, tmp_path, label_smoothing_factor=0.2)
+    found = trainer.compute_loss(model.train(), copy.copy(batch))
+    torch.testing.assert_close(found, model(**batch, label_smoothing=0.2).loss)
+
+
+def test_plain_seq2seq_trainer_trains_the_heads_too(tmp_path):
+    model = make()
+    before = [parameter.detach().clone() for parameter in model.heads.parameters()]
+    given = {"max_steps": 2, "report_to": "none", "use_cpu": True, "predict_with_generate": True}
+    args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), **given)
+    collator = DataCollatorForSeq2Seq(TOKENIZER, model=model)
+    data = {"train_dataset": rows(), "eval_dataset": rows(3)}
+    trainer = Seq2SeqTrainer(model=model, args=args, data_collator=collator, processing_class=TOKENIZER, **data)
+    trainer.train()
+    assert all(not torch.equal(one, other) for one, other in zip(before, model.heads.parameters(), strict=True))
+    assert trainer.predict(rows(3), max_new_tokens=4).predictions.shape[0] == 3
+
+
+def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
+    model = make(heads=False).train()
+    batch = dict(DataCollatorForSeq2Seq(TOKENIZER)([dict(row) for row in rows(4)]))
+    bag = BagOfWordsSettings(first_weight=0.2, rise=0.3)
+    trainer = trainer_of(model, tmp_path, BagOfWordsTrainer, bag=bag)
+    count = int((batch["labels"] != -100).sum())
+    output = model(**batch)
+    sums = bag_of_words_losses(output.logits, batch["labels"]).sum()
+    for epoch, weight in ((None, 0.2), (0.9, 0.2), (1.0, 0.5), (2.5, 0.8)):
+        trainer.state.epoch = epoch
+        found = trainer.compute_loss(model, copy.copy(batch), num_items_in_batch=torch.tensor(count))
+        torch.testing.assert_close(found, output.loss + weight * sums / count)
+    evaluated = trainer.evaluate()
+    assert evaluated["eval_perplexity"] > 1
+    with pytest.raises(ValueError, match="a baseline without heads"):
+        trainer_of(make(), tmp_path, BagOfWordsTrainer)
+
+
+def test_what_pairs_are_padded_with_is_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="give processing_class=tokenizer"):
+        MultiTokenSeq2SeqTrainer(model=make(), args=arguments(tmp_path), train_dataset=rows())
+    with pytest.raises(ValueError, match="tokens_per_batch must be 1 or more"):
+        arguments(tmp_path, tokens_per_batch=0)
+
+
+def test_what_makes_texts_is_asked_for_before_anything_is_generated(tmp_path):
+    model = make()
+    collator = DataCollatorForSeq2Seq(TOKENIZER, model=model)
+    given = {"data_collator": collator, "train_dataset": rows(), "eval_dataset": rows(2)}
+    with pytest.raises(ValueError, match="give processing_class=tokenizer, or compute_metrics"):
+        MultiTokenSeq2SeqTrainer(model=model, args=arguments(tmp_path, predict_with_generate=True), **given)
+
+
+def test_the_trainer_of_causal_models_names_the_right_one(tmp_path):
+    with pytest.raises(ValueError, match="has an encoder; train it with MultiTokenSeq2SeqTrainer"):
+        MultiTokenTrainer(model=make(), args=arguments(tmp_path), train_dataset=rows())
+
+
+def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
+    trainer = trainer_of(make(), tmp_path, data=rows(30), tokens_per_batch=48, num_train_epochs=2, max_steps=-1)
+    trainer.get_train_dataloader()
+    (told,) = [one for one in trainer.callback_handler.callbacks if type(one).__name__ == "_EpochOfBatches"]
+    for epoch, expected in ((None, 0), (1.0, 1), (1.999999999, 2), (2.4, 2)):
+        trainer.state.epoch = epoch
+        told.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+        assert told.sampler.epoch == expected
