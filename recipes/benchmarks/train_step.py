@@ -16,12 +16,12 @@ import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2Config, MarianConfig
 
-from hf_targets import MultiTokenForCausalLM, parse_settings
+from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM, parse_settings
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.markdown import markdown_table
 
@@ -35,7 +35,10 @@ class Setup:
 
     hidden_size: int = field(default=768, metadata={"help": "Width d."})
     vocab_size: int = field(default=50257, metadata={"help": "V."})
-    num_layers: int = field(default=2, metadata={"help": "Layers of the backbone."})
+    num_layers: int = field(default=2, metadata={"help": "Layers of the backbone; of its encoder, and of its decoder."})
+    architecture: Literal["gpt2", "marian"] = field(
+        default="gpt2", metadata={"help": "Of the backbone: causal, or an encoder and a decoder."}
+    )
     batch_size: int = field(default=8, metadata={"help": "Rows."})
     block_size: int = field(default=512, metadata={"help": "Tokens in a row."})
     ngram_size: int = field(default=4, metadata={"help": "N."})
@@ -52,6 +55,8 @@ def operations(setup: Setup, variant: str) -> float:
     """Return the floating-point operations of a step, forward and backward."""
     d, tokens = setup.hidden_size, setup.batch_size * setup.block_size
     layer = 12 * d * d + 2 * setup.block_size * d  # weights of the products, and the two of attention
+    if setup.architecture == "marian":  # an encoder's layer, and a decoder's, which attends to the source too
+        layer += layer + 4 * d * d + 2 * setup.block_size * d
     num_heads = 0 if variant == "plain" else setup.ngram_size - 1
     return 6.0 * tokens * (setup.num_layers * layer + num_heads * 2 * d * d + (1 + num_heads) * setup.vocab_size * d)
 
@@ -59,21 +64,31 @@ def operations(setup: Setup, variant: str) -> float:
 def make_model(setup: Setup, variant: str, device: torch.device) -> torch.nn.Module:
     """Return a model for training, with gradients as it has them between steps."""
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=setup.vocab_size,
-        n_embd=setup.hidden_size,
-        n_layer=setup.num_layers,
-        n_head=setup.hidden_size // 64,
-        n_positions=setup.block_size,
-        use_cache=False,
-        attn_pdrop=0.0,  # with dropout, attention on a CPU keeps its square matrices, in every variant
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-    )
-    model = AutoModelForCausalLM.from_config(config)
-    target = VARIANTS[variant]
+    no_dropout: Any = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    heads, size = setup.hidden_size // 64, setup.hidden_size
+    if setup.architecture == "gpt2":
+        config: Any = GPT2Config(
+            vocab_size=setup.vocab_size,
+            n_embd=size,
+            n_layer=setup.num_layers,
+            n_head=heads,
+            n_positions=setup.block_size,
+            use_cache=False,
+            attn_pdrop=0.0,  # with dropout, attention on a CPU keeps its square matrices, in every variant
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+        )
+    else:
+        parts: dict[str, Any] = {}
+        for part in ("encoder", "decoder"):
+            parts |= {f"{part}_layers": setup.num_layers, f"{part}_attention_heads": heads, f"{part}_ffn_dim": 4 * size}
+        ids: Any = {"vocab_size": setup.vocab_size, "pad_token_id": 0, "decoder_start_token_id": 0}
+        config = MarianConfig(**ids, d_model=size, max_position_embeddings=setup.block_size, **parts, **no_dropout)
+    is_pair = setup.architecture == "marian"
+    model = (AutoModelForSeq2SeqLM if is_pair else AutoModelForCausalLM).from_config(config)
+    target, wrapper = VARIANTS[variant], MultiTokenForSeq2SeqLM if is_pair else MultiTokenForCausalLM
     if target is not None:
-        model = MultiTokenForCausalLM.from_base(model, ngram_size=setup.ngram_size, target=target)
+        model = wrapper.from_base(model, ngram_size=setup.ngram_size, target=target)
     model.to(device).train()  # pyright: ignore[reportArgumentType]
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -147,7 +162,7 @@ def main() -> None:
                 f"{statistics.median(ratios):.2f}",
                 f"{operations(setup, variant) / operations(setup, 'plain'):.2f}",
                 f"{megabytes[variant]:.0f}",
-                f"{megabytes[variant] / megabytes['plain']:.2f}",
+                f"{megabytes[variant] / megabytes['plain']:.2f}" if megabytes["plain"] else "",
             ]
             rows.append([dtype, variant, *cells])
     print(markdown_table(heading, rows))
