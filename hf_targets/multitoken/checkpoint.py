@@ -43,7 +43,8 @@ class CheckpointMixin(StrictLoading):
 
         Args:
             heads_only: Write `heads.safetensors`, with a fingerprint of the backbone, and a configuration that names
-                the base model. For a model that was loaded whole, the base model is loaded to compare fingerprints.
+                the base model. For a model that was loaded whole, or whose backbone was trained, the base model is
+                loaded to compare fingerprints.
         Raises:
             ValueError: With `heads_only`, if the base model has no name, or the backbone differs from it; nothing is
                 written then.
@@ -69,13 +70,16 @@ class CheckpointMixin(StrictLoading):
 
     def _unchanged_base(self, name: str) -> Fingerprint:
         """Return the fingerprint of the base model; raise an error if the backbone differs from it."""
-        backbone: PreTrainedModel = self.backbone  # pyright: ignore[reportAttributeAccessIssue]
-        loaded = self.base_fingerprint or Fingerprint.of(self._load_backbone(name, {}))
-        if changed := loaded.differences(Fingerprint.of(backbone)):
+        backbone = Fingerprint.of(self.backbone)  # pyright: ignore[reportAttributeAccessIssue]
+        loaded = self.base_fingerprint
+        if loaded is None or loaded.differences(backbone):  # trained since, and perhaps saved since, too
+            loaded = Fingerprint.of(self._load_backbone(name, {}))
+        if changed := loaded.differences(backbone):
             raise ValueError(
                 f"heads_only=True saves no backbone, and this one differs from {name}, the base model that is loaded "
-                f"with the heads: {listed(changed)}. Save the whole model, without heads_only; to train only the "
-                "heads, freeze the backbone with model.backbone.requires_grad_(False)"
+                f"with the heads: {listed(changed)}. Save the whole model, without heads_only; or save the backbone "
+                "with model.backbone.save_pretrained(folder), and set model.config.base_model_name_or_path = folder; "
+                "to train only the heads, freeze the backbone with model.backbone.requires_grad_(False)"
             )
         return loaded
 

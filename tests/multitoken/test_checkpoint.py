@@ -99,6 +99,21 @@ def test_heads_of_a_base_model_without_a_name_are_not_saved_alone(tmp_path):
     assert not (tmp_path / "heads").exists()
 
 
+def test_heads_of_a_trained_backbone_are_saved_alone_once_the_backbone_is_saved(heads_folder, tmp_path):
+    model = MultiTokenForCausalLM.from_pretrained(heads_folder[0])
+    with torch.no_grad():
+        model.backbone.get_input_embeddings().weight.mul_(1.5)
+    with pytest.raises(ValueError, match="this one differs from"):
+        model.save_pretrained(tmp_path / "again", heads_only=True)
+    assert not (tmp_path / "again").exists()
+    model.backbone.save_pretrained(tmp_path / "trained")
+    model.config.base_model_name_or_path = str(tmp_path / "trained")
+    model.save_pretrained(tmp_path / "again", heads_only=True)
+    ids = token_ids(1, 8)
+    again = realigned(MultiTokenForCausalLM.from_pretrained(tmp_path / "again"))
+    assert torch.equal(again(ids).logits, realigned(model).eval()(ids).logits)
+
+
 def test_saving_the_whole_model_loads_without_its_base(heads_folder, base_folder, tmp_path):
     folder, model = heads_folder
     AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "full")
