@@ -140,10 +140,10 @@ def main() -> None:
         tokenizer.save_pretrained(folder)
     if args.process_index:
         return
-    tables = f"{format_columns(scores)}\n\n{format_column_differences(scores)}\n\n{format_perplexities(runs)}"
-    results = f"{describe_comparison(runs)}\n\n{tables}"
+    tables = format_columns(scores), format_column_differences(scores), format_perplexities(runs)
+    results = "\n\n".join(filter(None, [describe_comparison(runs), *tables]))
     write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
-    print(f"\n{tables}\n\nModels and cards: {experiment.folder}")
+    print(f"\n{results}\n\nModels and cards: {experiment.folder}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ def load_pairs(
     source_column: str | None = None,
     target_column: str | None = None,
     max_train_pairs: int | None = None,
+    max_eval_pairs: int | None = None,
 ) -> DatasetDict:
     """Return parallel text as the splits `train`, `validation` and `test`, with the columns `source` and `target`.
 
@@ -51,13 +52,16 @@ def load_pairs(
         source_column: The column of JSON lines or of a data set that holds the source. None: as `source_lang` says.
         target_column: Likewise the target.
         max_train_pairs: Keep only the first so many pairs of `train`.
+        max_eval_pairs: Likewise of `validation`, and of `test`.
 
     Raises:
         ValueError: If the text is not found or cannot be read, two files differ in their numbers of lines, a language
             or column is not there, a split has no pairs, a target of test is empty, or an option does not apply.
     """
-    if max_train_pairs is not None and max_train_pairs < 1:
-        raise ValueError(f"max_train_pairs must be at least 1, got {max_train_pairs}; use None for the whole split")
+    most = {"train": max_train_pairs, "validation": max_eval_pairs, "test": max_eval_pairs}
+    for name, count in (("max_train_pairs", max_train_pairs), ("max_eval_pairs", max_eval_pairs)):
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}; use None for all pairs")
     columns = PairColumns(source_lang, target_lang, source_column, target_column)
     found = known_pairs(name_or_path, columns) or file_pairs(Path(name_or_path).expanduser(), columns)
     if found is None:
@@ -70,10 +74,7 @@ def load_pairs(
     else:
         parts = {split: _data_set(pairs) for split, pairs in found.items()}
     rows = split_rows({part: len(pairs) for part, pairs in parts.items()}, name_or_path)
-    if max_train_pairs is not None:
-        part, numbers = rows["train"]
-        rows["train"] = (part, numbers[:max_train_pairs])
-    splits = {split: parts[part].select(numbers) for split, (part, numbers) in rows.items()}
+    splits = {split: parts[part].select(numbers[: most[split]]) for split, (part, numbers) in rows.items()}
     _check_splits(splits, name_or_path)
     return DatasetDict([(split, splits[split]) for split in SPLITS])
 

@@ -255,7 +255,7 @@ def format_columns(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 
 
 def format_column_differences(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Return the difference of each model's columns from the first model's, as a Markdown table.
+    """Return the difference of each model's columns from the first model's, as a Markdown table; "" for one model.
 
     A difference below two standard errors is printed as none (`maths.statistics.format_difference`).
 
@@ -265,6 +265,8 @@ def format_column_differences(rows: Mapping[str, Sequence[Mapping[str, float]]])
     | ours | -2.00 ± 1.00 |
     """
     first, *others = rows
+    if not others:
+        return ""
     return _table(rows, {model: partial(_difference, rows[model], rows[first]) for model in others})
 
 

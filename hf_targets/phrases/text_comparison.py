@@ -90,9 +90,10 @@ class TextComparison:
 
     def tables(self) -> str:
         """Return the means over seeds, the differences from the first model, and intervals over prefixes."""
-        means, differences = format_columns(self.figures), format_column_differences(self.figures)
-        intervals = format_intervals(self._continued)
-        return f"{means}\n\nAgainst the first:\n\n{differences}\n\nIntervals of 95%, over prefixes:\n\n{intervals}"
+        parts = [format_columns(self.figures)]
+        if differences := format_column_differences(self.figures):
+            parts += ["Against the first:", differences]
+        return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued)])
 
 
 def load_model(name: str, **loading: Any) -> PreTrainedModel:

@@ -33,6 +33,9 @@ class PairSettings:
     source_column: str | None = field(default=None, metadata={"help": "Column of the source. None: by its language."})
     target_column: str | None = field(default=None, metadata={"help": "Column of the target. None: by its language."})
     max_train_pairs: int | None = field(default=None, metadata={"help": "Train on the first so many pairs only."})
+    max_eval_pairs: int | None = field(
+        default=None, metadata={"help": "Validate on the first so many pairs only, and test likewise."}
+    )
     max_pair_words: int | None = field(
         default=175, metadata={"help": "Train on pairs of at most so many words a side only. None: of any length."}
     )
@@ -55,6 +58,7 @@ class PairSettings:
             source_column=self.source_column,
             target_column=self.target_column,
             max_train_pairs=self.max_train_pairs,
+            max_eval_pairs=self.max_eval_pairs,
         )
         kept, _ = filter_pairs(pairs["train"], max_length=self.max_pair_words, max_ratio=self.max_pair_ratio)
         return DatasetDict({**pairs, "train": kept})

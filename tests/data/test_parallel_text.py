@@ -78,6 +78,8 @@ def test_the_begin_of_two_files_is_split_without_overlap(save):
     assert [pair for split in SPLITS for pair in found[split]] == pairs_of("some", 40)
     assert [len(found[split]) for split in SPLITS] == [36, 2, 2]
     assert rows(load(folder / "some.corpus", max_train_pairs=3)) == {**found, "train": pairs_of("some", 3)}
+    few = {split: pairs if split == "train" else pairs[:1] for split, pairs in found.items()}
+    assert rows(load(folder / "some.corpus", max_eval_pairs=1)) == few
 
 
 def test_a_missing_split_is_the_end_of_train_and_the_others_are_whole(save):
@@ -268,7 +270,8 @@ def test_a_damaged_file_is_refused_by_name(save, suffix):
     [
         ({"source_column": "a"}, "together or not at all, got 'a' and None"),
         ({"target": "de"}, "two languages or two columns, got 'de' twice"),
-        ({"max_train_pairs": 0}, "at least 1, got 0"),
+        ({"max_train_pairs": 0}, "max_train_pairs must be at least 1, got 0"),
+        ({"max_eval_pairs": 0}, "max_eval_pairs must be at least 1, got 0"),
     ],
 )
 def test_options_that_say_nothing_are_refused(options, says):

@@ -23,6 +23,7 @@ def test_only_train_is_filtered(folder):
     unbounded = PairSettings(dataset=folder, max_pair_ratio=None, max_pair_words=None)
     assert unbounded.load()["train"]["target"][:] == ["a dog", "yes it is so", "the cat sees"]
     assert len(PairSettings(dataset=folder, max_train_pairs=1).load()["train"]) == 1
+    assert PairSettings(dataset=folder, max_eval_pairs=3).load().num_rows == {"train": 2, "validation": 3, "test": 3}
 
 
 def test_pairs_become_batches_of_token_ids(folder, tmp_path):
