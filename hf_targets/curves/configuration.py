@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -149,3 +149,24 @@ class CurveConfig(PreTrainedConfig):
 
     def _degree_of(self, eta: int) -> int:
         return eta if self.degree_convention == "degree" else eta - 1
+
+
+def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig | None:
+    """Return the configuration of a curve, from a `CurveConfig` or a dictionary of its fields; None for None.
+
+    Raises:
+        ValueError: If `curve` has another type.
+    """
+    if curve is None or isinstance(curve, CurveConfig):
+        return curve
+    if not isinstance(curve, dict):
+        raise ValueError(f"curve must be a CurveConfig, a dict of its fields, or None, got {type(curve).__name__}")
+    return CurveConfig.from_dict(curve)
+
+
+def curve_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's fields, those of its `curve` without what Transformers adds, which has no meaning there."""
+    if not isinstance(values["curve"], dict):
+        return values
+    own = {"model_type", *CurveConfig.__annotations__}
+    return {**values, "curve": {name: value for name, value in values["curve"].items() if name in own}}

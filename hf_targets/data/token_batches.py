@@ -16,7 +16,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     It is the `batch_sampler` of a `DataLoader`. `accelerate` deals the batches out to the processes in turn; if some
     process would have one batch less, it gets one of the first batches again. `accelerate` and the `Trainer` call
     `set_epoch`, but for one case: in the epoch that a run on several processes resumes, they do not reach this sampler
-    through `skip_first_batches`. Call `set_epoch` on the sampler itself there, as `MultiTokenSeq2SeqTrainer` does.
+    through `skip_first_batches`. Call `set_epoch` on the sampler itself there, as our trainers of pairs do.
 
     Args:
         lengths: Tokens of each row, 1 or more; of a pair, those of its longer side (`pair_lengths`).

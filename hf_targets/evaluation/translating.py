@@ -1,10 +1,11 @@
 """Translations of a whole test set, in batches of about as many tokens each."""
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.data.pair_encoding import pair_lengths
@@ -13,7 +14,6 @@ from hf_targets.positions import position_limit
 from hf_targets.progress import progress
 
 
-@torch.no_grad()
 def translate(
     model: PreTrainedModel,
     pairs: Dataset,
@@ -39,17 +39,39 @@ def translate(
     if num_beams < 1:
         raise ValueError(f"num_beams must be 1 or more, got {num_beams}; 1 searches greedily")
     limit = position_limit(model)
+
+    def generate(inputs: BatchEncoding) -> Tensor:
+        length = 2 * inputs["input_ids"].shape[1] + 10  # pyright: ignore[reportAttributeAccessIssue]
+        told = {"max_new_tokens": length if limit is None else min(length, limit), "do_sample": False, **settings}
+        return model.generate(**inputs, num_beams=num_beams, **told)  # pyright: ignore[reportCallIssue]
+
+    return generated_texts(model, generate, pairs, tokenizer, batch_tokens=batch_tokens // num_beams)
+
+
+def generated_texts(
+    model: PreTrainedModel,
+    generate: Callable[[BatchEncoding], Tensor],
+    pairs: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    batch_tokens: int,
+) -> list[str]:
+    """Return what a model writes for the sources of encoded pairs, in their order, without special tokens.
+
+    Args:
+        model: In any mode; its dropout is off meanwhile.
+        generate: Gives the texts (batch, time) for the padded `input_ids` and `attention_mask` of a batch.
+        pairs: As `encode_pairs` makes them; their labels are not read.
+        batch_tokens: Tokens of the sources of a batch, padding included; more where one source has more.
+    """
     longest = max(map(len, pairs["input_ids"]))
-    room = max(batch_tokens // num_beams, longest, int(pair_lengths(pairs).max()))
+    room = max(batch_tokens, longest, int(pair_lengths(pairs).max()))
     texts: dict[int, str] = {}
     with without_dropout(model), progress(len(pairs), "translating", unit="pair") as bar:
         for rows in TokenBatchSampler(pair_lengths(pairs), room, shuffle=False, seed=0):
             batch = pairs.select(rows)
             columns = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-            inputs = tokenizer.pad(columns, return_tensors="pt").to(model.device)
-            length = 2 * inputs["input_ids"].shape[1] + 10
-            told = {"max_new_tokens": length if limit is None else min(length, limit), "do_sample": False, **settings}
-            found = model.generate(**inputs, num_beams=num_beams, **told)  # pyright: ignore[reportCallIssue]
+            found = generate(tokenizer.pad(columns, return_tensors="pt").to(model.device))
             texts |= zip(rows, tokenizer.batch_decode(found, skip_special_tokens=True), strict=True)
             bar.update(len(rows))
     return [texts[row].strip() for row in range(len(pairs))]

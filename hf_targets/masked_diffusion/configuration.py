@@ -7,7 +7,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.configuration_fields import check_fields
 from hf_targets.backbones.package_import import NamesItsPackage
-from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 
 
@@ -130,22 +130,5 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         return f"A masked diffusion language model (MDLM){what}: it fills in masked tokens in any order"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields; of the curve only its own, as the fields that Transformers adds have no meaning there."""
-        values = super().to_dict()
-        if isinstance(values["curve"], dict):
-            own = {"model_type", *CurveConfig.__annotations__}
-            values["curve"] = {name: value for name, value in values["curve"].items() if name in own}
-        return values
-
-
-def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig | None:
-    """Return the configuration of a curve, from a `CurveConfig` or a dictionary of its fields; None for None.
-
-    Raises:
-        ValueError: If `curve` has another type.
-    """
-    if curve is None or isinstance(curve, CurveConfig):
-        return curve
-    if not isinstance(curve, dict):
-        raise ValueError(f"curve must be a CurveConfig, a dict of its fields, or None, got {type(curve).__name__}")
-    return CurveConfig.from_dict(curve)
+        """Return the fields; of the curve only its own."""
+        return curve_fields(super().to_dict())

@@ -17,9 +17,9 @@ from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_count, check_ids, check_segments
 from hf_targets.backbones.weight_access import call_inside
 from hf_targets.backbones.zero_init_linear import ZeroInitLinear
-from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.configuration import CurveConfig, as_curve_config
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
-from hf_targets.masked_diffusion.configuration import MdlmConfig, as_curve_config
+from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
 from hf_targets.masked_diffusion.inputs import check_attention, check_batch, check_mask

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import cached_property, partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.averaged_trainer import AveragedTrainer
+from hf_targets.training.process_noise import noise_of_this_process
 from hf_targets.training.trainer import WORDS_COLUMN, num_targets
 
 TIMES_COLUMN, INDEX_COLUMN = "timesteps", "row_index"
@@ -172,13 +172,7 @@ class DiffusionTrainer(AveragedTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
-        if self.args.world_size == 1:
-            return super().training_step(model, inputs, *args, **kwargs)
-        drawn = int(torch.randint(2**31, ()))
-        seed = np.random.SeedSequence(drawn, spawn_key=(self.args.process_index,)).generate_state(1)
-        device = self.args.device
-        with torch.random.fork_rng([] if device.type == "cpu" else [device]):
-            torch.manual_seed(int(seed[0]))
+        with noise_of_this_process(self.args):
             return super().training_step(model, inputs, *args, **kwargs)
 
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:

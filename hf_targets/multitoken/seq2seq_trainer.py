@@ -3,40 +3,24 @@
 from typing import Any, cast
 
 import numpy as np
-from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
-    TrainerCallback,
-    TrainerState,
 )
 
-from hf_targets.data.pair_encoding import pair_lengths
-from hf_targets.data.token_batches import TokenBatchSampler
 from hf_targets.evaluation.translation import translation_scores
 from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments
 from hf_targets.multitoken.trainer import MultiTokenTrainer
+from hf_targets.training.token_batch_loading import TokenBatchLoading
 
 
-class _EpochOfBatches(TrainerCallback):
-    """Tells batches their epoch, also in the epoch that a run of several processes resumes: accelerate does not."""
-
-    def __init__(self, sampler: TokenBatchSampler) -> None:
-        self.sampler = sampler
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Choose the order of the epoch that begins, or goes on."""
-        self.sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
-
-
-class MultiTokenSeq2SeqTrainer(MultiTokenTrainer, Seq2SeqTrainer):
+class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrainer):
     """Trainer of `MultiTokenForSeq2SeqLM`, plain or under peft, and of a plain encoder-decoder model as its baseline.
 
     It has what `MultiTokenTrainer` adds to Transformers' Trainer, and:
@@ -89,52 +73,10 @@ class MultiTokenSeq2SeqTrainer(MultiTokenTrainer, Seq2SeqTrainer):
     def _row_targets(self, labels: Tensor) -> Tensor:
         return labels
 
-    def get_train_dataloader(self) -> DataLoader:
-        """Return the loader of the training data, with batches of about as many tokens each if they are asked for."""
-        if self.args.tokens_per_batch is None:
-            return super().get_train_dataloader()
-        return self._token_batches(self.train_dataset, shuffle=True)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the loader of an evaluation's data, in batches of about as many tokens each if they are asked for.
-
-        Not so for generation, which keeps the pairs' order, and for several processes: pairs that two of them evaluate,
-        so that each has as many batches, are told only among batches of equal numbers of pairs.
-        """
-        by_pairs = self.args.tokens_per_batch is None or self.args.predict_with_generate
-        if by_pairs or self.accelerator.num_processes > 1:
-            return super().get_eval_dataloader(eval_dataset)
-        known: Any = self.eval_dataset
-        dataset = (
-            known[eval_dataset] if isinstance(eval_dataset, str) else known if eval_dataset is None else eval_dataset
-        )
-        return self._token_batches(dataset, shuffle=False)
-
-    def _token_batches(self, dataset: Any, *, shuffle: bool) -> DataLoader:
-        if not isinstance(dataset, Dataset):
-            raise ValueError(
-                f"tokens_per_batch needs the length of each pair, and the data is a {type(dataset).__name__}; give a "
-                "datasets.Dataset, or leave out tokens_per_batch"
-            )
-        args, collate = self.args, self.data_collator
-        sampler = TokenBatchSampler(
-            pair_lengths(dataset),
-            cast(int, args.tokens_per_batch),
-            shuffle=shuffle,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-        )
-        if shuffle:
-            self.add_callback(_EpochOfBatches(sampler))
-        dataset = self._remove_unused_columns(dataset, description="training" if shuffle else "evaluation")
-        loader = DataLoader(
-            cast(Any, dataset),
-            batch_sampler=sampler,
-            collate_fn=collate,
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers,
-        )
-        return self.accelerator.prepare_data_loader(loader)
+    @property
+    def loads_whole_pairs(self) -> bool:
+        """Whether evaluations take batches of pairs: generation keeps their order."""
+        return self.args.predict_with_generate
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Run the loop of an evaluation; `Seq2SeqTrainer` would count pairs twice that two processes evaluate."""
