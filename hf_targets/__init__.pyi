@@ -176,6 +176,13 @@ from .evaluation.entailment import remembered as remembered
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.question_settings import QuestionSettings as QuestionSettings
 from .evaluation.sentences import punkt_or_trained as punkt_or_trained
+from .evaluation.translating import generated_texts as generated_texts
+from .gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments
+from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
+from .gaussian_diffusion.minimum_bayes_risk import select_by_bleu as select_by_bleu
+from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
+from .gaussian_diffusion.rows import diffusion_rows as diffusion_rows
+from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
 from .multitoken.bag_of_words import BagOfWordsSettings as BagOfWordsSettings
 from .multitoken.bag_of_words import BagOfWordsTrainer as BagOfWordsTrainer
 from .multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments

@@ -49,6 +49,13 @@ MODELS = (
         model="hf_targets.masked_diffusion.model:MdlmForMaskedDiffusion",
         features="hf_targets.masked_diffusion.features:MdlmModel",
     ),
+    Model(
+        model_type="difformer",
+        config="hf_targets.gaussian_diffusion.configuration:DifformerConfig",
+        auto_class="AutoModelForSeq2SeqLM",
+        model="hf_targets.gaussian_diffusion.model:DifformerForConditionalGeneration",
+        features="hf_targets.gaussian_diffusion.features:DifformerModel",
+    ),
 )
 
 

@@ -17,7 +17,13 @@ _SOURCE = '''"""This checkpoint needs a package. Run `pip install hf-targets`, a
 With `trust_remote_code=True` Transformers runs this file instead, which does the same import and nothing more.
 """
 
-from hf_targets import DynamicVocabConfig, MdlmConfig, MultiTokenConfig, MultiTokenSeq2SeqConfig  # noqa: F401
+from hf_targets import (  # noqa: F401
+    DifformerConfig,
+    DynamicVocabConfig,
+    MdlmConfig,
+    MultiTokenConfig,
+    MultiTokenSeq2SeqConfig,
+)
 '''
 
 

@@ -1,0 +1,1 @@
+"""Gaussian diffusion on embeddings for conditional text: Difformer and DINOISER, with sentence curves or without."""

@@ -1,0 +1,132 @@
+"""The encoder of the source, and the decoder that predicts clean embeddings from noisy ones."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.marian.modeling_marian import MarianDecoderLayer, MarianEncoderLayer
+
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.k_curves import CurveMixture
+from hf_targets.curves.sentence_curve import SentenceCurve
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+from hf_targets.gaussian_diffusion.layers import input_layer, output_layer, time_layer
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the decoder reads of the encoder.
+
+    Attributes:
+        hidden: (batch, source, hidden).
+        mask: (batch, source), 0 at padding.
+    """
+
+    hidden: Tensor
+    mask: Tensor
+
+    def repeated(self, times: int) -> "Source":
+        """Return each row so many times."""
+        return Source(self.hidden.repeat_interleave(times, dim=0), self.mask.repeat_interleave(times, dim=0))
+
+
+class DifformerEncoder(nn.Module):
+    """A Transformer with normalisation after each part, and learnt positions; it reads embeddings of latent width."""
+
+    def __init__(self, config: DifformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.project_in_dim = nn.Linear(cast(int, config.latent_size), config.hidden_size, bias=False)
+        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        marian = cast(Any, config)  # has the fields that Marian's layers read
+        self.layers = nn.ModuleList([MarianEncoderLayer(marian) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, embeddings: Tensor, attention_mask: Tensor) -> Source:
+        """Return the hidden states of a source.
+
+        Args:
+            embeddings: (batch, source, latent).
+            attention_mask: (batch, source), 0 at padding, which may be at both ends of a row.
+        """
+        positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+        hidden = self.project_in_dim(embeddings) + self.embed_positions(positions)
+        hidden = F.dropout(hidden, self.config.dropout, self.training)
+        mask = create_bidirectional_mask(self.config, hidden, attention_mask)
+        for layer in self.layers:
+            hidden = layer(hidden, mask)
+        return Source(hidden, attention_mask)
+
+
+class DifformerDecoder(nn.Module):
+    """Predicts z_0 from z_t, the time, and its own last prediction; with a curve, its layers run on control points.
+
+    Embeddings become control points before the first layer, P = E B^+, and predicted control points become embeddings
+    after the last, E = P B.
+
+    Source: Gao et al. 2024; curves: Heo and Choi, "Sentence Curve Language Models", section 4.2.
+    """
+
+    def __init__(self, config: DifformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        curve = cast(CurveConfig | None, config.curve)
+        self.curve = None if curve is None else SentenceCurve(curve)
+        num_curves = 1 if curve is None else curve.num_curves
+        self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
+        num_positions = config.max_position_embeddings
+        if curve is not None:
+            num_positions = curve.num_control_points_for(num_positions)
+        self.read = input_layer(config)
+        self.embed_time = time_layer(config)
+        self.embed_positions = nn.Embedding(num_positions, config.hidden_size)
+        self.embed_norm = nn.LayerNorm(config.hidden_size)
+        marian = cast(Any, config)
+        self.layers = nn.ModuleList([MarianDecoderLayer(marian, index) for index in range(config.num_hidden_layers)])
+        for layer in self.layers:
+            cast(Any, layer).self_attn.is_causal = False  # words are predicted from those on both sides
+        self.project_out_dim = output_layer(config)
+
+    def forward(
+        self, state: Tensor, previous: Tensor, times: Tensor, keep: Tensor, source: Source
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return predicted embeddings (batch, time, latent), and the probabilities (batch, K) of K > 1 curves.
+
+        Args:
+            state: (batch, time, latent), the noisy embeddings.
+            previous: (batch, time, latent), the last prediction; zeros without one.
+            times: (batch,), as the time embedding reads them.
+            keep: (batch, time), bool, false at padding, which is on the right.
+        """
+        length, lengths = state.shape[1], keep.sum(dim=1)
+        if self.curve is not None:
+            state, previous = (self.curve.to_control_points(rows, lengths) for rows in (state, previous))
+            keep = self.curve.keep(lengths, length)
+        positions = torch.arange(state.shape[1], device=state.device)
+        hidden = self.read(state, previous) + self.embed_time(times) + self.embed_positions(positions)
+        hidden = F.dropout(self.embed_norm(hidden), self.config.dropout, self.training)
+        if self.curves is not None:
+            hidden, keep = self.curves(hidden), self.curves.expand_keep(keep)
+            source = source.repeated(self.curves.num_curves)
+        hidden, probabilities = self._run(hidden, keep, source), None
+        if self.curves is not None:
+            hidden, probabilities = self.curves.select(hidden)
+        predicted = self.project_out_dim(hidden)
+        if self.curve is not None:
+            predicted = self.curve.to_embeddings(predicted, length, lengths)
+        return predicted, probabilities
+
+    def _run(self, hidden: Tensor, keep: Tensor, source: Source) -> Tensor:
+        own = create_bidirectional_mask(self.config, hidden, keep.long())
+        other = create_bidirectional_mask(self.config, hidden, source.mask, encoder_hidden_states=source.hidden)
+        for layer in self.layers:
+            hidden = layer(
+                hidden,
+                attention_mask=own,
+                encoder_hidden_states=source.hidden,
+                encoder_attention_mask=other,
+                use_cache=False,
+            )
+        return hidden

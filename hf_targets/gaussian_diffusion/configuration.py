@@ -1,0 +1,160 @@
+"""The configuration of a Gaussian diffusion model of text that is written for a source."""
+
+from dataclasses import field
+from typing import Any, ClassVar, Literal, cast
+
+from transformers.configuration_utils import PreTrainedConfig
+
+from hf_targets.backbones.configuration_fields import check_fields
+from hf_targets.backbones.package_import import NamesItsPackage
+from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
+from hf_targets.gaussian_diffusion.presets import PRESETS, Preset
+
+_BY_PRESET = "None: by the preset."
+
+
+class DifformerConfig(NamesItsPackage, PreTrainedConfig):
+    """Configuration of `DifformerForConditionalGeneration`; the defaults are Difformer's for IWSLT14.
+
+    Raises:
+        ValueError: If a field is outside the range that its help text gives.
+    Source: Gao et al. 2024, "Empowering Diffusion Models on the Embedding Space for Text Generation" (Difformer); Ye et
+        al. 2023, "DINOISER"; what differs between them is in `gaussian_diffusion.presets`.
+    """
+
+    model_type = "difformer"
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
+        "loss_parts",
+        "row_losses",
+        "length_logits",
+        "predicted_embeddings",
+        "encoder_last_hidden_state",
+        "curve_probabilities",
+    ]
+    # the layers are Marian's, and read these names
+    attribute_map: ClassVar[dict[str, str]] = {
+        "d_model": "hidden_size",
+        "encoder_attention_heads": "num_attention_heads",
+        "decoder_attention_heads": "num_attention_heads",
+        "encoder_ffn_dim": "intermediate_size",
+        "decoder_ffn_dim": "intermediate_size",
+    }
+
+    preset: Preset = field(
+        default="difformer", metadata={"help": f"Of the fields that are None: {', '.join(PRESETS)}."}
+    )
+    vocab_size: int = field(default=10152, metadata={"help": "Number of token ids, of both languages together."})
+    hidden_size: int = field(default=512, metadata={"help": "Width of encoder and decoder."})
+    num_hidden_layers: int = field(default=6, metadata={"help": "Layers of the encoder, and of the decoder."})
+    num_attention_heads: int = field(default=4, metadata={"help": "Heads of each layer; a divisor of hidden_size."})
+    intermediate_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers."})
+    max_position_embeddings: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
+    dropout: float = field(default=0.3, metadata={"help": "Dropout, in [0, 1)."})
+    attention_dropout: float = field(default=0.0, metadata={"help": "Dropout of attention weights, in [0, 1)."})
+    activation_dropout: float = field(default=0.0, metadata={"help": "Dropout within feed-forward layers, in [0, 1)."})
+    activation_function: str | None = field(default=None, metadata={"help": f"Of the layers. {_BY_PRESET}"})
+    latent_size: int | None = field(default=None, metadata={"help": f"Width of the embeddings. {_BY_PRESET}"})
+    normalize_embeddings: bool | None = field(
+        default=None, metadata={"help": f"Whether embeddings have length sqrt(latent_size). {_BY_PRESET}"}
+    )
+    projection: Literal["linear", "tanh"] | None = field(
+        default=None, metadata={"help": f"Between embeddings and the decoder: linear or tanh. {_BY_PRESET}"}
+    )
+    time_embedding: Literal["sinusoidal", "fourier"] | None = field(
+        default=None, metadata={"help": f"Of the noise that the decoder is told: sinusoidal or fourier. {_BY_PRESET}"}
+    )
+    noise_schedule: Literal["sqrt", "linear", "cosine", "continuous"] | None = field(
+        default=None,
+        metadata={
+            "help": "sqrt, linear or cosine in num_diffusion_steps steps; continuous: noise of deviation t for t in "
+            f"(0, 1]. {_BY_PRESET}"
+        },
+    )
+    num_diffusion_steps: int = field(default=2000, metadata={"help": "T, the steps of a schedule in steps."})
+    noise_factor: float | None = field(
+        default=None, metadata={"help": f"F, by which the noise of training is multiplied; above 0. {_BY_PRESET}"}
+    )
+    clip_noise: bool | None = field(
+        default=None,
+        metadata={"help": f"Whether to train on noise that reaches neighbouring embeddings only. {_BY_PRESET}"},
+    )
+    self_conditioning: Literal["half", "both"] | None = field(
+        default=None,
+        metadata={
+            "help": "When the decoder reads its own prediction: half, in half of the training steps; both, in a second "
+            f"pass of each, both trained. {_BY_PRESET}"
+        },
+    )
+    word_loss: Literal["anchor", "rounding"] | None = field(
+        default=None,
+        metadata={"help": f"Cross-entropy of the words: anchor, from the prediction; rounding, from z_0. {_BY_PRESET}"},
+    )
+    label_smoothing: float | None = field(
+        default=None, metadata={"help": f"Of the words' cross-entropy in training, in [0, 1). {_BY_PRESET}"}
+    )
+    length_loss_weight: float = field(default=0.1, metadata={"help": "Weight of the length's loss, 0 or more."})
+    num_length_classes: int = field(
+        default=256, metadata={"help": "Differences of length between text and source that there are, half below 0."}
+    )
+    initializer_range: float = field(default=0.02, metadata={"help": "Deviation of new weights, but of embeddings."})
+    curve: dict | CurveConfig | None = field(
+        default=None, metadata={"help": "The sentence curve that the model predicts; None: plain Difformer."}
+    )
+    pad_token_id: int | None = field(default=1, metadata={"help": "Id of the padding token."})
+    bos_token_id: int | None = field(default=None, metadata={"help": "Id of a text's begin token, if any."})
+    eos_token_id: int | None = field(default=2, metadata={"help": "Id of a text's end token, if any."})
+    is_encoder_decoder: bool = field(default=True, metadata={"help": "Must be True."})
+    tie_word_embeddings: bool = field(
+        default=True, metadata={"help": "Must be True: what is predicted are embeddings of the output matrix."}
+    )
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+        check_fields(self)
+        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "latent_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("vocab_size", "max_position_embeddings", "num_length_classes", "num_diffusion_steps"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, got {getattr(self, name)}")
+        if self.hidden_size % (2 * self.num_attention_heads):
+            raise ValueError(
+                f"hidden_size must be a multiple of 2 x num_attention_heads, got {self.hidden_size} and "
+                f"{self.num_attention_heads}"
+            )
+        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if not 0 < cast(float, self.noise_factor) < float("inf"):
+            raise ValueError(f"noise_factor must be above 0, got {self.noise_factor}")
+        if not self.length_loss_weight >= 0:
+            raise ValueError(f"length_loss_weight must be 0 or more, got {self.length_loss_weight}")
+        if self.clip_noise and self.noise_schedule != "continuous":
+            raise ValueError(
+                f"clip_noise needs noise_schedule='continuous', got {self.noise_schedule!r}: steps have fixed noise"
+            )
+        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id must be in [0, {self.vocab_size - 1}], got {self.pad_token_id}; texts of a batch differ "
+                "in length"
+            )
+        for name in ("is_encoder_decoder", "tie_word_embeddings"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must be True, got {getattr(self, name)}; leave it out")
+        self.curve = as_curve_config(self.curve)
+        if self.curve is not None and self.curve.place != "input":
+            raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
+        super().__post_init__(**kwargs)
+
+    def describe(self) -> str:
+        """Return what a model of this configuration is, in a line."""
+        what = "" if self.curve is None else ", which predicts a sentence curve"
+        return f"A Gaussian diffusion model ({self.preset}) for text that answers a source{what}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields; of the curve only its own."""
+        return curve_fields(super().to_dict())

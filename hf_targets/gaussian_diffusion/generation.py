@@ -1,0 +1,218 @@
+"""`generate` of a Gaussian diffusion model."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+# (a mixin: the model defines configuration, process, encode, lengths, denoise and word_logits)
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, PreTrainedTokenizerBase
+from transformers.utils.generic import ModelOutput
+
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.gaussian_diffusion.minimum_bayes_risk import select_by_bleu
+
+SELECTIONS = ("minimum_bayes_risk", "confidence", "rescoring")
+DEFAULTS: dict[str, Any] = {
+    "num_reverse_steps": 20,
+    "num_skipped_steps": None,
+    "num_lengths": 1,
+    "num_noises": 1,
+    "selection": "minimum_bayes_risk",
+    "noise_factor": 1.0,
+    "clamp": False,
+}
+"""What `generate` does where neither the call nor `generation_config` says otherwise."""
+
+
+@dataclass
+class GaussianGenerationOutput(ModelOutput):
+    """The output of `generate` with `return_dict_in_generate`.
+
+    Attributes:
+        sequences: (batch, time), the chosen texts, with padding after their ends.
+        candidates: (batch, num_lengths x num_noises, time), all texts, those of one length beside each other.
+        confidences: (batch, candidates), the mean log-probability of each candidate's tokens.
+        num_evaluations: How often the decoder ran on the batch.
+    """
+
+    sequences: Tensor | None = None
+    candidates: Tensor | None = None
+    confidences: Tensor | None = None
+    num_evaluations: int | None = None
+
+
+class GaussianGeneration:
+    """`generate` for a model with `encode`, `lengths`, `denoise`, `process` and `word_logits`."""
+
+    adjust_generation_fn = GenerationMixin.adjust_generation_fn  # reads generation_config.json
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """Return that it can, so that checkpoints have a `generation_config.json`."""
+        return True
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        generation_config: GenerationConfig | None = None,
+        lengths: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        rescorer: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+        return_dict_in_generate: bool = False,
+        **settings: Any,
+    ) -> Tensor | GaussianGenerationOutput:
+        """Write a text for each source.
+
+        Every candidate begins as noise of its length. In each step the decoder predicts the clean embeddings, and a
+        reverse step leads from the state towards them. The text is the most probable word at each position of the last
+        prediction. All candidates of all sources are one batch.
+
+        Settings, from the call or from `generation_config`:
+
+        | setting             | default              | meaning                                                        |
+        |---------------------|----------------------|----------------------------------------------------------------|
+        | `num_reverse_steps` | 20                   | steps from noise to text, evenly spread over the schedule      |
+        | `num_skipped_steps` | 5; `dinoiser`: 0     | how many of the last are left out                              |
+        | `num_lengths`       | 1                    | lengths that are tried around the most probable one            |
+        | `num_noises`        | 1                    | texts of each length                                           |
+        | `selection`         | `minimum_bayes_risk` | or `confidence` of the tokens, or `rescoring` by another model |
+        | `noise_factor`      | 1                    | by which all noise is multiplied                               |
+        | `clamp`             | False                | whether predictions become embeddings of words in each step    |
+
+        Args:
+            input_ids: (batch, source).
+            attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
+            generation_config: None: the model's own.
+            lengths: (batch,), of the texts, end token included; None: predicted.
+            generator: Draws all noise; None: the global generator.
+            tokenizer: For `minimum_bayes_risk`, which compares words then; None: it compares tokens.
+            rescorer: For `rescoring`: the scores (rows,) of texts (rows, time) for sources (rows, source) with masks,
+                the higher the better.
+            return_dict_in_generate: Whether to return all candidates, too.
+        Returns: (batch, time), or a `GaussianGenerationOutput`.
+        Raises:
+            ValueError: If a setting is unknown or out of range, or `rescoring` has no rescorer.
+        Source: Gao et al. 2024, section 5.1; `noise_factor` of decoding is 1 in the published scripts, whatever that of
+            training is.
+        """
+        chosen = self._settings(generation_config, settings, has_rescorer=rescorer is not None)
+        steps = self.process.steps_back(chosen["num_reverse_steps"], chosen["num_skipped_steps"])
+        is_training = any(module.training for module in self.modules())
+        with without_dropout(self) if is_training else nullcontext():
+            source = self.encode(input_ids, attention_mask)
+            num_lengths, num_noises = chosen["num_lengths"], chosen["num_noises"]
+            if lengths is None:
+                logits = self.lengths(source.hidden, source.mask)
+                tried = self.lengths.candidates(logits, source.mask, num_lengths)
+            else:
+                tried = self._given_lengths(lengths, source.mask, num_lengths)
+            tried = tried.repeat_interleave(num_noises, dim=1)
+            count, rows = tried.shape[1], tried.flatten()
+            ids, confidences = self._written(source.repeated(count), rows, steps, chosen, generator)
+        texts, confidences = ids.unflatten(0, (-1, count)), confidences.view(-1, count)
+        best = self._best(chosen["selection"], texts, confidences, tokenizer, rescorer, input_ids, source.mask)
+        sequences = texts[torch.arange(len(texts), device=texts.device), best]
+        longest = int(tried.gather(1, best[:, None]).max())
+        sequences = sequences[:, :longest]
+        if not return_dict_in_generate:
+            return sequences
+        return GaussianGenerationOutput(sequences, texts, confidences, len(steps))
+
+    def _settings(
+        self, generation_config: GenerationConfig | None, settings: dict[str, Any], *, has_rescorer: bool
+    ) -> dict[str, Any]:
+        if unknown := settings.keys() - DEFAULTS.keys():
+            raise ValueError(
+                f"generate of this model has no setting {', '.join(sorted(unknown))}; there are {', '.join(DEFAULTS)}"
+            )
+        told = self.generation_config if generation_config is None else generation_config
+        known = {name: getattr(told, name) for name in DEFAULTS if getattr(told, name, None) is not None}
+        chosen = {**DEFAULTS, **known, **settings}
+        if chosen["num_skipped_steps"] is None:
+            chosen["num_skipped_steps"] = self.process.num_skipped_steps
+        for name in ("num_reverse_steps", "num_lengths", "num_noises"):
+            if not isinstance(chosen[name], int) or chosen[name] < 1:
+                raise ValueError(f"{name} must be an integer, 1 or more, got {chosen[name]!r}")
+        if not chosen["noise_factor"] >= 0:
+            raise ValueError(f"noise_factor must be 0 or more, got {chosen['noise_factor']}")
+        if chosen["selection"] not in SELECTIONS:
+            raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {chosen['selection']!r}")
+        if (chosen["selection"] == "rescoring") != has_rescorer:
+            raise ValueError("selection='rescoring' and a rescorer are given together; give both, or leave both out")
+        return chosen
+
+    def _given_lengths(self, lengths: Tensor, mask: Tensor, num_lengths: int) -> Tensor:
+        limit = self.config.max_position_embeddings
+        if lengths.shape != mask.shape[:1]:
+            raise ValueError(f"lengths must be one for each source, ({len(mask)},), got {tuple(lengths.shape)}")
+        if num_lengths > 1:
+            raise ValueError(f"num_lengths must be 1 where lengths are given, got {num_lengths}")
+        if not ((lengths >= 1) & (lengths <= limit)).all():
+            raise ValueError(f"lengths must be in [1, {limit}], the model's positions, got {lengths.tolist()}")
+        return lengths.to(mask.device)[:, None]
+
+    def _written(
+        self, source: Any, lengths: Tensor, steps: Any, chosen: dict[str, Any], generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the tokens (rows, time) and mean log-probabilities (rows,) of texts of these lengths."""
+        width = int(lengths.max())
+        keep = torch.arange(width, device=lengths.device) < lengths[:, None]
+        shape = (len(lengths), width, self.config.latent_size)
+        factor, kind = chosen["noise_factor"], source.hidden.dtype
+
+        def noise() -> Tensor:
+            return factor * self._drawn(torch.randn, shape, generator).to(kind)
+
+        state = noise()
+        predicted = torch.zeros_like(state)
+        for step in steps:
+            told = torch.full((len(lengths),), step.time, device=lengths.device)
+            predicted = self.denoise(state, predicted, told, keep, source)[0]
+            if chosen["clamp"]:
+                predicted = self.embedded(self.word_logits(predicted).argmax(dim=-1))
+            state = step.of_prediction * predicted + step.of_state * state
+            if step.std:
+                state = state + step.std * noise()
+        scores, ids = self.word_logits(predicted).float().log_softmax(dim=-1).max(dim=-1)
+        return (
+            ids.masked_fill(~keep, self.config.pad_token_id),
+            scores.masked_fill(~keep, 0.0).sum(dim=1) / lengths,
+        )
+
+    def _best(
+        self,
+        selection: str,
+        texts: Tensor,
+        confidences: Tensor,
+        tokenizer: PreTrainedTokenizerBase | None,
+        rescorer: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+        input_ids: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Return the number of the chosen candidate of each source, (batch,)."""
+        count = texts.shape[1]
+        if count == 1:
+            return torch.zeros(len(texts), dtype=torch.long, device=texts.device)
+        if selection == "confidence":
+            return confidences.argmax(dim=1)
+        if rescorer is not None:
+            sources = (rows.repeat_interleave(count, dim=0) for rows in (input_ids, mask))
+            return rescorer(texts.flatten(0, 1), *sources).view(-1, count).argmax(dim=1)
+        rows = [self._as_text(row, tokenizer) for row in texts.flatten(0, 1).tolist()]
+        chosen = [select_by_bleu(rows[start : start + count]) for start in range(0, len(rows), count)]
+        return torch.tensor(chosen, device=texts.device)
+
+    def _as_text(self, ids: list[int], tokenizer: PreTrainedTokenizerBase | None) -> str:
+        if tokenizer is not None:
+            return str(tokenizer.decode(ids, skip_special_tokens=True))
+        special = {self.config.pad_token_id, self.config.eos_token_id, self.config.bos_token_id}
+        return " ".join(str(token) for token in ids if token not in special)

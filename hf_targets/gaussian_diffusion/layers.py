@@ -1,0 +1,110 @@
+"""What is around the Transformer layers of the decoder: its time embedding, and the way from embeddings and back."""
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+
+_LONGEST_PERIOD = 10_000.0
+_FOURIER_PAIRS, _FOURIER_SCALE, _FOURIER_WIDTH = 128, 16.0, 512
+
+
+class SinusoidalTime(nn.Sequential):
+    """Cosines and sines of the time with wave lengths up to 2 pi 10,000, and a ReLU network.
+
+    Source: the published program of Difformer, whose parameter names these are.
+    """
+
+    def __init__(self, config: DifformerConfig) -> None:
+        size = config.hidden_size
+        super().__init__(nn.Linear(size, 4 * size), nn.ReLU(), nn.Linear(4 * size, size))
+
+    def forward(self, times: Tensor) -> Tensor:
+        """Return (batch, 1, hidden) for times (batch,)."""
+        first = cast(nn.Linear, self[0])
+        half = first.in_features // 2
+        steps = torch.arange(half, dtype=torch.float32, device=times.device) / half
+        angles = times.float()[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * steps)
+        waves = torch.cat([angles.cos(), angles.sin()], dim=1)
+        return super().forward(waves.to(first.weight.dtype))[:, None]
+
+
+class FourierTime(nn.Module):
+    """Sines and cosines of the time at random frequencies that are never trained, and a SiLU network.
+
+    Source: the published program of DINOISER.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, config: DifformerConfig) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.empty(_FOURIER_PAIRS))
+        wide = (2 * _FOURIER_PAIRS, _FOURIER_WIDTH, config.hidden_size)
+        self.mlp = nn.Sequential(nn.Linear(wide[0], wide[1]), nn.SiLU(), nn.Linear(wide[1], wide[2]))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the frequencies; the layers initialise themselves."""
+        init.normal_(self.frequencies, std=_FOURIER_SCALE)
+
+    def forward(self, times: Tensor) -> Tensor:
+        """Return (batch, 1, hidden) for times (batch,)."""
+        angles = 2 * math.pi * times.float()[:, None] * self.frequencies.float()
+        waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+        return self.mlp(waves.to(cast(nn.Linear, self.mlp[0]).weight.dtype))[:, None]
+
+
+class LinearInput(nn.Module):
+    """From a state and the decoder's last prediction to hidden states: one matrix for both, then a ReLU network.
+
+    Source: the published program of Difformer.
+    """
+
+    def __init__(self, config: DifformerConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.project_in_dim = nn.Linear(cast(int, config.latent_size), size, bias=False)
+        layers = nn.Linear(2 * size, size), nn.ReLU(), nn.Linear(size, size), nn.Dropout(config.dropout)
+        self.self_cond_proj = nn.Sequential(*layers)
+
+    def forward(self, state: Tensor, previous: Tensor) -> Tensor:
+        """Return (batch, positions, hidden) of states and predictions (batch, positions, latent)."""
+        return self.self_cond_proj(torch.cat([self.project_in_dim(state), self.project_in_dim(previous)], dim=-1))
+
+
+class TanhInput(nn.Sequential):
+    """From a state and the decoder's last prediction to hidden states: a tanh network that reads both.
+
+    Source: the published program of DINOISER.
+    """
+
+    def __init__(self, config: DifformerConfig) -> None:
+        latent, size = cast(int, config.latent_size), config.hidden_size
+        super().__init__(nn.Linear(2 * latent, 2 * size), nn.Tanh(), nn.Linear(2 * size, size))
+
+    def forward(self, state: Tensor, previous: Tensor) -> Tensor:
+        """Return (batch, positions, hidden) of states and predictions (batch, positions, latent)."""
+        return super().forward(torch.cat([state, previous], dim=-1))
+
+
+def time_layer(config: DifformerConfig) -> nn.Module:
+    """Return the time embedding that a configuration names."""
+    return SinusoidalTime(config) if config.time_embedding == "sinusoidal" else FourierTime(config)
+
+
+def input_layer(config: DifformerConfig) -> nn.Module:
+    """Return what a decoder reads states and predictions with."""
+    return LinearInput(config) if config.projection == "linear" else TanhInput(config)
+
+
+def output_layer(config: DifformerConfig) -> nn.Module:
+    """Return what makes predicted embeddings of hidden states."""
+    latent, size = cast(int, config.latent_size), config.hidden_size
+    if config.projection == "linear":
+        return nn.Linear(size, latent, bias=False)
+    return nn.Sequential(nn.Linear(size, 2 * size), nn.Tanh(), nn.Linear(2 * size, latent))

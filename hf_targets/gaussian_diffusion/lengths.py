@@ -1,0 +1,45 @@
+"""How long a text is, predicted from its source: as the difference of the two lengths."""
+
+import torch
+from torch import Tensor, nn
+
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+
+LEAST_LENGTH = 2
+"""Tokens of the shortest text that is written: a word and the end."""
+
+
+class LengthPredictor(nn.Module):
+    """A class for each difference between the lengths of a text and its source, from the mean of the encoder's states.
+
+    Class c stands for the difference c - classes / 2. Longer and shorter texts are in the outermost classes.
+
+    Source: Gu and Kong, as NATransformerModel of fairseq has it with `--pred-length-offset`.
+    """
+
+    def __init__(self, config: DifformerConfig) -> None:
+        super().__init__()
+        self.num_classes, self.longest = config.num_length_classes, config.max_position_embeddings
+        self.embed_length = nn.Linear(config.hidden_size, config.num_length_classes, bias=False)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return logits (batch, classes) from the encoder's hidden states (batch, source, hidden).
+
+        Args:
+            mask: (batch, source), 0 at padding.
+        """
+        kept = mask[..., None].to(hidden.dtype)
+        return self.embed_length((hidden * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1))
+
+    def classes(self, lengths: Tensor, mask: Tensor) -> Tensor:
+        """Return the class (batch,) of texts of these lengths."""
+        return (lengths - mask.sum(dim=1) + self.num_classes // 2).clamp(0, self.num_classes - 1)
+
+    def candidates(self, logits: Tensor, mask: Tensor, num_lengths: int) -> Tensor:
+        """Return the most probable length and those around it, (batch, num_lengths), each within what can be written.
+
+        Of four lengths two are shorter than the most probable one and one is longer, as in the published program.
+        """
+        best = logits.argmax(dim=1) - self.num_classes // 2 + mask.sum(dim=1)
+        around = torch.arange(num_lengths, device=logits.device) - num_lengths // 2
+        return (best[:, None] + around).clamp(LEAST_LENGTH, self.longest)

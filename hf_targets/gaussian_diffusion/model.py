@@ -1,0 +1,319 @@
+"""Text for a source by Gaussian diffusion: embeddings of the text become noise, and a decoder predicts them again."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.utils.generic import ModelOutput
+
+from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.checkpoint import StrictLoading
+from hf_targets.backbones.inputs import can_look, check_attention_mask, check_count, check_ids, check_integers
+from hf_targets.backbones.weight_access import call_inside
+from hf_targets.gaussian_diffusion.backbone import DifformerDecoder, DifformerEncoder, Source
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+from hf_targets.gaussian_diffusion.generation import GaussianGeneration
+from hf_targets.gaussian_diffusion.lengths import LengthPredictor
+from hf_targets.gaussian_diffusion.process import Process, process_of
+from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
+from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.maths.weighted_loss import weighted_cross_entropy
+
+
+@dataclass
+class DifformerOutput(ModelOutput):
+    """The output of `DifformerForConditionalGeneration`.
+
+    Attributes:
+        loss: The weighted sum of the parts; None without labels.
+        loss_parts: `diffusion`, the squared error of an embedding's dimension; `words`, the cross-entropy of a token;
+            `length`, that of a text's length, by its tokens. Each a mean over targets, detached.
+        logits: (batch, time, vocab), of the words at the predicted embeddings; None if they were skipped.
+        length_logits: (batch, classes), of the differences between the lengths of text and source.
+        predicted_embeddings: (batch, time, latent), the prediction of z_0; None without a text.
+        row_losses: (batch, 3), each row's parts in the order above, summed over its targets; detached; None without
+            labels.
+        curve_probabilities: (batch, K), of K > 1 predicted curves; None otherwise.
+        encoder_last_hidden_state: (batch, source, hidden).
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    length_logits: Tensor | None = None
+    predicted_embeddings: Tensor | None = None
+    row_losses: Tensor | None = None
+    curve_probabilities: Tensor | None = None
+    encoder_last_hidden_state: Tensor | None = None
+
+
+PARTS = ("diffusion", "words", "length")
+"""The parts of the loss, in the order of `row_losses`."""
+
+
+class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTrainedModel):
+    """A Gaussian diffusion model of text: encoder, predictor of the length, and decoder; it may predict curves.
+
+    loss = mean |z_hat - z_0|^2 + mean CE(words) + w mean CE(length), where z_0 are the text's embeddings, z_hat is what
+    the decoder predicts from z_t, and the words' logits are the products of z_hat (`word_loss="anchor"`) or z_0
+    (`"rounding"`) with all embeddings.
+
+    Source: Gao et al. 2024, "Empowering Diffusion Models on the Embedding Space for Text Generation"; Heo and Choi,
+        "Sentence Curve Language Models", equation (1).
+    """
+
+    config_class = DifformerConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
+    supports_gradient_checkpointing = True
+    made_by = "from_pretrained"
+    _no_split_modules = ["MarianEncoderLayer", "MarianDecoderLayer"]  # noqa: RUF012, as the base class has it
+    _tied_weights_keys = {"lm_head.weight": "embed_tokens.weight"}  # noqa: RUF012
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    def __init__(self, config: DifformerConfig) -> None:
+        super().__init__(config)
+        latent = cast(int, config.latent_size)
+        self.embed_tokens = nn.Embedding(config.vocab_size, latent, padding_idx=config.pad_token_id)
+        self.encoder = DifformerEncoder(config)
+        self.lengths = LengthPredictor(config)
+        self.decoder = DifformerDecoder(config)
+        self.lm_head = nn.Linear(latent, config.vocab_size, bias=False)
+        self.post_init()
+        # one made of the configuration would lose our settings when it is loaded again
+        ids = {name: getattr(config, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        self.generation_config = GenerationConfig(**ids)
+
+    @property
+    def new_part(self) -> str | None:
+        """The name of the network that weighs K > 1 curves; None without it."""
+        return None if self.decoder.curves is None else "decoder.curves"
+
+    @property
+    def process(self) -> Process:
+        """How embeddings become noise, and the steps back."""
+        return process_of(cast(DifformerConfig, self.config))
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw matrices with deviation `initializer_range`, and embeddings so that z_0 has variance 1."""
+        config = cast(DifformerConfig, self.config)
+        if module is self.embed_tokens:
+            init.normal_(module.weight, std=cast(int, config.latent_size) ** -0.5)  # pyright: ignore
+        elif isinstance(module, nn.Linear | nn.Embedding):
+            init.normal_(module.weight, std=config.initializer_range)
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)  # pyright: ignore[reportArgumentType]
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # pyright: ignore[reportCallIssue]
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of source and text."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding of source and text."""
+        self.embed_tokens = cast(nn.Embedding, value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the output matrix, which is tied to the embedding."""
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output matrix."""
+        self.lm_head = cast(nn.Linear, new_embeddings)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        timesteps: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> DifformerOutput:
+        """Read a source; with labels, also make noise of the text, predict it again, and return the loss.
+
+        Args:
+            input_ids: (batch, source).
+            attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
+            labels: (batch, time), the text with its end token; -100 after it. Labels are not shifted.
+            timesteps: (batch,), the times of the noise: steps in [0, T), or in (0, 1] for a continuous schedule. None:
+                they are drawn.
+            noise: (batch, time, latent), of variance 1. None: it is drawn.
+            generator: Draws times, noise, and whether the decoder reads a prediction of its own; None: the global one.
+            num_items_in_batch: Divides the loss; None: the number of targets.
+            skip_logits: Whether to leave out the logits; None: only in training mode with labels.
+        Raises:
+            ValueError: If shapes do not agree, an id is out of range, or labels have -100 before a token.
+        """
+        if return_dict is False:
+            raise ValueError("return_dict=False is not supported: the output is always a DifformerOutput")
+        check_count(num_items_in_batch, has_labels=labels is not None)
+        source = self.encode(input_ids, attention_mask)
+        length_logits = self.lengths(source.hidden, source.mask)
+        output = DifformerOutput(length_logits=length_logits, encoder_last_hidden_state=source.hidden)
+        if labels is None:
+            return output
+        self._check_labels(labels, input_ids)
+        config, process = cast(DifformerConfig, self.config), self.process
+        is_target = labels != IGNORED
+        ids = labels.masked_fill(~is_target, cast(int, config.pad_token_id))
+        keep = is_target | (
+            torch.arange(ids.shape[1], device=ids.device) == 0
+        )  # an empty text attends to its first pad
+        clean = self.embedded(ids)
+        if timesteps is None:
+            timesteps = process.times(self._uniforms(len(ids), generator), self._least_time())
+        if noise is None:
+            noise = self._drawn(torch.randn, clean.shape, generator)
+        of_clean, of_noise = (factor[:, None, None].to(clean.dtype) for factor in process.deviations(timesteps))
+        state, told = of_clean * clean + of_noise * noise.to(clean.dtype), process.told(timesteps)
+        passes = self._passes(state, told, keep, source, generator)
+        parts = torch.stack([self._row_losses(predicted, clean, labels) for predicted, _ in passes]).sum(dim=0)
+        counts = is_target.sum(dim=1)
+        lengths = F.cross_entropy(length_logits.float(), self.lengths.classes(counts, source.mask), reduction="none")
+        # Departs: a row's length counts once for each of its tokens, so that parts of a step add up
+        rows = torch.cat([parts, (lengths * counts)[:, None]], dim=1)
+        sums = rows.sum(dim=0) / target_count(labels, num_items_in_batch)
+        output.loss = sums[0] + sums[1] + config.length_loss_weight * sums[2]
+        output.loss_parts = {name: part.detach().clone() for name, part in zip(PARTS, sums, strict=True)}
+        output.row_losses = rows.detach()
+        output.predicted_embeddings, output.curve_probabilities = passes[-1]
+        if not (self.training if skip_logits is None else skip_logits):
+            output.logits = self.word_logits(passes[-1][0])
+        return output
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Source:
+        """Return what the decoder reads of a source.
+
+        Raises:
+            ValueError: If the source is empty or longer than the positions, or an id is out of range.
+        """
+        config = cast(DifformerConfig, self.config)
+        if input_ids.dim() != 2 or not input_ids.numel():
+            raise ValueError(
+                f"input_ids must be (batch, source), with at least one token, got {tuple(input_ids.shape)}"
+            )
+        check_integers(input_ids=input_ids)
+        check_ids(input_ids, config.vocab_size, "input_ids")
+        check_attention_mask(attention_mask, input_ids, None)
+        self._check_length("a source", input_ids)
+        mask = (input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0).long()
+        return self.encoder(self.embedded(input_ids), mask)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """Return z_0 of token ids (batch, time), (batch, time, latent): sqrt(latent) times their embeddings."""
+        config = cast(DifformerConfig, self.config)
+        rows = self.embed_tokens(ids)
+        return cast(int, config.latent_size) ** 0.5 * (
+            F.normalize(rows, dim=-1) if config.normalize_embeddings else rows
+        )
+
+    def word_logits(self, embeddings: Tensor) -> Tensor:
+        """Return the products (batch, time, vocab) of embeddings (batch, time, latent) with those of all words."""
+
+        def compute(weight: Tensor, _: None, rows: Tensor) -> Tensor:
+            return F.linear(rows, self._table(weight))
+
+        return call_inside(output_embedding(self), compute, embeddings)
+
+    def denoise(
+        self, state: Tensor, previous: Tensor, told: Tensor, keep: Tensor, source: Source
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return predicted embeddings (batch, time, latent), and the probabilities of K > 1 curves.
+
+        Args:
+            state: (batch, time, latent), noisy embeddings.
+            previous: (batch, time, latent), the last prediction, zeros without one.
+            told: (batch,), times as `process.told` gives them.
+            keep: (batch, time), bool, false at padding, which is on the right.
+        """
+        return self.decoder(state, previous, told, keep, source)
+
+    def _passes(
+        self, state: Tensor, told: Tensor, keep: Tensor, source: Source, generator: torch.Generator | None
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Return the predictions that are trained: one, or with `self_conditioning="both"` two."""
+        previous = torch.zeros_like(state)
+        if cast(DifformerConfig, self.config).self_conditioning == "both":
+            first = self.denoise(state, previous, told, keep, source)
+            return [first, self.denoise(state, first[0].detach(), told, keep, source)]
+        if self._uniforms(1, generator).item() < 0.5:
+            with torch.no_grad():
+                previous = self.denoise(state, previous, told, keep, source)[0]
+        return [self.denoise(state, previous, told, keep, source)]
+
+    def _row_losses(self, predicted: Tensor, clean: Tensor, labels: Tensor) -> Tensor:
+        """Return the squared errors per dimension and the cross-entropies of each row, summed, (batch, 2)."""
+        config, is_target = cast(DifformerConfig, self.config), labels != IGNORED
+        wide = torch.promote_types(predicted.dtype, torch.float32)
+        errors = (predicted.to(wide) - clean.to(wide)).square().mean(dim=-1)
+        rows = (predicted if config.word_loss == "anchor" else clean)[is_target]
+        smoothing = cast(float, config.label_smoothing) if self.training else 0.0
+
+        def compute(weight: Tensor, _: None, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            weights = torch.ones(len(targets), device=rows.device)
+            return weighted_cross_entropy(rows, self._table(weight), targets, weights, label_smoothing=smoothing)
+
+        total, losses = call_inside(output_embedding(self), compute, rows, labels[is_target])
+        words = torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(is_target, losses)
+        sums = words.sum(dim=1)  # without a gradient, which is that of the total
+        sums = sums + (total - total.detach()) / len(labels)
+        return torch.stack([errors.masked_fill(~is_target, 0.0).sum(dim=1), sums], dim=1)
+
+    def _table(self, weight: Tensor) -> Tensor:
+        config = cast(DifformerConfig, self.config)
+        if not config.normalize_embeddings:
+            return weight
+        return cast(int, config.latent_size) ** 0.5 * F.normalize(weight, dim=-1)
+
+    def _least_time(self) -> float:
+        if not cast(DifformerConfig, self.config).clip_noise:
+            return 0.0
+        return call_inside(output_embedding(self), lambda weight, _: nearest_neighbour_deviation(self._table(weight)))
+
+    def _uniforms(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return self._drawn(torch.rand, (count,), generator)
+
+    def _drawn(self, draw: Any, shape: Any, generator: torch.Generator | None) -> Tensor:
+        device = self.embed_tokens.weight.device if generator is None else generator.device
+        return draw(shape, generator=generator, device=device).to(self.embed_tokens.weight.device)
+
+    def _check_labels(self, labels: Tensor, input_ids: Tensor) -> None:
+        if labels.dim() != 2 or len(labels) != len(input_ids) or not labels.numel():
+            raise ValueError(
+                f"labels must be (batch, time) with a row for each source, ({len(input_ids)}, time), got "
+                f"{tuple(labels.shape)}"
+            )
+        check_integers(labels=labels)
+        check_ids(labels, cast(DifformerConfig, self.config).vocab_size, "labels", IGNORED)
+        self._check_length("a text", labels)
+        if can_look(labels):
+            is_target = labels != IGNORED
+            if (is_target[:, 1:] & ~is_target[:, :-1]).any():
+                raise ValueError(
+                    "labels may be -100 after the end of a text only, got -100 before a token; pad on the right"
+                )
+
+    def _check_length(self, what: str, ids: Tensor) -> None:
+        limit = cast(DifformerConfig, self.config).max_position_embeddings
+        if ids.shape[1] > limit:
+            raise ValueError(
+                f"{what} must fit into the model's {limit} positions, got {ids.shape[1]} tokens; shorten it, or have "
+                f"the tokenizer cut it, with truncation=True and max_length={limit}"
+            )

@@ -1,0 +1,37 @@
+"""The two published models, as values of the same fields: all that differs between them is in this table."""
+
+from typing import Any, Literal
+
+Preset = Literal["difformer", "dinoiser"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # zhjgao/difformer, difformer_iwslt_de_en and its scripts
+    "difformer": {
+        "latent_size": 128,
+        "noise_schedule": "sqrt",
+        "noise_factor": 4.0,
+        "clip_noise": False,
+        "self_conditioning": "half",
+        "normalize_embeddings": False,
+        "word_loss": "anchor",
+        "label_smoothing": 0.1,
+        "projection": "linear",
+        "time_embedding": "sinusoidal",
+        "activation_function": "relu",
+    },
+    # yegcjs/DINOISER, IWSLT14
+    "dinoiser": {
+        "latent_size": 16,
+        "noise_schedule": "continuous",
+        "noise_factor": 1.0,
+        "clip_noise": True,
+        "self_conditioning": "both",
+        "normalize_embeddings": True,
+        "word_loss": "rounding",
+        "label_smoothing": 0.0,
+        "projection": "tanh",
+        "time_embedding": "fourier",
+        "activation_function": "gelu",
+    },
+}
+"""A field of `DifformerConfig` that is None takes the value of its preset."""

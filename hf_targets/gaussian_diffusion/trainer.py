@@ -1,0 +1,83 @@
+"""Training and evaluation of Gaussian diffusion models."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.backbones.new_parts import unwrapped
+from hf_targets.gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments
+from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
+from hf_targets.maths.losses import perplexity
+from hf_targets.training.averaged_trainer import AveragedTrainer
+from hf_targets.training.process_noise import noise_of_this_process
+from hf_targets.training.token_batch_loading import TokenBatchLoading
+from hf_targets.training.trainer import num_targets
+
+
+class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
+    """Trainer of `DifformerForConditionalGeneration`, plain or under peft.
+
+    Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them. Evaluations
+    report the parts of the loss, without smoothed labels, at times and with noise from `evaluation_seed`; they depend
+    on how rows are batched. `perplexity` is exp(words): it is of words that the decoder reads with noise, so it serves
+    to compare checkpoints, and is no bound on the likelihood of a text.
+
+    Args:
+        data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
+    Raises:
+        ValueError: If the model or the arguments are of another class, or there is neither a collator nor a tokenizer.
+    """
+
+    args: GaussianDiffusionTrainingArguments
+    made_by = "hf_targets.encode_pairs makes them"
+
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module,
+        args: GaussianDiffusionTrainingArguments,
+        *,
+        data_collator: Any = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(unwrapped(model), DifformerForConditionalGeneration):
+            raise ValueError(
+                "a GaussianDiffusionTrainer trains DifformerForConditionalGeneration, got "
+                f"{type(unwrapped(model)).__name__}"
+            )
+        if not isinstance(args, GaussianDiffusionTrainingArguments):
+            raise ValueError(f"args must be GaussianDiffusionTrainingArguments, got {type(args).__name__}")
+        if data_collator is None:
+            if processing_class is None:
+                raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")
+            data_collator = DataCollatorForSeq2Seq(processing_class)
+        super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
+        self._loss_shifts_labels = False  # each label is the target of its own position
+        self._noise: torch.Generator | None = None
+
+    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        return labels
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
+        with noise_of_this_process(self.args):
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as Trainer does, with times and noise from `evaluation_seed`."""
+        self._noise = torch.Generator().manual_seed(self.args.evaluation_seed + self.args.process_index)
+        return super().evaluation_loop(*args, **kwargs)
+
+    def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, the parts of each row (rows, 3), summed over its targets, and its number of targets."""
+        output = model(**inputs, generator=self._noise, skip_logits=True)
+        return output.loss, cast(Tensor, output.row_losses), num_targets(inputs["labels"])
+
+    def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
+        """Return the loss and its parts, means over targets, from those of all rows (rows, 3)."""
+        parts = dict(zip(PARTS, (losses.sum(dim=0) / num_tokens).tolist(), strict=True))
+        weight = unwrapped(cast(nn.Module, self.model)).config.length_loss_weight  # pyright: ignore
+        loss = parts["diffusion"] + parts["words"] + weight * parts["length"]
+        return {"loss": loss, **parts, "perplexity": perplexity(parts["words"])}

@@ -1,0 +1,162 @@
+r"""Gaussian diffusion of embeddings: how fast signal becomes noise, and the steps that lead back.
+
+At step t of T an embedding z is z_t = sqrt(a_t) z + sqrt(1 - a_t) e with e from N(0, 1): a_t, called alpha-bar, is the
+share of the variance that is signal. A step back replaces a state by a weighted sum of the predicted embedding, the
+state, and new noise.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+GaussianScheduleName = Literal["sqrt", "linear", "cosine"]
+
+_MOST_NOISE = 0.999
+"""The largest share of signal that a single step removes."""
+
+_SHARES: dict[str, Callable[[float], float]] = {
+    "sqrt": lambda time: 1.0 - math.sqrt(time + 1e-4),
+    "linear": lambda time: math.exp(-9.95 * time**2 - 0.1 * time),
+    "cosine": lambda time: math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2,
+}
+
+
+@dataclass(frozen=True)
+class ReverseStep:
+    """A step from a state towards the clean text: of_prediction * predicted embedding + of_state * state + std * noise.
+
+    Attributes:
+        time: What the model is told, in the units of its time embedding.
+        of_prediction: Weight of the predicted embedding.
+        of_state: Weight of the state.
+        std: Standard deviation of the noise that is added.
+    """
+
+    time: float
+    of_prediction: float
+    of_state: float
+    std: float
+
+
+def signal_shares(name: str, num_steps: int) -> Float[Tensor, "steps"]:
+    """Return a_t of the steps 0 to T - 1, in float64.
+
+    a_t is the product over s <= t of max(a((s + 1) / T) / a(s / T), .001), where a(t) is
+
+    | name     | a(t)                                  |
+    |----------|---------------------------------------|
+    | `sqrt`   | 1 - sqrt(t + 1e-4)                    |
+    | `linear` | exp(-9.95 t^2 - .1 t)                 |
+    | `cosine` | cos^2(pi / 2 * (t + .008) / 1.008)    |
+
+    Raises:
+        ValueError: If no schedule has that name, or there is no step.
+    Source: Li et al. 2022, "Diffusion-LM" (`sqrt`); the published program of Difformer.
+    """
+    if name not in _SHARES:
+        raise ValueError(f"a schedule is one of {', '.join(get_args(GaussianScheduleName))}, got {name!r}")
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
+    share = _SHARES[name]
+    kept = [max(share((step + 1) / num_steps) / share(step / num_steps), 1 - _MOST_NOISE) for step in range(num_steps)]
+    return torch.tensor(kept, dtype=torch.float64, device="cpu").cumprod(dim=0)
+
+
+def spaced_steps(num_steps: int, count: int) -> list[int]:
+    """Return `count` of the steps 0 to num_steps - 1, evenly spread, the first and the last among them.
+
+    Raises:
+        ValueError: If there are fewer steps than that, or count is below 1.
+
+    >>> spaced_steps(2000, 20)[:3], spaced_steps(2000, 20)[-1]
+    ([0, 105, 210], 1999)
+    """
+    if not 1 <= count <= num_steps:
+        raise ValueError(f"of {num_steps} steps there can be 1 to {num_steps}, got {count}")
+    if count == 1:
+        return [num_steps - 1]
+    return [round(index * (num_steps - 1) / (count - 1)) for index in range(count)]
+
+
+def ancestral_steps(
+    shares: Float[Tensor, "steps"], chosen: Sequence[int], *, num_skipped: int, time_scale: float
+) -> list[ReverseStep]:
+    """Return the steps back from pure noise: the posterior mean and deviation of each chosen step's predecessor.
+
+    With a of a step, b of the chosen one before it (1 before the first) and k = a / b: weights sqrt(b) (1 - k) / (1 -
+    a) of the prediction and sqrt(k) (1 - b) / (1 - a) of the state, variance (1 - k) (1 - b) / (1 - a).
+
+    Args:
+        shares: As `signal_shares` gives them.
+        chosen: Steps in rising order.
+        num_skipped: How many of the first, the least noisy ones, are left out.
+        time_scale: Of the time that the model is told, per step.
+    Raises:
+        ValueError: If no step is left.
+    Source: Ho et al. 2020, "Denoising Diffusion Probabilistic Models", equations (6) and (7).
+    """
+    if not 0 <= num_skipped < len(chosen):
+        raise ValueError(f"of {len(chosen)} steps 0 to {len(chosen) - 1} can be skipped, got {num_skipped}")
+    now = [shares[step].item() for step in chosen]
+    before = [1.0, *now[:-1]]
+    steps = []
+    for step, a, b in list(zip(chosen, now, before, strict=True))[num_skipped:]:
+        kept = a / b
+        of_prediction, of_state = math.sqrt(b) * (1 - kept) / (1 - a), math.sqrt(kept) * (1 - b) / (1 - a)
+        std = math.sqrt((1 - kept) * (1 - b) / (1 - a))
+        steps.append(ReverseStep(step * time_scale, of_prediction, of_state, std))
+    return steps[::-1]
+
+
+def cedi_steps(num_steps: int, *, told_end: float = 0.99, end: float = 1e-3) -> list[ReverseStep]:
+    """Return the deterministic steps in which a model is told of more noise than there is.
+
+    A state with noise of deviation s is sqrt(1 - s^2) z + s e. The deviation falls evenly from 1 to `end`; the model is
+    told that it falls from 1 to `told_end` only, and the noise that is kept is what the prediction and the told
+    deviation leave.
+
+    Raises:
+        ValueError: If there is no step, or an end is not in (0, 1].
+    Source: Ye et al. 2023, "DINOISER", section 4.2 (CEDI).
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
+    for name, value in (("told_end", told_end), ("end", end)):
+        if not 0 < value <= 1:
+            raise ValueError(f"{name} must be in (0, 1], got {value}")
+    steps = []
+    for index in range(num_steps):
+        told = 1.0 + (told_end - 1.0) * index / num_steps
+        std = 1.0 + (end - 1.0) * (index + 1) / num_steps
+        of_state = std / told
+        of_prediction = math.sqrt(1 - std**2) - of_state * math.sqrt(1 - told**2)
+        steps.append(ReverseStep(told, of_prediction, of_state, 0.0))
+    return steps
+
+
+def nearest_neighbour_deviation(embeddings: Float[Tensor, "rows dim"]) -> float:
+    """Return the least deviation of noise that moves an embedding to another: the bound of DINOISER's noise clipping.
+
+    With v the mean squared distance of a row to its nearest other row, divided by the dimension: sqrt(v / (1 + v)).
+
+    Raises:
+        ValueError: With fewer than two rows.
+    Source: Ye et al. 2023, "DINOISER", section 4.1.
+    """
+    if len(embeddings) < 2:
+        raise ValueError(f"neighbours need two embeddings or more, got {len(embeddings)}")
+    rows, size = embeddings.detach().float(), 1024
+    squares, nearest = rows.square().sum(dim=1), []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        distances = squares[start : start + size, None] + squares - 2 * part @ rows.T
+        own = torch.arange(len(part), device=rows.device)
+        distances[own, own + start] = torch.inf
+        nearest.append(distances.amin(dim=1).clamp(min=0.0))
+    variance = torch.cat(nearest).mean().item() / rows.shape[1]
+    return math.sqrt(variance / (1 + variance))

@@ -1,0 +1,142 @@
+from functools import partial
+
+import pytest
+import torch
+
+from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
+from tests.gaussian_diffusion.models import KINDS, make_difformer
+from tests.tiny_seq2seq import EOS, PAD, pairs
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+BATCH = {name: pairs(3)[name] for name in ("input_ids", "attention_mask")}
+LENGTHS = torch.tensor([6, 2, 4])
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@every_kind
+def test_a_batch_is_written_as_its_rows_alone(kind):
+    model = make_difformer(kind).double()
+    write = partial(model.generate, noise_factor=0.0)
+    together = write(**BATCH, lengths=LENGTHS)
+    for row, length in enumerate(LENGTHS.tolist()):
+        source = {name: value[row : row + 1] for name, value in BATCH.items()}
+        alone = write(**source, lengths=LENGTHS[row : row + 1])
+        assert alone.shape == (1, length)
+        assert torch.equal(together[row, :length], alone[0]) and (together[row, length:] == PAD).all()
+
+
+@every_kind
+def test_the_steps_are_those_of_the_process(kind):
+    model = make_difformer(kind).double()
+    found = model.generate(**BATCH, lengths=LENGTHS, generator=seeded(), num_reverse_steps=9)
+    source, keep = model.encode(**BATCH), torch.arange(6) < LENGTHS[:, None]
+    generator = seeded()
+    state = torch.randn(3, 6, 8, generator=generator).double()
+    predicted = torch.zeros_like(state)
+    steps = model.process.steps_back(9, model.process.num_skipped_steps)
+    assert len(steps) == 9 - (0 if model.config.noise_schedule == "continuous" else 5)
+    for step in steps:
+        predicted = model.denoise(state, predicted, torch.full((3,), step.time), keep, source)[0]
+        state = step.of_prediction * predicted + step.of_state * state
+        if step.std:
+            state = state + step.std * torch.randn(3, 6, 8, generator=generator).double()
+    assert torch.equal(found, model.word_logits(predicted).argmax(dim=-1).masked_fill(~keep, PAD))
+
+
+def test_clamping_makes_predictions_the_embeddings_of_words():
+    model, seen = make_difformer().double(), []
+    denoise = model.denoise
+    model.denoise = lambda *arguments: seen.append(arguments[1]) or denoise(*arguments)
+    model.generate(**BATCH, generator=seeded(), clamp=True)
+    table = model.embedded(torch.arange(50))
+    for previous in seen[1:]:
+        assert torch.cdist(previous.flatten(0, 1), table).amin(dim=1).max() < 1e-5
+    seen.clear()
+    model.generate(**BATCH, generator=seeded())
+    assert torch.cdist(seen[-1].flatten(0, 1), table).amin(dim=1).max() > 0.1
+
+
+def test_candidates_have_the_lengths_around_the_most_probable_one():
+    model = make_difformer()
+    output = model.generate(**BATCH, num_lengths=4, num_noises=2, generator=seeded(), return_dict_in_generate=True)
+    assert isinstance(output, GaussianGenerationOutput) and output.num_evaluations == 15
+    assert output.candidates.shape[:2] == output.confidences.shape == (3, 8)
+    source = model.encode(**BATCH)
+    best = model.lengths(source.hidden, source.mask).argmax(dim=1) - 10 + source.mask.sum(dim=1)
+    expected = (best[:, None] + torch.tensor([-2, -2, -1, -1, 0, 0, 1, 1])).clamp(2, 40)
+    written = (output.candidates != PAD).sum(dim=2)
+    assert (written <= expected).all() and (written >= expected - 3).all()
+    chosen = [sequence[sequence != PAD].tolist() for sequence in output.sequences]
+    for row, sequence in enumerate(chosen):
+        assert sequence in [candidate[candidate != PAD].tolist() for candidate in output.candidates[row]]
+
+
+def test_each_way_to_select_takes_its_best():
+    model = make_difformer()
+    settings = {"num_lengths": 2, "num_noises": 3, "return_dict_in_generate": True}
+    sure = model.generate(**BATCH, **settings, selection="confidence", generator=seeded())
+    best = sure.confidences.argmax(dim=1)
+    width = sure.sequences.shape[1]
+    assert torch.equal(sure.sequences, sure.candidates[torch.arange(3), best][:, :width])
+
+    def last(texts, sources, masks):
+        assert texts.shape[0] == len(sources) == len(masks) == 18
+        assert torch.equal(sources[::6], BATCH["input_ids"])
+        return torch.arange(18.0)
+
+    rescored = model.generate(**BATCH, **settings, selection="rescoring", rescorer=last, generator=seeded())
+    assert torch.equal(rescored.sequences, rescored.candidates[:, -1][:, : rescored.sequences.shape[1]])
+
+
+def test_settings_come_from_the_call_or_the_generation_config():
+    model = make_difformer()
+    assert model.generate(**BATCH, num_reverse_steps=7, return_dict_in_generate=True).num_evaluations == 2
+    model.generation_config.num_reverse_steps = 8
+    assert model.generate(**BATCH, return_dict_in_generate=True).num_evaluations == 3
+    model.generation_config.num_skipped_steps = 0
+    assert model.generate(**BATCH, return_dict_in_generate=True).num_evaluations == 8
+
+
+def test_training_mode_generates_without_dropout_and_stays():
+    model = make_difformer(dropout=0.5).train()
+    texts = [model.generate(**BATCH, generator=seeded()) for _ in range(2)]
+    assert torch.equal(*texts) and model.training
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("difformer", 150), ("curve", 150), ("dinoiser", 150)])
+def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
+    model = make_difformer(kind, initializer_range=0.05).train()
+    batch = pairs(3)
+    ends = (batch["labels"] != -100).sum(dim=1, keepdim=True) - 1
+    labels = batch["labels"].scatter(1, ends, EOS)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for seed in range(steps):
+        rows = {name: value.repeat(8, 1) for name, value in {**batch, "labels": labels}.items()}
+        model(**rows, generator=seeded(seed)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    texts = model.generate(**BATCH, generator=seeded(), num_noises=3)
+    assert torch.equal(texts, labels.masked_fill(labels == -100, PAD))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"num_beams": 2}, "no setting num_beams; there are num_reverse_steps"),
+        ({"num_lengths": 0}, "num_lengths must be an integer, 1 or more, got 0"),
+        ({"num_reverse_steps": 2001}, "of 2000 steps there can be 1 to 2000, got 2001"),
+        ({"num_reverse_steps": 5}, "of 5 steps 0 to 4 can be skipped, got 5"),
+        ({"selection": "best"}, "selection must be one of minimum_bayes_risk, confidence, rescoring, got 'best'"),
+        ({"selection": "rescoring"}, "a rescorer are given together"),
+        ({"noise_factor": -1.0}, "noise_factor must be 0 or more"),
+        ({"lengths": torch.tensor([3, 3])}, "lengths must be one for each source"),
+        ({"lengths": torch.tensor([3, 3, 41])}, r"lengths must be in \[1, 40\]"),
+        ({"lengths": torch.tensor([3, 3, 4]), "num_lengths": 2}, "num_lengths must be 1 where lengths are given"),
+    ],
+)
+def test_wrong_settings_are_told(settings, told):
+    with pytest.raises(ValueError, match=told):
+        make_difformer().generate(**BATCH, **settings)

@@ -1,0 +1,205 @@
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+
+from hf_targets import DifformerConfig, DifformerForConditionalGeneration
+from hf_targets.gaussian_diffusion.presets import PRESETS
+from tests.gaussian_diffusion.models import KINDS, LATENT, make_difformer, noisy_pairs
+from tests.memory import realigned
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def always(model, *, reads_itself: bool):
+    """Let the decoder read its own prediction always, or never."""
+    model._uniforms = lambda count, generator: torch.full((count,), 0.0 if reads_itself else 1.0)
+    return model
+
+
+@every_kind
+def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(kind, tmp_path):
+    model = make_difformer(kind)
+    model.generation_config.num_lengths = 3
+    model.save_pretrained(tmp_path)
+    again = realigned(AutoModelForSeq2SeqLM.from_pretrained(tmp_path))
+    assert type(again) is DifformerForConditionalGeneration
+    assert again.generation_config.num_lengths == 3
+    assert again.lm_head.weight is again.embed_tokens.weight
+    batch = noisy_pairs(model)
+    seeds = (torch.Generator().manual_seed(1) for _ in range(2))
+    one, other = (each(**batch, generator=seed) for each, seed in zip((model, again), seeds, strict=True))
+    assert torch.equal(one.loss, other.loss) and torch.equal(one.logits, other.logits)
+    states = AutoModel.from_pretrained(tmp_path)(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+    torch.testing.assert_close(states, one.encoder_last_hidden_state)
+
+
+@every_kind
+def test_the_loss_is_that_of_the_formula(kind):
+    model = always(make_difformer(kind).double(), reads_itself=False)
+    batch = noisy_pairs(model)
+    output = model(**batch)
+    labels, is_target = batch["labels"], batch["labels"] != -100
+    weight, config = model.embed_tokens.weight, model.config
+    table = weight if not config.normalize_embeddings else F.normalize(weight, dim=1) * LATENT**0.5
+    clean = table[labels.clamp(min=0)] * (1 if config.normalize_embeddings else LATENT**0.5)
+    of_clean, of_noise = model.process.deviations(batch["timesteps"])
+    state = of_clean[:, None, None].double() * clean + of_noise[:, None, None].double() * batch["noise"].double()
+    source, told = model.encode(batch["input_ids"], batch["attention_mask"]), model.process.told(batch["timesteps"])
+    first = model.denoise(state, torch.zeros_like(state), told, is_target, source)[0]
+    passes = [first]
+    if config.self_conditioning == "both":
+        passes.append(model.denoise(state, first, told, is_target, source)[0])
+    diffusion = sum((one - clean)[is_target].square().mean() for one in passes)
+    rows = passes if config.word_loss == "anchor" else [clean] * len(passes)
+    words = sum(F.cross_entropy((one @ table.T)[is_target], labels[is_target]) for one in rows)
+    counts = is_target.sum(dim=1)
+    classes = (counts - batch["attention_mask"].sum(dim=1) + 10).clamp(0, 19)
+    lengths = F.cross_entropy(output.length_logits, classes, reduction="none")
+    length = (lengths * counts).sum() / counts.sum()
+    for name, expected in (("diffusion", diffusion), ("words", words), ("length", length)):
+        torch.testing.assert_close(output.loss_parts[name], expected, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(output.loss, diffusion + words + 0.1 * length, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(output.row_losses.sum(dim=0) / counts.sum(), torch.stack([diffusion, words, length]))
+    torch.testing.assert_close(output.logits[is_target], (passes[-1] @ table.T)[is_target])
+
+
+@every_kind
+def test_padding_changes_nothing(kind):
+    model = always(make_difformer(kind).double(), reads_itself=True)
+    batch = noisy_pairs(model)
+    whole = model(**batch)
+    wide = {
+        "input_ids": F.pad(batch["input_ids"], (3, 2)),
+        "attention_mask": F.pad(batch["attention_mask"], (3, 2)),
+        "labels": F.pad(batch["labels"], (0, 3), value=-100),
+        "noise": F.pad(batch["noise"], (0, 0, 0, 3), value=5.0),
+        "timesteps": batch["timesteps"],
+    }
+    padded = model(**wide)
+    torch.testing.assert_close(padded.loss, whole.loss, rtol=1e-6, atol=1e-8)
+    is_target = batch["labels"] != -100
+    logits = padded.logits[:, : is_target.shape[1]]
+    torch.testing.assert_close(logits[is_target], whole.logits[is_target], rtol=1e-6, atol=1e-6)
+
+
+@every_kind
+def test_rows_apart_add_up_to_the_step_of_the_batch(kind):
+    model = always(make_difformer(kind).double().train(), reads_itself=True)
+    batch = noisy_pairs(model)
+    whole = model(**batch).loss
+    whole.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    total = (batch["labels"] != -100).sum()
+    rows = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(3)]
+    apart = sum(model(**row, num_items_in_batch=total).loss for row in rows)
+    torch.testing.assert_close(apart, whole)
+    apart.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-6, atol=1e-9, msg=name)
+
+
+def test_a_curve_of_identity_maps_changes_nothing():
+    plain = always(make_difformer().double(), reads_itself=True)
+    identity = {"num_control_points_ratio": 1.0, "degree": 1, "margin": 0.0}
+    curved = always(make_difformer(curve=identity).double(), reads_itself=True)
+    curved.load_state_dict(plain.state_dict())
+    batch = noisy_pairs(plain)
+    torch.testing.assert_close(curved(**batch).loss, plain(**batch).loss)
+    settings = {"attention_mask": batch["attention_mask"], "lengths": torch.tensor([6, 5, 4])}
+    seeds = (torch.Generator().manual_seed(0) for _ in range(2))
+    one, other = (
+        m.generate(batch["input_ids"], generator=s, **settings) for m, s in zip((plain, curved), seeds, strict=True)
+    )
+    assert torch.equal(one, other)
+
+
+def test_words_are_predicted_from_both_sides():
+    model = always(make_difformer().double(), reads_itself=False)
+    batch = noisy_pairs(model, num_rows=1)
+    noise = batch["noise"].double().requires_grad_()
+    predicted = model(**{**batch, "noise": noise}).predicted_embeddings
+    for position in (0, 3, 5):
+        (gradient,) = torch.autograd.grad(predicted[0, position].sum(), noise, retain_graph=True)
+        assert (gradient[0].abs().sum(dim=1) > 0).all()
+
+
+def test_the_decoder_reads_its_own_prediction_in_half_of_the_steps_without_a_gradient():
+    model, passes = make_difformer().train(), []
+    denoise = model.denoise
+    model.denoise = lambda *arguments: passes.append(torch.is_grad_enabled()) or denoise(*arguments)
+    generator, trained = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        passes.clear()
+        model(**noisy_pairs(model), generator=generator)
+        assert passes in ([True], [False, True])
+        trained += len(passes) - 1
+    assert 75 < trained < 125
+
+
+def test_noise_is_clipped_where_the_preset_says_so():
+    model, times = make_difformer("dinoiser"), []
+    process = model.process
+    least = model._least_time()
+    assert 0.1 < least < 1
+    for seed in range(50):
+        times.append(process.times(model._uniforms(4, torch.Generator().manual_seed(seed)), least))
+    assert torch.cat(times).min() >= least and torch.cat(times).max() <= 1
+    assert make_difformer()._least_time() == 0
+
+
+def test_an_empty_text_has_no_loss_and_finite_gradients():
+    model = make_difformer().train()
+    batch = noisy_pairs(model)
+    output = model(**{**batch, "labels": torch.full_like(batch["labels"], -100)})
+    output.loss.backward()
+    assert output.loss == 0
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_presets_are_values_of_the_same_fields():
+    assert PRESETS["difformer"].keys() == PRESETS["dinoiser"].keys()
+    for name, values in PRESETS.items():
+        config = DifformerConfig(preset=name)
+        assert {field: getattr(config, field) for field in values} == values
+    assert DifformerConfig(preset="dinoiser", latent_size=64).latent_size == 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"preset": "ddpm"}, "preset must be one of difformer, dinoiser, got 'ddpm'"),
+        ({"hidden_size": 30}, "hidden_size must be a multiple of 2 x num_attention_heads, got 30 and 4"),
+        ({"noise_factor": 0.0}, "noise_factor must be above 0, got 0.0"),
+        ({"clip_noise": True}, "clip_noise needs noise_schedule='continuous'"),
+        ({"noise_schedule": "square"}, "noise_schedule must be"),
+        ({"pad_token_id": None}, "pad_token_id must be in"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings must be True"),
+        ({"curve": {"place": "hidden"}}, 'the curve of this model has place="input"'),
+        ({"num_length_classes": 1}, "num_length_classes must be at least 2, got 1"),
+    ],
+)
+def test_wrong_configurations_are_told(fields, told):
+    with pytest.raises(ValueError, match=told):
+        make_difformer(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"input_ids": torch.zeros(3, 0, dtype=torch.long)}, "with at least one token"),
+        ({"input_ids": torch.full((3, 7), 50)}, "input_ids must be in"),
+        ({"labels": torch.zeros(2, 6, dtype=torch.long)}, "a row for each source"),
+        ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100 after the end of a text only"),
+        ({"labels": torch.full((3, 41), 5)}, "a text must fit into the model's 40 positions, got 41"),
+        (
+            {"input_ids": torch.full((3, 41), 5), "attention_mask": None},
+            "a source must fit into .* 40 positions, got 41",
+        ),
+    ],
+)
+def test_wrong_batches_are_told(changes, told):
+    model = make_difformer()
+    with pytest.raises(ValueError, match=told):
+        model(**{**noisy_pairs(model), **changes})
