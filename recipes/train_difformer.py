@@ -1,0 +1,142 @@
+"""Train Gaussian diffusion models that translate, paraphrase or simplify: Difformer and DINOISER, with curves or not.
+
+Table 1 of the sentence curve paper on Multi30k, at a size for two CPU cores:
+
+    HF_TARGETS_DATA=data accelerate launch recipes/train_difformer.py recipes/settings/train_difformer/multi30k.yaml
+
+In a minute, without data: `.../smoke.yaml`. Notes, and what is measured so far: recipes/gaussian_diffusion.md.
+"""
+
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets import (
+    CardFacts,
+    ComparisonSettings,
+    DifformerConfig,
+    DifformerForConditionalGeneration,
+    EncodedPairSettings,
+    Experiment,
+    GaussianDiffusionTrainer,
+    GaussianDiffusionTrainingArguments,
+    ModelSizeSettings,
+    best_checkpoints,
+    describe_comparison,
+    diffusion_rows,
+    field_of,
+    format_column_differences,
+    format_columns,
+    generated_texts,
+    load_mean,
+    parse_settings,
+    train_runs,
+    translation_scores,
+    write_cards,
+    write_json,
+)
+
+
+@dataclass
+class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
+    """The models of table 2 and the rows of table 1."""
+
+    hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 512)
+    feed_forward_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers, d_ff."})
+    num_layers: int = field_of(ModelSizeSettings, "num_layers", 6, note="Of the encoder, and of the decoder.")
+    dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
+    max_positions: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
+    rows: str = field(
+        default='{"difformer": {}, "curves": {"curve": {"num_control_points_ratio": 2.0, "degree_ratio": 0.01}}}',
+        metadata={"help": "JSON: names of models, and fields of their DifformerConfig."},
+    )
+    num_reverse_steps: int = field(default=20, metadata={"help": "Steps from noise to text."})
+    num_lengths: int = field(default=5, metadata={"help": "Lengths that are tried for each text."})
+    num_noises: int = field(default=2, metadata={"help": "Texts of each length that minimum Bayes risk chooses among."})
+    translation_tokens: int = field(default=2048, metadata={"help": "Tokens of sources at once, times the candidates."})
+    tokenized: bool = field(
+        default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
+    )
+    average_checkpoints: int = field(
+        default=1, metadata={"help": "Score the mean of so many best checkpoints; save_total_limit must keep them."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ModelSizeSettings.__post_init__(self)
+        diffusion_rows(self.rows)
+        for name in ("num_reverse_steps", "num_lengths", "num_noises", "max_positions", "average_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
+        self.max_target_length = min(self.max_target_length or self.max_positions, self.max_positions)
+
+
+def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> PreTrainedModel:
+    """Return the new model of a row, whose decoding is that of the settings."""
+    ids: dict[str, Any] = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    config = DifformerConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=setup.hidden_size,
+        num_hidden_layers=setup.num_layers,
+        num_attention_heads=setup.num_heads,
+        intermediate_size=setup.feed_forward_size,
+        max_position_embeddings=setup.max_positions,
+        dropout=setup.dropout,
+        **ids,
+        **row,
+    )
+    model = DifformerForConditionalGeneration(config)
+    for name in ("num_reverse_steps", "num_lengths", "num_noises"):
+        setattr(model.generation_config, name, getattr(setup, name))
+    return model
+
+
+def scored(setup: Setup, model: Any, corpus: Any, texts: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+    """Return the scores of a model's texts for the sources of the test split."""
+    room = setup.translation_tokens // (setup.num_lengths * setup.num_noises)
+    write = partial(model.generate, tokenizer=tokenizer)
+    found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)
+    scores = asdict(translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized))
+    return {name: scores[name] for name in ("bleu", "bleu_tokenized", "chrf") if scores[name] is not None}
+
+
+def main() -> None:
+    """Train the models with each seed, write texts for the test split, and leave each model with its card."""
+    setup, args = parse_settings(Setup, GaussianDiffusionTrainingArguments)
+    args.tokens_per_batch = args.tokens_per_batch or setup.batch_tokens
+    if args.save_total_limit is not None and args.save_total_limit < setup.average_checkpoints:
+        raise ValueError(f"save_total_limit must keep the {setup.average_checkpoints} checkpoints that are averaged")
+    rows, outputs = diffusion_rows(setup.rows), ("results.json", "scores.json")
+    experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
+    texts = setup.load()
+    tokenizer = setup.tokenizer_of(None, texts)
+    corpus = setup.encoded(texts, tokenizer)
+    setup.batches(corpus["train"], shuffle=False, seed=0)  # raises if a pair is longer than a batch
+    models = {name: partial(make_model, setup, tokenizer, row) for name, row in rows.items()}
+    make_trainer: Any = partial(GaussianDiffusionTrainer, processing_class=tokenizer)
+    runs, scores = [], {}
+    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make_trainer, **setup.plan()):
+        if not trainer.is_world_process_zero():
+            continue
+        run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
+        if setup.average_checkpoints > 1:
+            load_mean(model, best_checkpoints(folder, setup.average_checkpoints))  # pyright: ignore
+        scores.setdefault(run.name, []).append(scored(setup, model, corpus, texts, tokenizer))
+        print(f"{run.name}, seed {run.seed}: {scores[run.name][-1]}", flush=True)
+        write_json(experiment.folder / "scores.json", {"settings": asdict(setup), "scores": scores})
+        model.save_pretrained(folder)  # pyright: ignore
+        tokenizer.save_pretrained(folder)
+    if args.process_index:
+        return
+    results = "\n\n".join(
+        filter(None, [describe_comparison(runs), format_columns(scores), format_column_differences(scores)])
+    )
+    write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
+    print(f"\n{results}\n\nModels and cards: {experiment.folder}")
+
+
+if __name__ == "__main__":
+    main()
