@@ -13,7 +13,7 @@ from transformers.utils.generic import ModelOutput
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import can_look, check_attention_mask, check_count, check_ids, check_integers
-from hf_targets.backbones.weight_access import call_inside
+from hf_targets.backbones.weight_access import call_inside, execution_device
 from hf_targets.gaussian_diffusion.backbone import DifformerDecoder, DifformerEncoder, Source
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
@@ -291,8 +291,8 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         return self._drawn(torch.rand, (count,), generator)
 
     def _drawn(self, draw: Any, shape: Any, generator: torch.Generator | None) -> Tensor:
-        device = self.embed_tokens.weight.device if generator is None else generator.device
-        return draw(shape, generator=generator, device=device).to(self.embed_tokens.weight.device)
+        own = execution_device(self)
+        return draw(shape, generator=generator, device=own if generator is None else generator.device).to(own)
 
     def _check_labels(self, labels: Tensor, input_ids: Tensor) -> None:
         if labels.dim() != 2 or len(labels) != len(input_ids) or not labels.numel():

@@ -1,0 +1,101 @@
+"""What users of Transformers do with any model: adapters, checkpointing, offloading, half precision, more tokens."""
+
+import copy
+
+import accelerate
+import pytest
+import torch
+from peft import PeftModel
+
+from hf_targets import DifformerForConditionalGeneration
+from hf_targets.training.lora import add_lora
+from tests.gaussian_diffusion.models import KINDS, make_difformer, noisy_pairs
+from tests.memory import realigned
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def fixed(kind, **config):
+    """Return a model whose loss does not depend on chance, given its times and noise."""
+    model = make_difformer(kind, self_conditioning="both", **config)
+    return model, noisy_pairs(model)
+
+
+def gradients(model, batch):
+    model.zero_grad()
+    torch.manual_seed(3)
+    model(**batch).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@every_kind
+def test_gradient_checkpointing_gives_the_same_gradients(kind):
+    model, batch = fixed(kind, dropout=0.2)
+    expected = gradients(model.train(), batch)
+    model.gradient_checkpointing_enable()
+    found = gradients(model, batch)
+    assert found.keys() == expected.keys() == dict(model.named_parameters()).keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+@every_kind
+def test_adapters_are_trained_and_come_back(kind, tmp_path):
+    model, batch = fixed(kind)
+    tuned = add_lora(copy.deepcopy(model), 2).train()
+    trained = {name for name, parameter in tuned.named_parameters() if parameter.requires_grad}
+    assert trained and trained == gradients(tuned, batch).keys()
+    assert all("lora_" in name or "decoder.curves" in name for name in trained)
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter.add_(0.05 if parameter.requires_grad else 0)
+    tuned.eval().save_pretrained(tmp_path)
+    again = realigned(PeftModel.from_pretrained(copy.deepcopy(model), tmp_path)).eval()
+    assert torch.equal(again(**batch).loss, tuned(**batch).loss)
+    assert not torch.equal(again(**batch).loss, model(**batch).loss)
+
+
+@every_kind
+def test_weights_that_are_elsewhere_give_the_same_loss_and_write_texts(kind, tmp_path):
+    model, batch = fixed(kind)
+    expected = model(**batch).loss
+    on_disk = accelerate.disk_offload(copy.deepcopy(model), tmp_path / "disk", execution_device="cpu")
+    offloaded = accelerate.cpu_offload(copy.deepcopy(model), execution_device="cpu")
+    for other in (on_disk, offloaded):
+        torch.testing.assert_close(other(**batch).loss, expected)
+        assert len(other.generate(batch["input_ids"], batch["attention_mask"])) == 3
+        other(batch["input_ids"], labels=batch["labels"])  # draws its noise where the model computes
+
+
+@every_kind
+def test_half_precision_is_near_full_precision_with_a_float32_loss(kind):
+    model, batch = fixed(kind)
+    full = model(**batch).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        automatic = model(**batch).loss
+    half = model.bfloat16()(**batch).loss
+    for loss in (automatic, half):
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(full.item(), rel=0.05)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_every_attention_gives_the_same_loss(attention, tmp_path):
+    model, batch = fixed("difformer")
+    model.save_pretrained(tmp_path)
+    loaded = realigned(DifformerForConditionalGeneration.from_pretrained(tmp_path, attn_implementation=attention))
+    assert loaded.config._attn_implementation == attention
+    torch.testing.assert_close(loaded(**batch).loss, model(**batch).loss)
+
+
+def test_a_vocabulary_grows_with_its_tied_output(tmp_path):
+    model, batch = fixed("difformer")
+    before = model(**batch).logits
+    model.resize_token_embeddings(60)
+    assert model.config.vocab_size == 60 and model.lm_head.weight is model.embed_tokens.weight
+    after = model(**batch).logits
+    torch.testing.assert_close(after[..., :50], before)
+    batch["labels"][0, 0] = 59
+    model.save_pretrained(tmp_path)
+    again = realigned(DifformerForConditionalGeneration.from_pretrained(tmp_path))
+    torch.testing.assert_close(again(**batch).loss, model(**batch).loss)
