@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets import (
@@ -49,7 +50,8 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
     max_positions: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
     rows: str = field(
-        default='{"difformer": {}, "curves": {"curve": {"num_control_points_ratio": 2.0, "degree_ratio": 0.01}}}',
+        default='{"difformer": {}, "wdr": {"multitoken": {"ngram_size": 2}}, "curves": {"curve": '
+        '{"num_control_points_ratio": 2.0, "degree_ratio": 0.01}}}',
         metadata={"help": "JSON: names of models, and fields of their DifformerConfig."},
     )
     num_reverse_steps: int = field(default=20, metadata={"help": "Steps from noise to text."})
@@ -60,7 +62,8 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
         default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
     )
     average_checkpoints: int = field(
-        default=1, metadata={"help": "Score the mean of so many best checkpoints; save_total_limit must keep them."}
+        default=1,
+        metadata={"help": "Score the mean of so many, the best of those that save_total_limit keeps."},
     )
 
     def __post_init__(self) -> None:
@@ -94,10 +97,12 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, 
     return model
 
 
-def scored(setup: Setup, model: Any, corpus: Any, texts: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+def scored(
+    setup: Setup, model: Any, corpus: Any, texts: Any, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> dict[str, float]:
     """Return the scores of a model's texts for the sources of the test split."""
     room = setup.translation_tokens // (setup.num_lengths * setup.num_noises)
-    write = partial(model.generate, tokenizer=tokenizer)
+    write = partial(model.generate, tokenizer=tokenizer, generator=torch.Generator().manual_seed(seed))
     found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)
     scores = asdict(translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized))
     return {name: scores[name] for name in ("bleu", "bleu_tokenized", "chrf") if scores[name] is not None}
@@ -124,7 +129,7 @@ def main() -> None:
         run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
         if setup.average_checkpoints > 1:
             load_mean(model, best_checkpoints(folder, setup.average_checkpoints))  # pyright: ignore
-        scores.setdefault(run.name, []).append(scored(setup, model, corpus, texts, tokenizer))
+        scores.setdefault(run.name, []).append(scored(setup, model, corpus, texts, tokenizer, run.seed))
         print(f"{run.name}, seed {run.seed}: {scores[run.name][-1]}", flush=True)
         write_json(experiment.folder / "scores.json", {"settings": asdict(setup), "scores": scores})
         model.save_pretrained(folder)  # pyright: ignore

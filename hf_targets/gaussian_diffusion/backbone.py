@@ -33,6 +33,21 @@ class Source:
         return Source(self.hidden.repeat_interleave(times, dim=0), self.mask.repeat_interleave(times, dim=0))
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What the decoder makes of noisy embeddings.
+
+    Attributes:
+        embeddings: (batch, time, latent), the prediction of z_0.
+        hidden: (batch, time, hidden), the decoder's last states at the tokens, which heads read.
+        curve_probabilities: (batch, K), of K > 1 curves; None otherwise.
+    """
+
+    embeddings: Tensor
+    hidden: Tensor
+    curve_probabilities: Tensor | None = None
+
+
 class DifformerEncoder(nn.Module):
     """A Transformer with normalisation after each part, and learnt positions; it reads embeddings of latent width."""
 
@@ -89,10 +104,8 @@ class DifformerDecoder(nn.Module):
             cast(Any, layer).self_attn.is_causal = False  # words are predicted from those on both sides
         self.project_out_dim = output_layer(config)
 
-    def forward(
-        self, state: Tensor, previous: Tensor, times: Tensor, keep: Tensor, source: Source
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return predicted embeddings (batch, time, latent), and the probabilities (batch, K) of K > 1 curves.
+    def forward(self, state: Tensor, previous: Tensor, times: Tensor, keep: Tensor, source: Source) -> Prediction:
+        """Return the prediction of clean embeddings.
 
         Args:
             state: (batch, time, latent), the noisy embeddings.
@@ -115,18 +128,12 @@ class DifformerDecoder(nn.Module):
             hidden, probabilities = self.curves.select(hidden)
         predicted = self.project_out_dim(hidden)
         if self.curve is not None:
-            predicted = self.curve.to_embeddings(predicted, length, lengths)
-        return predicted, probabilities
+            predicted, hidden = (self.curve.to_embeddings(rows, length, lengths) for rows in (predicted, hidden))
+        return Prediction(predicted, hidden, probabilities)
 
     def _run(self, hidden: Tensor, keep: Tensor, source: Source) -> Tensor:
         own = create_bidirectional_mask(self.config, hidden, keep.long())
         other = create_bidirectional_mask(self.config, hidden, source.mask, encoder_hidden_states=source.hidden)
         for layer in self.layers:
-            hidden = layer(
-                hidden,
-                attention_mask=own,
-                encoder_hidden_states=source.hidden,
-                encoder_attention_mask=other,
-                use_cache=False,
-            )
+            hidden = layer(hidden, own, source.hidden, other, use_cache=False)  # as checkpointing wants them
         return hidden

@@ -8,6 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_targets.backbones.configuration_fields import check_fields
 from hf_targets.backbones.package_import import NamesItsPackage
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
+from hf_targets.gaussian_diffusion.future_embeddings import HeadSettings
 from hf_targets.gaussian_diffusion.presets import PRESETS, Preset
 
 _BY_PRESET = "None: by the preset."
@@ -100,6 +101,10 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     curve: dict | CurveConfig | None = field(
         default=None, metadata={"help": "The sentence curve that the model predicts; None: plain Difformer."}
     )
+    multitoken: dict | None = field(
+        default=None,
+        metadata={"help": "Fields of HeadSettings, heads that predict words further on; None: no heads. {}: as usual."},
+    )
     pad_token_id: int | None = field(default=1, metadata={"help": "Id of the padding token."})
     bos_token_id: int | None = field(default=None, metadata={"help": "Id of a text's begin token, if any."})
     eos_token_id: int | None = field(default=2, metadata={"help": "Id of a text's end token, if any."})
@@ -148,6 +153,8 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         self.curve = as_curve_config(self.curve)
         if self.curve is not None and self.curve.place != "input":
             raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
+        heads = HeadSettings.of(self.multitoken)
+        self.multitoken = None if heads is None else heads.to_dict()
         super().__post_init__(**kwargs)
 
     def describe(self) -> str:

@@ -14,7 +14,9 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedTokenizerB
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.inputs import check_integers
 from hf_targets.gaussian_diffusion.minimum_bayes_risk import select_by_bleu
+from hf_targets.maths.ensemble import check_ensemble_weight
 
 SELECTIONS = ("minimum_bayes_risk", "confidence", "rescoring")
 DEFAULTS: dict[str, Any] = {
@@ -25,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "selection": "minimum_bayes_risk",
     "noise_factor": 1.0,
     "clamp": False,
+    "ensemble_weight": 0.0,
 }
 """What `generate` does where neither the call nor `generation_config` says otherwise."""
 
@@ -87,6 +90,7 @@ class GaussianGeneration:
         | `selection`         | `minimum_bayes_risk` | or `confidence` of the tokens, or `rescoring` by another model |
         | `noise_factor`      | 1                    | by which all noise is multiplied                               |
         | `clamp`             | False                | whether predictions become embeddings of words in each step    |
+        | `ensemble_weight`   | 0                    | lambda, the share of what heads predict from earlier positions |
 
         Args:
             input_ids: (batch, source).
@@ -114,7 +118,7 @@ class GaussianGeneration:
                 logits = self.lengths(source.hidden, source.mask)
                 tried = self.lengths.candidates(logits, source.mask, num_lengths)
             else:
-                tried = self._given_lengths(lengths, source.mask, num_lengths)
+                tried = self._given_lengths(lengths, source.mask, settings.get("num_lengths", 1))
             tried = tried.repeat_interleave(num_noises, dim=1)
             count, rows = tried.shape[1], tried.flatten()
             ids, confidences = self._written(source.repeated(count), rows, steps, chosen, generator)
@@ -140,10 +144,13 @@ class GaussianGeneration:
         if chosen["num_skipped_steps"] is None:
             chosen["num_skipped_steps"] = self.process.num_skipped_steps
         for name in ("num_reverse_steps", "num_lengths", "num_noises"):
-            if not isinstance(chosen[name], int) or chosen[name] < 1:
+            if isinstance(chosen[name], bool) or not isinstance(chosen[name], int) or chosen[name] < 1:
                 raise ValueError(f"{name} must be an integer, 1 or more, got {chosen[name]!r}")
         if not chosen["noise_factor"] >= 0:
             raise ValueError(f"noise_factor must be 0 or more, got {chosen['noise_factor']}")
+        if not isinstance(chosen["clamp"], bool):
+            raise ValueError(f"clamp must be True or False, got {chosen['clamp']!r}")
+        check_ensemble_weight(chosen["ensemble_weight"])
         if chosen["selection"] not in SELECTIONS:
             raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}, got {chosen['selection']!r}")
         if (chosen["selection"] == "rescoring") != has_rescorer:
@@ -152,8 +159,9 @@ class GaussianGeneration:
 
     def _given_lengths(self, lengths: Tensor, mask: Tensor, num_lengths: int) -> Tensor:
         limit = self.config.max_position_embeddings
-        if lengths.shape != mask.shape[:1]:
-            raise ValueError(f"lengths must be one for each source, ({len(mask)},), got {tuple(lengths.shape)}")
+        if not isinstance(lengths, Tensor) or lengths.shape != mask.shape[:1]:
+            raise ValueError(f"lengths must be a tensor with one for each source, ({len(mask)},), got {lengths}")
+        check_integers(lengths=lengths)
         if num_lengths > 1:
             raise ValueError(f"num_lengths must be 1 where lengths are given, got {num_lengths}")
         if not ((lengths >= 1) & (lengths <= limit)).all():
@@ -176,7 +184,7 @@ class GaussianGeneration:
         predicted = torch.zeros_like(state)
         for step in steps:
             told = torch.full((len(lengths),), step.time, device=lengths.device)
-            predicted = self.denoise(state, predicted, told, keep, source)[0]
+            predicted = self.ensemble(self.denoise(state, predicted, told, keep, source), chosen["ensemble_weight"])
             if chosen["clamp"]:
                 predicted = self.embedded(self.word_logits(predicted).argmax(dim=-1))
             state = step.of_prediction * predicted + step.of_state * state

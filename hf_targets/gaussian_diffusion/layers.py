@@ -5,7 +5,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 
@@ -33,30 +32,25 @@ class SinusoidalTime(nn.Sequential):
         return super().forward(waves.to(first.weight.dtype))[:, None]
 
 
-class FourierTime(nn.Module):
-    """Sines and cosines of the time at random frequencies that are never trained, and a SiLU network.
+class FourierTime(nn.Sequential):
+    """Sines and cosines of the time at many frequencies, and a SiLU network.
+
+    Departs: the published program draws frequencies from N(0, 16^2) and keeps them; ours are 128 quantiles of it, so
+    that no rounding of a checkpoint changes them.
 
     Source: the published program of DINOISER.
     """
 
-    frequencies: Tensor
-
     def __init__(self, config: DifformerConfig) -> None:
-        super().__init__()
-        self.register_buffer("frequencies", torch.empty(_FOURIER_PAIRS))
-        wide = (2 * _FOURIER_PAIRS, _FOURIER_WIDTH, config.hidden_size)
-        self.mlp = nn.Sequential(nn.Linear(wide[0], wide[1]), nn.SiLU(), nn.Linear(wide[1], wide[2]))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the frequencies; the layers initialise themselves."""
-        init.normal_(self.frequencies, std=_FOURIER_SCALE)
+        layers = nn.Linear(2 * _FOURIER_PAIRS, _FOURIER_WIDTH), nn.SiLU()
+        super().__init__(*layers, nn.Linear(_FOURIER_WIDTH, config.hidden_size))
 
     def forward(self, times: Tensor) -> Tensor:
         """Return (batch, 1, hidden) for times (batch,)."""
-        angles = 2 * math.pi * times.float()[:, None] * self.frequencies.float()
+        ranks = (torch.arange(_FOURIER_PAIRS, dtype=torch.float32, device=times.device) + 0.5) / _FOURIER_PAIRS
+        angles = 2 * math.pi * times.float()[:, None] * (_FOURIER_SCALE * torch.special.ndtri(ranks))
         waves = torch.cat([angles.sin(), angles.cos()], dim=1)
-        return self.mlp(waves.to(cast(nn.Linear, self.mlp[0]).weight.dtype))[:, None]
+        return super().forward(waves.to(cast(nn.Linear, self[0]).weight.dtype))[:, None]
 
 
 class LinearInput(nn.Module):

@@ -40,6 +40,6 @@ class LengthPredictor(nn.Module):
 
         Of four lengths two are shorter than the most probable one and one is longer, as in the published program.
         """
-        best = logits.argmax(dim=1) - self.num_classes // 2 + mask.sum(dim=1)
+        best = (logits.argmax(dim=1) - self.num_classes // 2 + mask.sum(dim=1)).clamp(LEAST_LENGTH, self.longest)
         around = torch.arange(num_lengths, device=logits.device) - num_lengths // 2
         return (best[:, None] + around).clamp(LEAST_LENGTH, self.longest)

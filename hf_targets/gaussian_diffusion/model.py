@@ -14,8 +14,15 @@ from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import can_look, check_attention_mask, check_count, check_ids, check_integers
 from hf_targets.backbones.weight_access import call_inside, execution_device
-from hf_targets.gaussian_diffusion.backbone import DifformerDecoder, DifformerEncoder, Source
+from hf_targets.gaussian_diffusion.backbone import DifformerDecoder, DifformerEncoder, Prediction, Source
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+from hf_targets.gaussian_diffusion.future_embeddings import (
+    FutureEmbeddings,
+    HeadSettings,
+    mix,
+    squared_errors,
+    weighted_errors,
+)
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
 from hf_targets.gaussian_diffusion.process import Process, process_of
@@ -30,13 +37,14 @@ class DifformerOutput(ModelOutput):
 
     Attributes:
         loss: The weighted sum of the parts; None without labels.
-        loss_parts: `diffusion`, the squared error of an embedding's dimension; `words`, the cross-entropy of a token;
-            `length`, that of a text's length, by its tokens. Each a mean over targets, detached.
+        loss_parts: `diffusion`, the squared errors of an embedding's dimensions, heads included; `words`, the
+            cross-entropy of the words; `length`, that of a text's length. Each is divided by the number of targets, and
+            detached. With `self_conditioning="both"` the first two are sums over both passes.
         logits: (batch, time, vocab), of the words at the predicted embeddings; None if they were skipped.
         length_logits: (batch, classes), of the differences between the lengths of text and source.
         predicted_embeddings: (batch, time, latent), the prediction of z_0; None without a text.
-        row_losses: (batch, 3), each row's parts in the order above, summed over its targets; detached; None without
-            labels.
+        row_losses: (batch, 3), what evaluations report, summed over each row's targets: squared errors of the last
+            prediction, cross-entropies of the words there, and that of the length. None in training.
         curve_probabilities: (batch, K), of K > 1 predicted curves; None otherwise.
         encoder_last_hidden_state: (batch, source, hidden).
     """
@@ -75,8 +83,7 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
     _no_split_modules = ["MarianEncoderLayer", "MarianDecoderLayer"]  # noqa: RUF012, as the base class has it
     _tied_weights_keys = {"lm_head.weight": "embed_tokens.weight"}  # noqa: RUF012
     _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
+    # no flash attention: Transformers would unpad the text of the decoder by the mask of the source
 
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__(config)
@@ -85,6 +92,8 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         self.encoder = DifformerEncoder(config)
         self.lengths = LengthPredictor(config)
         self.decoder = DifformerDecoder(config)
+        heads = HeadSettings.of(config.multitoken)
+        self.heads = None if heads is None else FutureEmbeddings(heads, config.hidden_size)
         self.lm_head = nn.Linear(latent, config.vocab_size, bias=False)
         self.post_init()
         # one made of the configuration would lose our settings when it is loaded again
@@ -93,7 +102,9 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
 
     @property
     def new_part(self) -> str | None:
-        """The name of the network that weighs K > 1 curves; None without it."""
+        """The name of the part that a target adds: heads, or the network that weighs K > 1 curves; None without."""
+        if self.heads is not None:
+            return "heads"
         return None if self.decoder.curves is None else "decoder.curves"
 
     @property
@@ -129,6 +140,14 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         """Return the output matrix, which is tied to the embedding."""
         return self.lm_head
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
+        before = self.embed_tokens.num_embeddings
+        resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, *args, **kwargs))
+        with torch.no_grad():
+            resized.weight[before:].normal_(std=cast(int, cast(DifformerConfig, self.config).latent_size) ** -0.5)
+        return resized
+
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the output matrix."""
         self.lm_head = cast(nn.Linear, new_embeddings)
@@ -141,6 +160,7 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         *,
         timesteps: Tensor | None = None,
         noise: Tensor | None = None,
+        self_condition: bool | None = None,
         generator: torch.Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
@@ -155,7 +175,9 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
             timesteps: (batch,), the times of the noise: steps in [0, T), or in (0, 1] for a continuous schedule. None:
                 they are drawn.
             noise: (batch, time, latent), of variance 1. None: it is drawn.
-            generator: Draws times, noise, and whether the decoder reads a prediction of its own; None: the global one.
+            self_condition: With `self_conditioning="half"`, whether the decoder reads a prediction of its own. None: it
+                is drawn. Processes that share sharded weights must all give the same.
+            generator: Draws what is not given; None: the global one.
             num_items_in_batch: Divides the loss; None: the number of targets.
             skip_logits: Whether to leave out the logits; None: only in training mode with labels.
         Raises:
@@ -173,29 +195,39 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         config, process = cast(DifformerConfig, self.config), self.process
         is_target = labels != IGNORED
         ids = labels.masked_fill(~is_target, cast(int, config.pad_token_id))
-        keep = is_target | (
-            torch.arange(ids.shape[1], device=ids.device) == 0
-        )  # an empty text attends to its first pad
-        clean = self.embedded(ids)
+        first = torch.arange(ids.shape[1], device=ids.device) == 0
+        clean, keep = self.embedded(ids), is_target | first  # a row without a target attends to its first pad
         if timesteps is None:
             timesteps = process.times(self._uniforms(len(ids), generator), self._least_time())
         if noise is None:
             noise = self._drawn(torch.randn, clean.shape, generator)
+        self._check_noise(timesteps, noise, clean)
         of_clean, of_noise = (factor[:, None, None].to(clean.dtype) for factor in process.deviations(timesteps))
-        state, told = of_clean * clean + of_noise * noise.to(clean.dtype), process.told(timesteps)
-        passes = self._passes(state, told, keep, source, generator)
-        parts = torch.stack([self._row_losses(predicted, clean, labels) for predicted, _ in passes]).sum(dim=0)
-        counts = is_target.sum(dim=1)
-        lengths = F.cross_entropy(length_logits.float(), self.lengths.classes(counts, source.mask), reduction="none")
+        state = of_clean * clean + of_noise * noise.to(clean.dtype)
+        if self_condition is None and config.self_conditioning == "half":
+            self_condition = self._uniforms(1, generator).item() < 0.5
+        passes = self._passes(state, process.told(timesteps), keep, source, reads_itself=bool(self_condition))
+        counts, last = is_target.sum(dim=1), passes[-1]
+        wide = torch.promote_types(length_logits.dtype, torch.float32)
+        classes = self.lengths.classes(counts, source.mask)
         # Departs: a row's length counts once for each of its tokens, so that parts of a step add up
-        rows = torch.cat([parts, (lengths * counts)[:, None]], dim=1)
-        sums = rows.sum(dim=0) / target_count(labels, num_items_in_batch)
-        output.loss = sums[0] + sums[1] + config.length_loss_weight * sums[2]
-        output.loss_parts = {name: part.detach().clone() for name, part in zip(PARTS, sums, strict=True)}
-        output.row_losses = rows.detach()
-        output.predicted_embeddings, output.curve_probabilities = passes[-1]
+        lengths = F.cross_entropy(length_logits.to(wide), classes, reduction="none") * counts
+        if config.word_loss == "anchor":
+            words = torch.stack([self._word_losses(one.embeddings, labels) for one in passes]).sum(dim=0)
+        else:
+            words = len(passes) * self._word_losses(clean, labels)
+        diffusion = torch.stack([self._diffusion_losses(one, clean, is_target) for one in passes]).sum(dim=0)
+        parts = [part.sum() / target_count(labels, num_items_in_batch) for part in (diffusion, words, lengths)]
+        output.loss = parts[0] + parts[1] + config.length_loss_weight * parts[2]
+        output.loss_parts = {name: part.detach().clone() for name, part in zip(PARTS, parts, strict=True)}
+        output.predicted_embeddings, output.curve_probabilities = last.embeddings, last.curve_probabilities
+        if not self.training:
+            with torch.no_grad():
+                errors = squared_errors(last.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
+                rows = errors, self._word_losses(last.embeddings, labels), lengths
+                output.row_losses = torch.stack([row.detach().to(wide) for row in rows], dim=1)
         if not (self.training if skip_logits is None else skip_logits):
-            output.logits = self.word_logits(passes[-1][0])
+            output.logits = self.word_logits(last.embeddings)
         return output
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Source:
@@ -214,6 +246,9 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         check_attention_mask(attention_mask, input_ids, None)
         self._check_length("a source", input_ids)
         mask = (input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0).long()
+        if can_look(mask) and not mask.any(dim=1).all():
+            row = int((~mask.any(dim=1)).nonzero()[0])
+            raise ValueError(f"each source must have a token that is not padding, and row {row} has none; leave it out")
         return self.encoder(self.embedded(input_ids), mask)
 
     def embedded(self, ids: Tensor) -> Tensor:
@@ -232,10 +267,8 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
 
         return call_inside(output_embedding(self), compute, embeddings)
 
-    def denoise(
-        self, state: Tensor, previous: Tensor, told: Tensor, keep: Tensor, source: Source
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return predicted embeddings (batch, time, latent), and the probabilities of K > 1 curves.
+    def denoise(self, state: Tensor, previous: Tensor, told: Tensor, keep: Tensor, source: Source) -> Prediction:
+        """Return the prediction of clean embeddings.
 
         Args:
             state: (batch, time, latent), noisy embeddings.
@@ -245,36 +278,59 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
         """
         return self.decoder(state, previous, told, keep, source)
 
+    def ensemble(self, prediction: Prediction, weight: float) -> Tensor:
+        """Return predicted embeddings with those that heads predict from earlier positions mixed in, equation (13).
+
+        Args:
+            weight: Lambda, in [0, 1].
+        Raises:
+            ValueError: If there are no heads and the weight is not 0.
+        """
+        if not weight:
+            return prediction.embeddings
+        if self.heads is None:
+            raise ValueError(
+                f"ensemble_weight={weight} needs heads; make the model with multitoken={{}}, or leave it out"
+            )
+        return mix(prediction.embeddings, self._of_heads(prediction.hidden, prediction.embeddings), weight)
+
+    def _of_heads(self, hidden: Tensor, embeddings: Tensor) -> list[Tensor]:
+        assert self.heads is not None
+        return self.heads(hidden, embeddings, self.decoder.project_out_dim)
+
     def _passes(
-        self, state: Tensor, told: Tensor, keep: Tensor, source: Source, generator: torch.Generator | None
-    ) -> list[tuple[Tensor, Tensor | None]]:
+        self, state: Tensor, told: Tensor, keep: Tensor, source: Source, *, reads_itself: bool
+    ) -> list[Prediction]:
         """Return the predictions that are trained: one, or with `self_conditioning="both"` two."""
         previous = torch.zeros_like(state)
         if cast(DifformerConfig, self.config).self_conditioning == "both":
             first = self.denoise(state, previous, told, keep, source)
-            return [first, self.denoise(state, first[0].detach(), told, keep, source)]
-        if self._uniforms(1, generator).item() < 0.5:
+            return [first, self.denoise(state, first.embeddings.detach(), told, keep, source)]
+        if reads_itself:
             with torch.no_grad():
-                previous = self.denoise(state, previous, told, keep, source)[0]
+                previous = self.denoise(state, previous, told, keep, source).embeddings
         return [self.denoise(state, previous, told, keep, source)]
 
-    def _row_losses(self, predicted: Tensor, clean: Tensor, labels: Tensor) -> Tensor:
-        """Return the squared errors per dimension and the cross-entropies of each row, summed, (batch, 2)."""
-        config, is_target = cast(DifformerConfig, self.config), labels != IGNORED
-        wide = torch.promote_types(predicted.dtype, torch.float32)
-        errors = (predicted.to(wide) - clean.to(wide)).square().mean(dim=-1)
-        rows = (predicted if config.word_loss == "anchor" else clean)[is_target]
-        smoothing = cast(float, config.label_smoothing) if self.training else 0.0
+    def _diffusion_losses(self, prediction: Prediction, clean: Tensor, is_target: Tensor) -> Tensor:
+        """Return the squared errors of each row, summed over its targets, (batch,), those of heads included."""
+        own = squared_errors(prediction.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
+        if self.heads is None:
+            return own
+        alpha = cast(dict, cast(DifformerConfig, self.config).multitoken)["loss_weight"]
+        return weighted_errors(own, self._of_heads(prediction.hidden, clean.detach()), clean, is_target, alpha)
+
+    def _word_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropies of each row's words at embeddings, summed over its targets, (batch,)."""
+        is_target = labels != IGNORED
+        smoothing = cast(float, cast(DifformerConfig, self.config).label_smoothing) if self.training else 0.0
 
         def compute(weight: Tensor, _: None, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             weights = torch.ones(len(targets), device=rows.device)
             return weighted_cross_entropy(rows, self._table(weight), targets, weights, label_smoothing=smoothing)
 
-        total, losses = call_inside(output_embedding(self), compute, rows, labels[is_target])
+        total, losses = call_inside(output_embedding(self), compute, embeddings[is_target], labels[is_target])
         words = torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(is_target, losses)
-        sums = words.sum(dim=1)  # without a gradient, which is that of the total
-        sums = sums + (total - total.detach()) / len(labels)
-        return torch.stack([errors.masked_fill(~is_target, 0.0).sum(dim=1), sums], dim=1)
+        return words.sum(dim=1) + (total - total.detach()) / len(labels)  # only the total has a gradient
 
     def _table(self, weight: Tensor) -> Tensor:
         config = cast(DifformerConfig, self.config)
@@ -309,6 +365,16 @@ class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTr
                 raise ValueError(
                     "labels may be -100 after the end of a text only, got -100 before a token; pad on the right"
                 )
+
+    def _check_noise(self, timesteps: Tensor, noise: Tensor, clean: Tensor) -> None:
+        if timesteps.shape != clean.shape[:1] or noise.shape != clean.shape:
+            raise ValueError(
+                f"timesteps must be ({len(clean)},) and noise {tuple(clean.shape)}, got {tuple(timesteps.shape)} and "
+                f"{tuple(noise.shape)}"
+            )
+        least, most = self.process.bounds
+        if can_look(timesteps) and not ((timesteps >= least) & (timesteps <= most)).all():
+            raise ValueError(f"timesteps must be in [{least:g}, {most:g}], got {timesteps.tolist()}")
 
     def _check_length(self, what: str, ids: Tensor) -> None:
         limit = cast(DifformerConfig, self.config).max_position_embeddings

@@ -1,4 +1,4 @@
-"""The two published models, as values of the same fields: all that differs between them is in this table."""
+"""The two published models, as values of the same fields: all fields that differ between them are in this table."""
 
 from typing import Any, Literal
 

@@ -1,7 +1,6 @@
 """How embeddings become noise in training, and which steps lead back, in discrete steps or in continuous time."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
@@ -29,10 +28,15 @@ class DiscreteProcess:
     num_skipped_steps: ClassVar[int] = 5
     """How many of the last steps decoding leaves out, unless it is told otherwise."""
 
-    @cached_property
+    @property
     def shares(self) -> Tensor:
         """a_t of all steps, (T,), in float64 on the CPU."""
         return signal_shares(cast(str, self.config.noise_schedule), self.config.num_diffusion_steps)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The first and the last time."""
+        return 0.0, self.config.num_diffusion_steps - 1.0
 
     def times(self, uniforms: Tensor, least: float) -> Tensor:
         """Return a time for each number in [0, 1), (batch,)."""
@@ -43,10 +47,10 @@ class DiscreteProcess:
         return times * (_TOLD_STEPS / self.config.num_diffusion_steps)
 
     def deviations(self, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of signal and noise, each (batch,), in float32."""
-        shares = self.shares.to(times.device, torch.float32 if times.device.type == "mps" else torch.float64)
-        kept = shares[times.long()]
-        return kept.sqrt().float(), ((1 - kept).sqrt() * cast(float, self.config.noise_factor)).float()
+        """Return the factors of signal and noise, each (batch,), in float64 where the device has it."""
+        wide = torch.float32 if times.device.type == "mps" else torch.float64
+        kept = self.shares.to(times.device, wide)[times.long()]
+        return kept.sqrt(), (1 - kept).sqrt() * cast(float, self.config.noise_factor)
 
     def steps_back(self, num_steps: int, num_skipped: int) -> list[ReverseStep]:
         """Return the steps of decoding, from noise to text, without the last `num_skipped`.
@@ -69,6 +73,11 @@ class ContinuousProcess:
     config: DifformerConfig
     num_skipped_steps: ClassVar[int] = 0
     """How many of the last steps decoding leaves out, unless it is told otherwise."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The first and the last time."""
+        return _LEAST_TIME, 1.0
 
     def times(self, uniforms: Tensor, least: float) -> Tensor:
         """Return a time in [least, 1) for each number in [0, 1), (batch,)."""

@@ -1,5 +1,6 @@
 """Training and evaluation of Gaussian diffusion models."""
 
+import random
 from typing import Any, cast
 
 import torch
@@ -20,9 +21,11 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     """Trainer of `DifformerForConditionalGeneration`, plain or under peft.
 
     Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them. Evaluations
-    report the parts of the loss, without smoothed labels, at times and with noise from `evaluation_seed`; they depend
-    on how rows are batched. `perplexity` is exp(words): it is of words that the decoder reads with noise, so it serves
-    to compare checkpoints, and is no bound on the likelihood of a text.
+    report `diffusion`, `words` and `length` of a decoder that has read a prediction of its own, without smoothed
+    labels, at times and with noise from `evaluation_seed`; they depend on how rows are batched. `loss` is their
+    weighted sum.
+    `perplexity` is exp(words): it is of words that are predicted from a noisy text, so it serves to compare
+    checkpoints, and is no bound on the likelihood of a text.
 
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
@@ -62,8 +65,10 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
+        # one choice for all processes, as each pass gathers weights where these are sharded
+        choice = random.Random(f"{self.args.seed} {self.state.global_step}").random() < 0.5
         with noise_of_this_process(self.args):
-            return super().training_step(model, inputs, *args, **kwargs)
+            return super().training_step(model, {**inputs, "self_condition": choice}, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as Trainer does, with times and noise from `evaluation_seed`."""
@@ -72,7 +77,7 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the parts of each row (rows, 3), summed over its targets, and its number of targets."""
-        output = model(**inputs, generator=self._noise, skip_logits=True)
+        output = model(**inputs, generator=self._noise, self_condition=True, skip_logits=True)
         return output.loss, cast(Tensor, output.row_losses), num_targets(inputs["labels"])
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ state, and new noise.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -43,8 +44,9 @@ class ReverseStep:
     std: float
 
 
+@lru_cache
 def signal_shares(name: str, num_steps: int) -> Float[Tensor, "steps"]:
-    """Return a_t of the steps 0 to T - 1, in float64.
+    """Return a_t of the steps 0 to T - 1, in float64; the tensor is kept, so do not change it.
 
     a_t is the product over s <= t of max(a((s + 1) / T) / a(s / T), .001), where a(t) is
 

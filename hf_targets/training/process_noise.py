@@ -16,6 +16,7 @@ def noise_of_this_process(args: TrainingArguments) -> Iterator[None]:
         return
     drawn = int(torch.randint(2**31, ()))
     seed = np.random.SeedSequence(drawn, spawn_key=(args.process_index,)).generate_state(1)
-    with torch.random.fork_rng([] if args.device.type == "cpu" else [args.device]):
+    device = args.device
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         torch.manual_seed(int(seed[0]))
         yield

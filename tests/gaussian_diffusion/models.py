@@ -12,6 +12,8 @@ KINDS = {
     "dinoiser": {"preset": "dinoiser"},
     "curve": {"curve": {"degree": 2}},
     "curves": {"curve": {"degree": 2, "num_curves": 3}, "preset": "dinoiser"},
+    "heads": {"multitoken": {"ngram_size": 3, "loss_weight": 0.6}},
+    "heads on a curve": {"multitoken": {"ngram_size": 2, "target": "embedding"}, "curve": {"degree": 2}},
 }
 """Fields of the configuration by the name of a kind of model."""
 

@@ -39,7 +39,7 @@ def test_the_steps_are_those_of_the_process(kind):
     steps = model.process.steps_back(9, model.process.num_skipped_steps)
     assert len(steps) == 9 - (0 if model.config.noise_schedule == "continuous" else 5)
     for step in steps:
-        predicted = model.denoise(state, predicted, torch.full((3,), step.time), keep, source)[0]
+        predicted = model.denoise(state, predicted, torch.full((3,), step.time), keep, source).embeddings
         state = step.of_prediction * predicted + step.of_state * state
         if step.std:
             state = state + step.std * torch.randn(3, 6, 8, generator=generator).double()
@@ -65,8 +65,12 @@ def test_candidates_have_the_lengths_around_the_most_probable_one():
     assert isinstance(output, GaussianGenerationOutput) and output.num_evaluations == 15
     assert output.candidates.shape[:2] == output.confidences.shape == (3, 8)
     source = model.encode(**BATCH)
+    logits = torch.zeros(3, 20).scatter(1, torch.tensor([[0], [10], [19]]), 1.0)
+    tried = model.lengths.candidates(logits, torch.tensor([[1] * 3, [1] * 3, [1] * 3]).repeat(1, 12), 3)
+    assert tried.tolist() == [[25, 26, 27], [35, 36, 37], [39, 40, 40]]
+    assert model.lengths.candidates(logits, torch.ones(3, 2).long(), 5)[0].tolist() == [2, 2, 2, 3, 4]
     best = model.lengths(source.hidden, source.mask).argmax(dim=1) - 10 + source.mask.sum(dim=1)
-    expected = (best[:, None] + torch.tensor([-2, -2, -1, -1, 0, 0, 1, 1])).clamp(2, 40)
+    expected = (best.clamp(2, 40)[:, None] + torch.tensor([-2, -2, -1, -1, 0, 0, 1, 1])).clamp(2, 40)
     written = (output.candidates != PAD).sum(dim=2)
     assert (written <= expected).all() and (written >= expected - 3).all()
     chosen = [sequence[sequence != PAD].tolist() for sequence in output.sequences]
@@ -98,6 +102,29 @@ def test_settings_come_from_the_call_or_the_generation_config():
     assert model.generate(**BATCH, return_dict_in_generate=True).num_evaluations == 3
     model.generation_config.num_skipped_steps = 0
     assert model.generate(**BATCH, return_dict_in_generate=True).num_evaluations == 8
+
+
+def test_the_ensemble_mixes_in_what_heads_predict_from_earlier_positions():
+    model = make_difformer("heads").double()
+    generator = torch.Generator().manual_seed(0)
+    state = torch.randn(1, 5, 8, generator=generator).double()
+    source = model.encode(BATCH["input_ids"][:1])
+    one = model.denoise(state, torch.zeros_like(state), torch.tensor([3.0]), torch.ones(1, 5).bool(), source)
+    z, mixed = one.embeddings[0], model.ensemble(one, 0.4)[0]
+
+    def head(n, position):
+        return model.decoder.project_out_dim(model.heads.layers[n - 1](one.hidden[0, position]))
+
+    torch.testing.assert_close(mixed[0], z[0])
+    torch.testing.assert_close(mixed[1], 0.6 * z[1] + 0.4 * (head(1, 0) + z[0]))
+    for t in (2, 3, 4):
+        mean = (head(1, t - 1) + z[t - 1] + head(2, t - 2) + 2 * z[t - 1] - z[t - 2]) / 2
+        torch.testing.assert_close(mixed[t], 0.6 * z[t] + 0.4 * mean)
+    assert torch.equal(model.ensemble(one, 0.0), one.embeddings)
+    texts = [model.generate(**BATCH, lengths=LENGTHS, generator=seeded(), ensemble_weight=w) for w in (0.0, 0.9)]
+    assert not torch.equal(*texts)
+    with pytest.raises(ValueError, match=r"ensemble_weight=0\.4 needs heads"):
+        make_difformer().generate(**BATCH, ensemble_weight=0.4)
 
 
 def test_training_mode_generates_without_dropout_and_stays():
@@ -132,7 +159,12 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
         ({"selection": "best"}, "selection must be one of minimum_bayes_risk, confidence, rescoring, got 'best'"),
         ({"selection": "rescoring"}, "a rescorer are given together"),
         ({"noise_factor": -1.0}, "noise_factor must be 0 or more"),
-        ({"lengths": torch.tensor([3, 3])}, "lengths must be one for each source"),
+        ({"ensemble_weight": 1.1}, r"ensemble_weight \(lambda\) must be in"),
+        ({"lengths": torch.tensor([3, 3])}, "lengths must be a tensor with one for each source"),
+        ({"lengths": [3, 3, 3]}, "lengths must be a tensor with one for each source"),
+        ({"lengths": torch.tensor([3.5, 3.0, 4.0])}, "lengths must be token ids, integers|integers"),
+        ({"clamp": "no"}, "clamp must be True or False, got 'no'"),
+        ({"num_noises": True}, "num_noises must be an integer, 1 or more, got True"),
         ({"lengths": torch.tensor([3, 3, 41])}, r"lengths must be in \[1, 40\]"),
         ({"lengths": torch.tensor([3, 3, 4]), "num_lengths": 2}, "num_lengths must be 1 where lengths are given"),
     ],

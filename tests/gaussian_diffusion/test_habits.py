@@ -29,10 +29,13 @@ def gradients(model, batch):
 
 
 @every_kind
-def test_gradient_checkpointing_gives_the_same_gradients(kind):
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_gives_the_same_gradients(kind, reentrant):
     model, batch = fixed(kind, dropout=0.2)
     expected = gradients(model.train(), batch)
-    model.gradient_checkpointing_enable()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:  # which needs an input with a gradient
+        model.enable_input_require_grads()
     found = gradients(model, batch)
     assert found.keys() == expected.keys() == dict(model.named_parameters()).keys()
     for name, gradient in found.items():
@@ -45,7 +48,7 @@ def test_adapters_are_trained_and_come_back(kind, tmp_path):
     tuned = add_lora(copy.deepcopy(model), 2).train()
     trained = {name for name, parameter in tuned.named_parameters() if parameter.requires_grad}
     assert trained and trained == gradients(tuned, batch).keys()
-    assert all("lora_" in name or "decoder.curves" in name for name in trained)
+    assert all("lora_" in name or "decoder.curves" in name or "heads" in name for name in trained)
     with torch.no_grad():
         for parameter in tuned.parameters():
             parameter.add_(0.05 if parameter.requires_grad else 0)
@@ -93,6 +96,8 @@ def test_a_vocabulary_grows_with_its_tied_output(tmp_path):
     before = model(**batch).logits
     model.resize_token_embeddings(60)
     assert model.config.vocab_size == 60 and model.lm_head.weight is model.embed_tokens.weight
+    sizes = model.embedded(torch.arange(60)).square().mean(dim=1).sqrt()
+    assert 0.5 < sizes[50:].mean() / sizes[1:50].mean() < 2
     after = model(**batch).logits
     torch.testing.assert_close(after[..., :50], before)
     batch["labels"][0, 0] = 59

@@ -34,6 +34,26 @@ def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(kind, tmp_p
     torch.testing.assert_close(states, one.encoder_last_hidden_state)
 
 
+def diffusion_of(model, prediction, clean, is_target):
+    """Return the diffusion loss by loops over heads, rows and positions."""
+    num_targets, settings = is_target.sum(), model.config.multitoken
+    own = (prediction.embeddings - clean)[is_target].square().mean()
+    if settings is None:
+        return own
+    count, total = settings["ngram_size"] - 1, own / 2
+    for n in range(1, count + 1):
+        for row in range(len(clean)):
+            for position in range(int(is_target[row].sum()) - n):
+                head = model.heads.layers[n - 1](prediction.hidden[row, position])
+                predicted = model.decoder.project_out_dim(head)
+                if settings["target"] == "difference":
+                    z = clean[row]
+                    predicted = predicted + (z[position] if n == 1 else 2 * z[position + 1] - z[position])
+                error = (predicted - clean[row, position + n]).square().mean()
+                total = total + settings["loss_weight"] / (2 * count) * error / num_targets
+    return total
+
+
 @every_kind
 def test_the_loss_is_that_of_the_formula(kind):
     model = always(make_difformer(kind).double(), reads_itself=False)
@@ -46,12 +66,12 @@ def test_the_loss_is_that_of_the_formula(kind):
     of_clean, of_noise = model.process.deviations(batch["timesteps"])
     state = of_clean[:, None, None].double() * clean + of_noise[:, None, None].double() * batch["noise"].double()
     source, told = model.encode(batch["input_ids"], batch["attention_mask"]), model.process.told(batch["timesteps"])
-    first = model.denoise(state, torch.zeros_like(state), told, is_target, source)[0]
+    first = model.denoise(state, torch.zeros_like(state), told, is_target, source)
     passes = [first]
     if config.self_conditioning == "both":
-        passes.append(model.denoise(state, first, told, is_target, source)[0])
-    diffusion = sum((one - clean)[is_target].square().mean() for one in passes)
-    rows = passes if config.word_loss == "anchor" else [clean] * len(passes)
+        passes.append(model.denoise(state, first.embeddings, told, is_target, source))
+    diffusion = sum(diffusion_of(model, one, clean, is_target) for one in passes)
+    rows = [one.embeddings if config.word_loss == "anchor" else clean for one in passes]
     words = sum(F.cross_entropy((one @ table.T)[is_target], labels[is_target]) for one in rows)
     counts = is_target.sum(dim=1)
     classes = (counts - batch["attention_mask"].sum(dim=1) + 10).clamp(0, 19)
@@ -60,8 +80,11 @@ def test_the_loss_is_that_of_the_formula(kind):
     for name, expected in (("diffusion", diffusion), ("words", words), ("length", length)):
         torch.testing.assert_close(output.loss_parts[name], expected, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(output.loss, diffusion + words + 0.1 * length, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(output.row_losses.sum(dim=0) / counts.sum(), torch.stack([diffusion, words, length]))
-    torch.testing.assert_close(output.logits[is_target], (passes[-1] @ table.T)[is_target])
+    last = passes[-1].embeddings
+    words_there = F.cross_entropy((last @ table.T)[is_target], labels[is_target])
+    reported = torch.stack([(last - clean)[is_target].square().mean(), words_there, length])
+    torch.testing.assert_close(output.row_losses.sum(dim=0) / counts.sum(), reported)
+    torch.testing.assert_close(output.logits[is_target], (passes[-1].embeddings @ table.T)[is_target])
 
 
 @every_kind
@@ -138,6 +161,18 @@ def test_the_decoder_reads_its_own_prediction_in_half_of_the_steps_without_a_gra
     assert 75 < trained < 125
 
 
+def test_frequencies_of_the_time_are_those_of_a_wide_normal_distribution_in_any_type():
+    model = make_difformer("dinoiser")
+    layer, seen = model.decoder.embed_time, []
+    layer[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].float()))
+    layer(torch.tensor([0.99]))
+    model.bfloat16().decoder.embed_time(torch.tensor([0.99]))
+    torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=0.01)
+    ranks = (torch.arange(128) + 0.5) / 128
+    angles = 2 * torch.pi * 0.99 * torch.distributions.Normal(0.0, 16.0).icdf(ranks)
+    torch.testing.assert_close(seen[0][0], torch.cat([angles.sin(), angles.cos()]), rtol=1e-3, atol=1e-3)
+
+
 def test_noise_is_clipped_where_the_preset_says_so():
     model, times = make_difformer("dinoiser"), []
     process = model.process
@@ -178,6 +213,9 @@ def test_presets_are_values_of_the_same_fields():
         ({"tie_word_embeddings": False}, "tie_word_embeddings must be True"),
         ({"curve": {"place": "hidden"}}, 'the curve of this model has place="input"'),
         ({"num_length_classes": 1}, "num_length_classes must be at least 2, got 1"),
+        ({"multitoken": {"ngram_size": 1}}, r"ngram_size \(N\) of multitoken must be an integer, 2 or more, got 1"),
+        ({"multitoken": {"ngrams": 2}}, "multitoken has no field ngrams; there are ngram_size"),
+        ({"multitoken": {"head": "conditional"}}, "head of multitoken must be one of mlp, medusa"),
     ],
 )
 def test_wrong_configurations_are_told(fields, told):
@@ -191,6 +229,10 @@ def test_wrong_configurations_are_told(fields, told):
         ({"input_ids": torch.zeros(3, 0, dtype=torch.long)}, "with at least one token"),
         ({"input_ids": torch.full((3, 7), 50)}, "input_ids must be in"),
         ({"labels": torch.zeros(2, 6, dtype=torch.long)}, "a row for each source"),
+        ({"attention_mask": torch.tensor([[1] * 7, [0] * 7, [1] * 7])}, "not padding, and row 1 has none"),
+        ({"timesteps": torch.tensor([-1.0, 0, 5])}, r"timesteps must be in \[0, 1999\], got \[-1.0"),
+        ({"timesteps": torch.tensor([1.0])}, r"timesteps must be \(3,\)"),
+        ({"noise": torch.zeros(1, 6, 8)}, r"noise \(3, 6, 8\), got \(3,\) and \(1, 6, 8\)"),
         ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100 after the end of a text only"),
         ({"labels": torch.full((3, 41), 5)}, "a text must fit into the model's 40 positions, got 41"),
         (
