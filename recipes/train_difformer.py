@@ -50,21 +50,18 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
     max_positions: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
     rows: str = field(
-        default='{"difformer": {}, "wdr": {"multitoken": {"ngram_size": 2}}, "curves": {"curve": '
-        '{"num_control_points_ratio": 2.0, "degree_ratio": 0.01}}}',
+        default='{"difformer": {}, "wdr": {"multitoken": {}}, "curves": {"curve": {}}}',
         metadata={"help": "JSON: names of models, and fields of their DifformerConfig."},
     )
     num_reverse_steps: int = field(default=20, metadata={"help": "Steps from noise to text."})
     num_lengths: int = field(default=5, metadata={"help": "Lengths that are tried for each text."})
     num_noises: int = field(default=2, metadata={"help": "Texts of each length that minimum Bayes risk chooses among."})
+    ensemble_weight: float = field(default=0.1, metadata={"help": "Lambda of the rows with heads, beside 0."})
     translation_tokens: int = field(default=2048, metadata={"help": "Tokens of sources at once, times the candidates."})
     tokenized: bool = field(
         default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
     )
-    average_checkpoints: int = field(
-        default=1,
-        metadata={"help": "Score the mean of so many, the best of those that save_total_limit keeps."},
-    )
+    average_checkpoints: int = field(default=1, metadata={"help": "Score the mean of so many, the best that are kept."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,11 +95,11 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, 
 
 
 def scored(
-    setup: Setup, model: Any, corpus: Any, texts: Any, tokenizer: PreTrainedTokenizerBase, seed: int
+    setup: Setup, model: Any, corpus: Any, texts: Any, tokenizer: PreTrainedTokenizerBase, **settings: Any
 ) -> dict[str, float]:
     """Return the scores of a model's texts for the sources of the test split."""
     room = setup.translation_tokens // (setup.num_lengths * setup.num_noises)
-    write = partial(model.generate, tokenizer=tokenizer, generator=torch.Generator().manual_seed(seed))
+    write = partial(model.generate, tokenizer=tokenizer, **settings)
     found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)
     scores = asdict(translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized))
     return {name: scores[name] for name in ("bleu", "bleu_tokenized", "chrf") if scores[name] is not None}
@@ -129,16 +126,20 @@ def main() -> None:
         run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
         if setup.average_checkpoints > 1:
             load_mean(model, best_checkpoints(folder, setup.average_checkpoints))  # pyright: ignore
-        scores.setdefault(run.name, []).append(scored(setup, model, corpus, texts, tokenizer, run.seed))
-        print(f"{run.name}, seed {run.seed}: {scores[run.name][-1]}", flush=True)
+        ways = {run.name: 0.0}
+        if model.config.multitoken:  # pyright: ignore
+            ways[f"{run.name}, ensemble"] = setup.ensemble_weight
+        for way, weight in ways.items():
+            chosen = {"ensemble_weight": weight, "generator": torch.Generator().manual_seed(run.seed)}
+            scores.setdefault(way, []).append(scored(setup, model, corpus, texts, tokenizer, **chosen))
+            print(f"{way}, seed {run.seed}: {scores[way][-1]}", flush=True)
         write_json(experiment.folder / "scores.json", {"settings": asdict(setup), "scores": scores})
         model.save_pretrained(folder)  # pyright: ignore
         tokenizer.save_pretrained(folder)
     if args.process_index:
         return
-    results = "\n\n".join(
-        filter(None, [describe_comparison(runs), format_columns(scores), format_column_differences(scores)])
-    )
+    tables = format_columns(scores), format_column_differences(scores)
+    results = "\n\n".join(filter(None, [describe_comparison(runs), *tables]))
     write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
     print(f"\n{results}\n\nModels and cards: {experiment.folder}")
 

@@ -20,9 +20,9 @@ def trained(tmp_path_factory):
 def test_the_comparison_leaves_scores_and_models_that_write(trained):
     folder, printed = trained
     scores = json.loads((folder / "scores.json").read_text())["scores"]
-    assert list(scores) == ["difformer", "curves"]
+    assert list(scores) == ["difformer", "wdr", "wdr, ensemble", "curves"]
     assert f"| difformer | {scores['difformer'][0]['bleu']:.2f} |" in printed
-    for name in scores:
+    for name in ("difformer", "wdr", "curves"):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder / f"{name}-seed0")
         tokenizer = AutoTokenizer.from_pretrained(folder / f"{name}-seed0")
         assert isinstance(model, DifformerForConditionalGeneration)
