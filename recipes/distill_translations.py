@@ -37,14 +37,12 @@ class Setup(PairSettings):
     dtype: str = field(default="float32", metadata={"help": "Of the teacher's weights."})
     output_dir: str = field(default="runs/distill_translations", metadata={"help": "Folder of the pairs."})
 
-    def __post_init__(self) -> None:
-        if not self.teacher:
-            raise ValueError("what translates is a teacher; give --teacher FOLDER or a name on the Hub")
-
 
 def main() -> None:
     """Translate the training text, and write all splits."""
     (setup,) = parse_settings(Setup)
+    if not setup.teacher:
+        raise ValueError("what translates is a teacher; give --teacher FOLDER or a name on the Hub")
     tokenizer = AutoTokenizer.from_pretrained(setup.teacher)
     languages = choose_languages(tokenizer, setup.teacher_source, setup.teacher_target)
     model = AutoModelForSeq2SeqLM.from_pretrained(setup.teacher, dtype=getattr(torch, setup.dtype)).eval()

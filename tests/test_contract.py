@@ -94,7 +94,8 @@ def test_padding_on_either_side_changes_nothing(case, side):
     together = model(**batch, **case.options, skip_logits=False)
     mask = case.is_text(batch)
     for row, single in enumerate(alone):
-        torch.testing.assert_close(together.logits[row][mask[row]], single.logits[0], rtol=1e-6, atol=1e-6)
+        # GPT-Neo's attention is in float32
+        torch.testing.assert_close(together.logits[row][mask[row]], single.logits[0], rtol=1e-5, atol=1e-5)
     counts = [case.num_targets(case.text(length)) for length in lengths]
     expected = sum(one.loss * count for one, count in zip(alone, counts, strict=True)) / sum(counts)
     torch.testing.assert_close(together.loss, expected)
