@@ -67,6 +67,7 @@ class TokenBatchLoading:
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
         if shuffle:
+            self.remove_callback(_EpochOfBatches)  # of an earlier call of `train`
             self.add_callback(_EpochOfBatches(sampler))
         dataset = self._remove_unused_columns(dataset, description="training" if shuffle else "evaluation")
         loader = DataLoader(

@@ -67,6 +67,14 @@ def test_evaluations_are_the_same_whenever_they_are_made(data, tmp_path):
     assert other["eval_loss"] != first["eval_loss"]
 
 
+def test_a_second_training_tells_its_own_batches_their_epoch(data, tmp_path):
+    trainer = trainer_of(data, tmp_path, max_steps=2)
+    trainer.train()
+    trainer.train()
+    names = [type(callback).__name__ for callback in trainer.callback_handler.callbacks]
+    assert names.count("_EpochOfBatches") == 1
+
+
 def test_a_resumed_training_ends_with_the_same_weights(data, tmp_path):
     whole = trainer_of(data, tmp_path / "whole", save_strategy="steps", save_steps=3)
     whole.train()
