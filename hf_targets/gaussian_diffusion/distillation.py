@@ -97,7 +97,7 @@ def _check_record(folder: Path, record: dict[str, Any]) -> None:
     """Write the record of a new folder, or check that of an old one."""
     file = folder / RECORD
     if not file.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(not child.name.startswith(".") for child in folder.iterdir()):  # a killed call's
             raise ValueError(f"{folder} must be empty, or have the {RECORD} of an earlier call; give another folder")
         with written_together(folder, RECORD) as unfinished:
             (unfinished / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")

@@ -50,6 +50,11 @@ def change_a_word(file):
     file.write_text("".join(lines))
 
 
+def test_a_call_that_was_killed_at_its_first_file_is_repeated(teacher, tmp_path):
+    (tmp_path / ".unfinished-abc").mkdir()
+    assert (run(teacher, tmp_path) / "train.jsonl").is_file()
+
+
 def remove(file):
     file.unlink()
 
