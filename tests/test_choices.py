@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.choices import assert_clear
+from tests.choices import NUM_SEEDS, UnclearChoiceError, assert_clear, on_clear_draws, restart_draws
 
 NEAR, CLEAR = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.000001]]), torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.1]])
 
@@ -40,3 +40,21 @@ def test_the_order_of_the_chosen_and_ties_of_what_cannot_be_chosen_are_no_matter
     assert_clear(torch.ones(3), 3)
     with pytest.raises(AssertionError):
         assert_clear(torch.ones(3), 2)
+
+
+def test_a_test_that_samples_goes_on_to_the_next_seed_until_its_choices_are_clear():
+    drawn = []
+
+    def draw_until(wanted):
+        drawn.append(torch.rand(()).item())
+        restart_draws()
+        assert torch.rand(()).item() == drawn[-1]
+        assert_clear(CLEAR if len(drawn) == wanted else NEAR)
+
+    on_clear_draws(draw_until)(3)
+    assert len(set(drawn)) == 3
+    with pytest.raises(UnclearChoiceError):
+        on_clear_draws(draw_until)(0)
+    assert len(drawn) == 3 + NUM_SEEDS
+    with pytest.raises(ZeroDivisionError):
+        on_clear_draws(lambda: 1 / 0)()

@@ -8,6 +8,7 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopK
 
 from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from tests.choices import on_clear_draws, restart_draws
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import CACHED_FAMILIES, VOCAB, left_padded, token_ids
 
@@ -22,7 +23,7 @@ every_way = pytest.mark.parametrize("how", [GREEDY, BEAMS, SAMPLED], ids=["greed
 
 
 def generate(model, ids, **how):
-    torch.manual_seed(0)
+    restart_draws()
     return model.generate(ids, **how)
 
 
@@ -47,6 +48,7 @@ def test_phrases_are_chosen():
 @every_way
 @every_family
 @pytest.mark.usefixtures("clear_choices")
+@on_clear_draws
 def test_cached_is_uncached(family, how):
     model = make_phrase_model(family)
     ids, mask = left_padded()
