@@ -172,6 +172,8 @@ from .evaluation.cited_scores import measure_cited_answers as measure_cited_answ
 from .evaluation.continuations import Continuations as Continuations
 from .evaluation.demonstrations import choose_demonstration as choose_demonstration
 from .evaluation.demonstrations import demonstration_answer as demonstration_answer
+from .evaluation.distance_correlation import distance_correlation as distance_correlation
+from .evaluation.distance_correlation import distance_correlations as distance_correlations
 from .evaluation.entailment import remembered as remembered
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.question_settings import QuestionSettings as QuestionSettings

@@ -1,0 +1,64 @@
+"""Distance correlation: how much vectors depend on each other, from samples that were drawn together."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def distance_correlation(
+    first: Float[Tensor, "*batch samples first"],
+    second: Float[Tensor, "*batch samples second"],
+    *,
+    unbiased: bool = False,
+) -> Float[Tensor, "*batch"]:
+    """Return the distance correlation of two random vectors.
+
+    For two distributions it is 0 if and only if they are independent, unlike an ordinary correlation. Computed from
+    samples it lies in [0, 1] and is too high: the more dimensions the vectors have for their number of samples, the
+    closer to 1 it is, even if they are independent. Compare it for equal sizes and numbers of samples only.
+
+    Args:
+        first, second: Vectors of any two sizes; the n-th samples of both belong together. The leading axes, if any,
+            count separate problems.
+        unbiased: Return the bias-corrected one of Székely and Rizzo, whose mean is 0 for independent vectors. It is on
+            the scale of a square, at most 1, and may be below 0.
+    Returns: In float64. 0 where a vector does not vary.
+    Raises:
+        ValueError: If the numbers of samples differ, or there are fewer than 2 (with `unbiased`, 4).
+    Source: Székely, Rizzo and Bakirov 2007, definitions 4 and 5; Székely and Rizzo 2013, "The distance correlation
+        t-test of independence in high dimension".
+    """
+    if first.shape[:-1] != second.shape[:-1]:
+        raise ValueError(
+            f"samples of both vectors belong together, got shapes {tuple(first.shape)} and {tuple(second.shape)}"
+        )
+    one, other = (_centred_distances(vectors, unbiased=unbiased) for vectors in (first, second))
+    ratio = (one * other).sum(dim=-1).clamp(max=1)
+    return ratio if unbiased else ratio.clamp(min=0).sqrt()
+
+
+def distance_correlations(
+    vectors: Float[Tensor, "*batch vectors samples size"], *, unbiased: bool = False
+) -> Float[Tensor, "*batch vectors vectors"]:
+    """Return the distance correlation of each two of several random vectors, as `distance_correlation` does."""
+    centred = _centred_distances(vectors, unbiased=unbiased)
+    ratio = (centred @ centred.mT).clamp(max=1)
+    return ratio if unbiased else ratio.clamp(min=0).sqrt()
+
+
+def _centred_distances(vectors: Tensor, *, unbiased: bool) -> Tensor:
+    """Return distances between samples whose rows and columns have the sum 0, as unit vectors (..., samples^2)."""
+    count, least = vectors.shape[-2], 4 if unbiased else 2
+    if count < least:
+        raise ValueError(f"a distance correlation needs {least} samples or more, got {count}")
+    vectors = vectors.double()
+    vectors = vectors - vectors[..., :1, :]  # so that samples that do not vary are 0, and their distances exactly so
+    distances = torch.cdist(vectors, vectors)
+    per_row, in_all = (count - 2, (count - 1) * (count - 2)) if unbiased else (count, count**2)
+    rows = distances.sum(dim=-1, keepdim=True) / per_row
+    centred = distances - rows - rows.mT + distances.sum(dim=(-2, -1), keepdim=True) / in_all
+    if unbiased:
+        centred = centred - torch.diag_embed(centred.diagonal(dim1=-2, dim2=-1))
+    centred = centred.flatten(-2)
+    norm = centred.norm(dim=-1, keepdim=True)
+    return torch.where(norm > 0, centred / norm, torch.zeros_like(centred))

@@ -1,0 +1,94 @@
+"""Distance correlation against its definition, term by term, and its laws."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets import distance_correlation
+from hf_targets.evaluation.distance_correlation import distance_correlations
+
+
+def by_definition(first, second, *, unbiased):
+    """Return the distance correlation of samples (n, size), with sums in loops."""
+    n, centred = len(first), []
+    of_rows, of_all = (n - 2, (n - 1) * (n - 2)) if unbiased else (n, n * n)
+    for vectors in (first, second):
+        distances = [[float((one - other).norm()) for other in vectors] for one in vectors]
+        rows, total = [sum(row) for row in distances], sum(map(sum, distances))
+        table = [
+            [distances[i][j] - rows[i] / of_rows - rows[j] / of_rows + total / of_all for j in range(n)]
+            for i in range(n)
+        ]
+        for i in range(n if unbiased else 0):
+            table[i][i] = 0.0
+        centred.append(table)
+
+    def covariance(one, other):
+        return sum(one[i][j] * other[i][j] for i in range(n) for j in range(n))
+
+    ratio = covariance(*centred) / (covariance(*centred[:1] * 2) * covariance(*centred[1:] * 2)) ** 0.5
+    return ratio if unbiased else max(ratio, 0) ** 0.5
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(4, 9), sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_it_is_what_its_definition_says(unbiased, seed, count, sizes):
+    draws = torch.Generator().manual_seed(seed)
+    first, second = (torch.randn(count, size, generator=draws, dtype=torch.float64) for size in sizes)
+    second = second + first[:, :1]
+    found = distance_correlation(first, second, unbiased=unbiased)
+    assert found.item() == pytest.approx(by_definition(first, second, unbiased=unbiased), abs=1e-9)
+    assert found <= 1 and (unbiased or found >= 0)
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_it_does_not_change_when_a_vector_is_turned_moved_or_scaled(unbiased):
+    first, second = torch.randn(2, 3, 20, 6, dtype=torch.float64)
+    second = second + first.square()
+    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+    expected = distance_correlation(first, second, unbiased=unbiased)
+    assert expected.shape == (3,)
+    for changed in (first @ turn, first + 5, -0.01 * first):
+        torch.testing.assert_close(distance_correlation(changed, second, unbiased=unbiased), expected)
+        torch.testing.assert_close(distance_correlation(second, changed, unbiased=unbiased), expected)
+    torch.testing.assert_close(distance_correlation(first, 2 - 3 * first @ turn), torch.ones(3).double())
+
+
+def test_without_bias_independent_vectors_have_0_and_plainly_nearly_1_in_many_dimensions():
+    first, second = torch.randn(2, 200, 20, 300)
+    assert distance_correlation(first, second).mean() > 0.8
+    assert abs(distance_correlation(first, second, unbiased=True).mean()) < 0.02
+
+
+def test_dependence_without_correlation_is_seen():
+    first = torch.linspace(-2, 2, 200)[:, None]
+    assert abs(torch.corrcoef(torch.cat([first, first.square()], 1).T)[0, 1]) < 1e-6
+    assert distance_correlation(first, first.square()) > 0.4
+    assert distance_correlation(first, first.square(), unbiased=True) > 0.2
+
+
+def test_what_does_not_vary_has_0():
+    fixed = torch.full((6, 3), 0.1)
+    for unbiased in (False, True):
+        assert distance_correlation(fixed, torch.randn(6, 3), unbiased=unbiased) == 0
+        assert distance_correlation(fixed, fixed, unbiased=unbiased) == 0
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_several_vectors_have_those_of_each_two(unbiased):
+    vectors = torch.randn(2, 3, 7, 4).cumsum(dim=1)
+    found = distance_correlations(vectors, unbiased=unbiased)
+    for one in range(3):
+        for other in range(3):
+            pair = distance_correlation(vectors[:, one], vectors[:, other], unbiased=unbiased)
+            torch.testing.assert_close(found[:, one, other], pair)
+
+
+def test_samples_that_do_not_belong_together_or_are_too_few_are_refused():
+    with pytest.raises(ValueError, match=r"belong together, got shapes \(5, 2\) and \(4, 2\)"):
+        distance_correlation(torch.zeros(5, 2), torch.zeros(4, 2))
+    for count, unbiased, least in ((1, False, 2), (3, True, 4)):
+        with pytest.raises(ValueError, match=f"needs {least} samples or more, got {count}"):
+            distance_correlation(torch.zeros(count, 2), torch.zeros(count, 2), unbiased=unbiased)
