@@ -163,6 +163,12 @@ from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
 from .backbones.devices import best_device as best_device
+from .curves.error_importance import ErrorImportance as ErrorImportance
+from .curves.error_importance import error_importance as error_importance
+from .curves.error_importance_figure import plot_error_importance as plot_error_importance
+from .curves.reconstruction import CurveReconstruction as CurveReconstruction
+from .curves.reconstruction import reconstruction_error as reconstruction_error
+from .curves.reconstruction_figure import plot_reconstruction_error as plot_reconstruction_error
 from .evaluation.cited_prompts import INSTRUCTIONS as INSTRUCTIONS
 from .evaluation.cited_prompts import check_prompts_fit as check_prompts_fit
 from .evaluation.cited_prompts import cited_prompts as cited_prompts

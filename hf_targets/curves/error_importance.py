@@ -1,0 +1,90 @@
+"""Which errors of the embeddings weigh most in the control points of a sentence curve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.maths.bsplines import inverse_matrix
+
+
+@dataclass(frozen=True)
+class ErrorImportance:
+    """The importance of errors under one setting, I(V) = ||V B^+||^2 of an error V of norm 1.
+
+    Attributes:
+        length: L, the length of the sequences.
+        num_control_points_ratio: N_ratio.
+        degree_ratio: Eta_ratio.
+        num_control_points: N.
+        degree: Degree of the basis.
+        global_importance: I of the same error at all positions.
+        local_importance: I of an error at one position, mean over positions.
+        least_ratio, mean_ratio, largest_ratio: R(B^+), the global importance over that of an error at one position:
+            over all positions. Above 1, errors of the whole text weigh more.
+        eigenvalue_ratio: The largest eigenvalue of B^+ (B^+)^T over its smallest, which bounds R.
+    """
+
+    length: int
+    num_control_points_ratio: float
+    degree_ratio: float
+    num_control_points: int
+    degree: int
+    global_importance: float
+    local_importance: float
+    least_ratio: float
+    mean_ratio: float
+    largest_ratio: float
+    eigenvalue_ratio: float
+
+
+def error_importance(
+    lengths: Sequence[int],
+    num_control_points_ratios: Sequence[float],
+    degree_ratios: Sequence[float],
+    *,
+    margin: float = 0.01,
+) -> list[ErrorImportance]:
+    """Return what errors of embeddings weigh in the control points, for all settings.
+
+    The eigenvectors of B^+ (B^+)^T with the largest eigenvalues are errors that change from token to token, not smooth
+    ones: B smooths, so its inverse enlarges what is not smooth. R is therefore below 1 in nearly all settings, and a
+    large ratio of eigenvalues goes with a small R, not with a large one.
+
+    Args:
+        lengths: Values of L, the length of the sequences.
+        num_control_points_ratios: Values of N_ratio, as in `CurveConfig`.
+        degree_ratios: Values of Eta_ratio, as in `CurveConfig`; 0 gives degree 2.
+        margin: As in `CurveConfig`.
+    Returns: A row for each degree ratio, ratio of control points and length, in this order; the length varies fastest.
+    Raises:
+        ValueError: If a setting is outside its range, or a curve cannot represent a text of that length.
+    Source: Heo and Choi, "Sentence Curve Language Models", lemma 4.3, equations (5) and (6).
+    """
+    rows = []
+    for degree_ratio, ratio, length in product(degree_ratios, num_control_points_ratios, lengths):
+        config = CurveConfig(num_control_points_ratio=ratio, degree_ratio=degree_ratio, margin=float(margin))
+        count, degree = config.num_control_points_for(length), config.degree_for(length)
+        inverse = inverse_matrix(length, count, degree, float(margin), max_norm=None)
+        weights = inverse @ inverse.T
+        # Departs: the paper's local error has the norm sqrt(d), and its global error the norm 1; here both have norm 1
+        everywhere, at_one = weights.sum() / length, weights.diagonal()
+        ratios, singular = everywhere / at_one, torch.linalg.svdvals(inverse)
+        rows.append(
+            ErrorImportance(
+                length=length,
+                num_control_points_ratio=ratio,
+                degree_ratio=degree_ratio,
+                num_control_points=count,
+                degree=degree,
+                global_importance=everywhere.item(),
+                local_importance=at_one.mean().item(),
+                least_ratio=ratios.min().item(),
+                mean_ratio=ratios.mean().item(),
+                largest_ratio=ratios.max().item(),
+                eigenvalue_ratio=(singular[0] / singular[-1]).square().item(),
+            )
+        )
+    return rows
