@@ -80,6 +80,17 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=8)[0]))""",
 )
 """Of any causal language model."""
 
+PAIR_USAGE = Usage(
+    load="""from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")""",
+    run="""inputs = tokenizer(["a text"], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))""",
+    task="translation",
+)
+"""Of any model with an encoder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
@@ -88,7 +99,7 @@ class CardFacts:
     Attributes:
         dataset: The text's name.
         results: Markdown: tables, and what they show.
-        usage: For models of ours.
+        usage: For models of ours; None: that of any model of their kind.
         base_model: Name or folder of the model that training began with, if any.
         license: Of the model; None: that of the base model's card, if it states one.
         language: Of the text; None: it is stated only for corpora whose language is known.
@@ -97,7 +108,7 @@ class CardFacts:
 
     dataset: str
     results: str
-    usage: Usage = CAUSAL_USAGE
+    usage: Usage | None = None
     base_model: str | None = None
     license: str | None = None
     language: str | None = None
@@ -140,7 +151,8 @@ def write_card(
     config = AutoConfig.from_pretrained(folder)
     is_ours = type(config).__module__.split(".")[0] == __name__.split(".")[0]
     base = facts.base_model
-    usage = facts.usage if is_ours else CAUSAL_USAGE
+    of_its_kind = PAIR_USAGE if config.is_encoder_decoder else CAUSAL_USAGE
+    usage = facts.usage if is_ours and facts.usage is not None else of_its_kind
     code = f"{usage.load}\n\n{usage.run}".replace("{name}", name)
     data = ModelCardData(
         library_name=LIBRARY if is_ours else "transformers",

@@ -7,6 +7,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_targets import DifformerForConditionalGeneration
 from tests.recipes.running import run_recipe
+from tests.training.test_model_card import run_code
 
 SMALL = ["--max_train_pairs", "60", "--max_eval_pairs", "6", "--disable_tqdm", "true", "--num_reverse_steps", "6"]
 
@@ -29,7 +30,7 @@ def test_the_comparison_leaves_scores_and_models_that_write(trained):
         output = model.generate(**tokenizer(["a text", "another one"], padding=True, return_tensors="pt"))
         assert len(tokenizer.batch_decode(output)) == 2
         assert model.generation_config.num_reverse_steps == 6 and model.generation_config.num_lengths == 2
-        assert "diffusion" in (folder / f"{name}-seed0" / "README.md").read_text()
+        assert "AutoModelForSeq2SeqLM" in run_code(folder / f"{name}-seed0", folder)
     assert (model.config.curve.num_control_points_ratio, model.config.curve.degree) == (2.0, 2)
 
 

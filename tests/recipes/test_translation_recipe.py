@@ -7,6 +7,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_targets import MultiTokenForSeq2SeqLM, encode_pairs, load_pairs, translate, translation_scores
 from tests.recipes.running import run_recipe
+from tests.training.test_model_card import run_code
 
 SMALL = ["--max_train_pairs", "60", "--disable_tqdm", "true", "--num_beams", "2"]
 ROWS = '{"plain": {}, "bow": {"bag_of_words": {}}, "wdr": {"ngram_size": 3}}'
@@ -25,7 +26,8 @@ def test_the_comparison_leaves_scores_of_each_way(trained):
     assert all(len(seeds) == 1 and seeds[0].keys() == {"bleu", "chrf"} for seeds in scores.values())
     assert "distinct bigrams" in printed
     assert f"| wdr, ensemble | {scores['wdr, ensemble'][0]['bleu']:.2f} |" in printed
-    assert "translation" in (folder / "wdr-seed0" / "README.md").read_text()
+    for name in ("plain", "wdr"):
+        assert "AutoModelForSeq2SeqLM" in run_code(folder / f"{name}-seed0", folder)
 
 
 def test_a_model_that_was_left_is_the_one_that_was_scored(trained):
