@@ -209,6 +209,17 @@ from .phrases.provenance import provenance_columns as provenance_columns
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.text_comparison import TextComparison as TextComparison
 from .phrases.text_comparison import load_model as load_model
+from .semi_autoregressive.configuration import PUBLISHED_CURVES as PUBLISHED_CURVES
+from .semi_autoregressive.configuration import SemiAutoregressiveConfig as SemiAutoregressiveConfig
+from .semi_autoregressive.dependence import Dependence as Dependence
+from .semi_autoregressive.dependence import DependenceSettings as DependenceSettings
+from .semi_autoregressive.dependence import block_dependence as block_dependence
+from .semi_autoregressive.dependence_figure import plot_dependence as plot_dependence
+from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
+from .semi_autoregressive.rows import block_rows as block_rows
+from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer
+from .semi_autoregressive.usage import BLOCK_USAGE as BLOCK_USAGE
+from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.best_checkpoints import best_checkpoints as best_checkpoints
 from .training.best_checkpoints import load_mean as load_mean
 from .training.comparison import train_run as train_run

@@ -56,6 +56,12 @@ MODELS = (
         model="hf_targets.gaussian_diffusion.model:DifformerForConditionalGeneration",
         features="hf_targets.gaussian_diffusion.features:DifformerModel",
     ),
+    Model(
+        model_type="semi_autoregressive",
+        config="hf_targets.semi_autoregressive.configuration:SemiAutoregressiveConfig",
+        auto_class="AutoModelForCausalLM",
+        model="hf_targets.semi_autoregressive.model:SemiAutoregressiveForCausalLM",
+    ),
 )
 
 

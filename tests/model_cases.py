@@ -1,7 +1,6 @@
 """The one table of models that owe what every model owes; a new model adds a line to `CASES`."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -10,113 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from hf_targets import DynamicVocabForCausalLM
+from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.seq2seq_call import read_pair
 from hf_targets.maths.losses import IGNORED
 from tests.masked_diffusion.models import CURVES, make_mdlm, masked_batch
-from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, pad_rows, token_ids
+from tests.model_case import SIZES, Batch, ModelCase
+from tests.semi_autoregressive.models import KINDS, make_block_model, with_identity_curve
+from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, token_ids
 from tests.tiny_models import make_any, make_vocabulary, training_inputs
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS, make_pair_backbone, make_pair_model, pairs
 
-Batch = dict[str, Tensor]
 FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
 SIDES = ("left", "right")
 COMPILED = {("gpt_neo", "difference"), ("llama", "conditional"), ("llama", "phrases"), ("marian", "difference")}
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-
-
-@dataclass(frozen=True)
-class ModelCase:
-    """A tiny model, and what a law needs to know of it.
-
-    Attributes:
-        make: Makes it in evaluation mode, always with the same weights and without dropout.
-        batch: What it is trained on.
-        text: Makes one row of a text of so many tokens, with labels.
-        auto: The Auto class that loads it.
-        off: Gives its logits with the target switched off, and those of the model that has none.
-        generate: Generates texts in each of its ways.
-        hidden: Gives what its output matrix reads of token ids.
-        part_weights: Of each part of the loss, by its name.
-        settings: Fields of its configuration that are not the defaults.
-        sizes: What programs read from its configuration, those of `SIZES` that there are.
-        options: Arguments of `forward` under which logits depend on all that the target adds.
-        wraps: Makes the model that it wraps; None: it wraps none.
-        source: Makes what its encoder reads in so many rows; None: it has no encoder beside the text.
-        pipelines: Names of the pipelines of Transformers that take it.
-        compiled: Makes a small model of all its kinds of layers, and batches, on which it is compiled; None: it is
-            not, or no further kind of layer is in it than in others that are.
-        unused: Parameters that no output depends on.
-        refuses: Arguments that it does not take, and what the error says.
-        lacks: Laws that it does not owe, and why.
-    """
-
-    make: Callable[[], Any]
-    batch: Callable[[], Batch]
-    text: Callable[[int], Batch]
-    auto: Any
-    off: Callable[[Any], tuple[Tensor, Tensor]]
-    generate: Callable[[Any], list[Tensor]]
-    hidden: Callable[[Any, Tensor], Tensor]
-    part_weights: Callable[[Any], dict[str, float]]
-    settings: dict[str, Any]
-    sizes: dict[str, int]
-    pipelines: tuple[str, ...]
-    options: dict[str, Any] = field(default_factory=dict)
-    wraps: Callable[[], PreTrainedModel] | None = None
-    source: Callable[[int], Batch] | None = None
-    compiled: Callable[[], tuple[Any, list[Batch]]] | None = None
-    unused: frozenset[str] = frozenset()
-    refuses: Mapping[str, str] = field(default_factory=dict)
-    lacks: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def model_class(self) -> type[PreTrainedModel]:
-        """The class of the model."""
-        return type(self.make())
-
-    @property
-    def prefix(self) -> str:
-        """What the names of the text's arguments and outputs begin with."""
-        return "decoder_" if self.source else ""
-
-    def reading(self, ids: Tensor) -> Batch:
-        """Return the arguments of a call that reads a text (batch, time), after a source if there is an encoder."""
-        return {f"{self.prefix}input_ids": ids, **(self.source(len(ids)) if self.source else {})}
-
-    def num_targets(self, batch: Batch) -> float:
-        """Return how many labels of a batch are targets: in a text without a source, the first of a row is none."""
-        return float((batch["labels"][:, 0 if self.source else 1 :] != IGNORED).sum())
-
-    def padded(self, lengths: tuple[int, ...], side: str) -> Batch:
-        """Return rows of text of these lengths as one batch, padded on a side.
-
-        Padding has a label, which is none. Behind a source the text is padded on the right, where labels say so.
-        """
-        rows = [self.text(length) for length in lengths]
-        fills = {"input_ids": (side, 0), "labels": (side, 3)}
-        if self.source:
-            fills |= {"attention_mask": (side, 0), "labels": ("right", IGNORED)}
-        batch = {name: pad_rows([row[name][0] for row in rows], *fill) for name, fill in fills.items()}
-        for name in rows[0].keys() - fills.keys():
-            batch[name] = torch.cat([row[name] for row in rows])
-        if self.source:
-            return batch
-        mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)
-        if "position_ids" not in self.refuses:
-            batch["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-        return {**batch, "attention_mask": mask}
-
-    def is_text(self, batch: Batch) -> Tensor:
-        """Return which positions of a padded batch are not padding, (batch, time)."""
-        return batch["labels"] != IGNORED if self.source else batch["attention_mask"] == 1
-
-    def without_targets(self) -> Batch:
-        """Return the batch without any target."""
-        targets = {"labels", "phrase_targets"}
-        return {
-            name: torch.full_like(value, IGNORED) if name in targets else value for name, value in self.batch().items()
-        }
 
 
 def _ensemble_off(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
@@ -262,6 +167,38 @@ def _mdlm_case(curve: str) -> ModelCase:
     return case
 
 
+def _identity_curve(model: Any) -> tuple[Tensor, Tensor]:
+    words, ids = make_block_model("words", model.backbone.config.model_type), token_ids(2, 16)
+    curve = with_identity_curve(words)
+    return curve(ids, output_block_logits=True).block_logits, words(ids, output_block_logits=True).block_logits
+
+
+def _generate_blocks(model: Any) -> list[Tensor]:
+    return [model.generate(token_ids(2, 9), tokens_per_step=count, **FIVE) for count in (1, 2, 3)]
+
+
+def _block_case(kind: str, family: str) -> ModelCase:
+    refuses = {} if family in _READ_SEGMENTS else {"token_type_ids": "does not generate from token_type_ids; leave it"}
+    case = ModelCase(
+        make=lambda: make_block_model(kind, family),
+        batch=lambda: training_inputs("embedding"),
+        text=_causal_text,
+        auto=AutoModelForCausalLM,
+        off=_identity_curve,
+        generate=_generate_blocks,
+        hidden=lambda model, ids: model.base_model(ids)[0],
+        part_weights=lambda model: {f"word_{n}": 1 / 3 for n in (1, 2, 3)},
+        settings={"curve": CurveConfig(num_control_points=3, degree=1)} if kind == "words" else {"ngram_size": 5},
+        sizes={name: getattr(CONFIGS[family](), name) for name in SIZES},
+        wraps=lambda: make_backbone(family),
+        pipelines=("text-generation", "feature-extraction"),
+        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in SIDES]),
+        refuses=refuses,
+        lacks={"the logits of what it wraps": "its LSTM predicts the next word"},
+    )
+    return case
+
+
 _TABLES_OF_SINES = tuple(f"backbone.model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
 
 
@@ -329,6 +266,10 @@ CASES = {
     **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt", "reformer")},
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
     **{
+        f"blocks-{kind}": _block_case(kind, family)
+        for kind, family in zip(KINDS, ("gpt2", "llama", "opt"), strict=True)
+    },
+    **{
         f"{kind}-{family}": _pair_case(family, kind)
         for family, kind in (
             ("marian", "difference"),
@@ -338,7 +279,7 @@ CASES = {
         )
     },
 }
-ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain", "difference-marian")
+ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain", "difference-marian", "blocks-words")
 """One model of each class, for laws that take long."""
 
 

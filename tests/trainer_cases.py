@@ -18,11 +18,14 @@ from hf_targets import (
     MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
+    SemiAutoregressiveTrainer,
+    TargetTrainingArguments,
     TokenNgrams,
 )
 from hf_targets.maths.losses import IGNORED
 from tests.masked_diffusion import training as diffusion_training
-from tests.model_cases import CASES, ModelCase
+from tests.model_case import ModelCase
+from tests.model_cases import CASES
 from tests.tiny_backbones import token_ids
 from tests.tiny_models import make_collator
 from tests.trainer_runs import SHORT
@@ -137,6 +140,14 @@ TRAINERS = {
         collator=_phrase_collator,
         weights={"kl_loss_weight": 0.5, "token_loss_weight": 2.0},
         new_part_rate="encoder_learning_rate",
+    ),
+    "semi_autoregressive": TrainerCase(
+        model=CASES["blocks-words"],
+        trainer=SemiAutoregressiveTrainer,
+        arguments=TargetTrainingArguments,
+        rows=padded_rows,
+        evaluated=padded_rows,
+        metrics=("perplexity", "perplexity_3", "word_perplexity"),
     ),
     "masked_diffusion": TrainerCase(
         model=CASES["mdlm-curves"],

@@ -1,7 +1,8 @@
-"""Measures of plain causal models judge a model around a backbone as they judge the backbone."""
+"""Measures of plain causal models take a model around a backbone, too."""
 
 import numpy as np
 import pytest
+from torch.nn.functional import cross_entropy
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.evaluation.mauve import text_features
@@ -15,9 +16,10 @@ WORDS = word_level_tokenizer([" ".join(f"w{number}" for number in range(VOCAB - 
 
 @every_causal_wrapper_class
 def test_a_perplexity_is_that_of_the_next_tokens(case):
-    model, block = case.make(), {"input_ids": token_ids(9).tolist()}
-    found, expected = (perplexity_of_blocks(judged, [block]) for judged in (model, model.backbone))
-    assert found.num_tokens == 8 and found.nll == pytest.approx(expected.nll)
+    model, ids = case.make(), token_ids(9)
+    found = perplexity_of_blocks(model, [{"input_ids": ids.tolist()}])
+    expected = cross_entropy(model(ids[None]).logits[0, :-1], ids[1:], reduction="sum")
+    assert found.num_tokens == 8 and found.nll == pytest.approx(expected.item())
 
 
 @every_causal_wrapper_class

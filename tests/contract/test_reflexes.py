@@ -105,7 +105,7 @@ def assert_refused(case, argument, *calls):
     return argument in case.refuses
 
 
-@every_model
+@models_that_owe("the logits of what it wraps")
 @pytest.mark.usefixtures("clear_choices")
 def test_generation_begins_from_embeddings_where_what_is_wrapped_does(case):
     model, ids = case.make().double(), token_ids(2, 5)
@@ -115,7 +115,7 @@ def test_generation_begins_from_embeddings_where_what_is_wrapped_does(case):
         assert torch.equal(model.generate(inputs_embeds=embeds, **SIX), expected)
 
 
-@every_model
+@models_that_owe("the logits of what it wraps")
 def test_segments_are_read_where_what_is_wrapped_reads_them(case):
     model, ids = case.make(), token_ids(2, 8)
     segments = torch.arange(8).expand(2, 8) // 4

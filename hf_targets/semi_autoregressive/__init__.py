@@ -1,0 +1,1 @@
+"""A Transformer with an LSTM that predicts the next N words at once, one by one or as a sentence curve."""

@@ -1,0 +1,45 @@
+"""A figure of how much the words of a block depend on each other, as figure 6 of the sentence curve paper."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hf_targets.extras import require
+from hf_targets.maths.statistics import mean_and_standard_error
+from hf_targets.semi_autoregressive.dependence import Dependence
+
+
+def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: Path | str) -> None:
+    """Plot the distance correlation over the strength: a panel for each disturbance, a line for each model.
+
+    Args:
+        models: To each model's name what `block_dependence` found for each seed; bars are standard errors.
+        path: The PNG file to write.
+    Raises:
+        ValueError: If there is nothing to plot.
+        ImportError: If matplotlib is missing.
+    Source: Heo and Choi, "Sentence Curve Language Models", figure 6.
+    """
+    found = [one for seeds in models.values() for seed in seeds for one in seed]
+    if not found:
+        raise ValueError("there must be a measurement to plot, got none; call block_dependence with dropout_rates")
+    require("matplotlib", extra="figures")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    disturbances = list(dict.fromkeys(one.disturbance for one in found))
+    figure = Figure(figsize=(1 + 4 * len(disturbances), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(disturbances), sharey=True, squeeze=False)[0]
+    for axes, disturbance in zip(panels, disturbances, strict=True):
+        for name, seeds in models.items():
+            strengths = sorted({one.strength for seed in seeds for one in seed if one.disturbance == disturbance})
+            alike = {at: [] for at in strengths}
+            for one in (one for seed in seeds for one in seed if one.disturbance == disturbance):
+                alike[one.strength].append(one.correlation)
+            means, errors = zip(*map(mean_and_standard_error, alike.values()), strict=True)
+            axes.errorbar(strengths, means, yerr=[error or 0 for error in errors], fmt=".-", capsize=3, label=name)
+        axes.set(xlabel={"dropout": "dropout rate", "noise": "norm of noise / norm of state"}[disturbance])
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="distance correlation of two words' logits")
+    panels[0].legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,147 @@
+"""`generate` of a model that predicts blocks: word by word, or several words in each pass."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+# (a mixin: the model defines backbone and config; Transformers types `self` as a Protocol with more members)
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.positions import check_room, outgrown_positions_named
+
+_NOT_IN_BLOCKS = ("output_attentions", "output_hidden_states")
+
+
+class BlockGenerationMixin(GenerationMixin):
+    """`GenerationMixin` for a model with `backbone` and `config`, whose output may have `block_logits`."""
+
+    def generate(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
+        """Generate as `GenerationMixin` does, or several tokens in each pass.
+
+        Args:
+            tokens_per_step: In [1, N]. With 1 each token is the next word of a pass, as with any causal model. With
+                more, a pass writes its first so many predicted words: fewer passes, each later word chosen without
+                knowledge of those before it in its block. Logits processors and stopping criteria see each token;
+                greedy decoding and sampling only.
+        Raises:
+            ValueError: If it is out of range, or combined with beams, another assistant, `synced_gpus`, or attentions
+                and hidden states as outputs.
+        Source: Heo and Choi, "Sentence Curve Language Models", section 5.4.
+        """
+        check_prompt_mask(args[0] if args else None, kwargs)
+        most = self.config.ngram_size
+        if type(tokens_per_step) is not int or not 1 <= tokens_per_step <= most:
+            raise ValueError(
+                f"tokens_per_step must be in [1, {most}], the words that a pass predicts, got {tokens_per_step!r}"
+            )
+        if tokens_per_step > 1:
+            for name in ("assistant_model", "custom_generate", "synced_gpus", "prompt_lookup_num_tokens"):
+                if kwargs.get(name):
+                    raise ValueError(
+                        f"tokens_per_step={tokens_per_step} does not go with {name}; leave out one of them"
+                    )
+            kwargs["tokens_per_step"] = tokens_per_step
+        if self.backbone._is_stateful:
+            kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
+        prompt, config = (*args, None, None)[:2]
+        check_room(self.backbone, prompt, kwargs, kwargs.get("generation_config", config), self.generation_config)
+        with outgrown_positions_named(self.backbone):
+            return super().generate(*args, **kwargs)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        *,
+        tokens_per_step: int = 1,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Prepare the inputs of a step of `generate` as the backbone does."""
+        if inputs_embeds is not None:
+            kwargs["inputs_embeds"] = inputs_embeds
+        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+        return {**inputs, "output_block_logits": True} if tokens_per_step > 1 else inputs
+
+    def _beam_search(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
+        if tokens_per_step > 1:
+            raise ValueError(
+                f"tokens_per_step={tokens_per_step} cannot be combined with beam search; leave out num_beams or it"
+            )
+        return super()._beam_search(*args, **kwargs)
+
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        *args: Any,
+        tokens_per_step: int = 1,
+        **kwargs: Any,
+    ) -> Any:
+        settings = input_ids, logits_processor, stopping_criteria, generation_config
+        if tokens_per_step == 1:
+            return super()._sample(*settings, *args, **kwargs)
+        return self._write_blocks(*settings, tokens_per_step, **kwargs)
+
+    def _write_blocks(
+        self,
+        input_ids: Tensor,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        count: int,
+        *,
+        streamer: Any = None,
+        synced_gpus: bool = False,
+        **model_kwargs: Any,
+    ) -> Tensor | GenerateDecoderOnlyOutput:
+        """Write `count` tokens in each pass, until all rows have ended."""
+        asked = [name for name in _NOT_IN_BLOCKS if config.return_dict_in_generate and getattr(config, name)]
+        if asked or synced_gpus:
+            raise ValueError(f"tokens_per_step={count} does not go with {', '.join(asked) or 'synced_gpus'}")
+        pads, scores, logits = config._pad_token_tensor, [], []
+        has_end = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
+        is_open = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        model_kwargs["tokens_per_step"] = count
+        outputs = self._prefill(input_ids, config, model_kwargs, is_first_iteration=True)
+        while True:
+            block = outputs.block_logits[:, -1].to(dtype=torch.float32, device=input_ids.device)
+            model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, num_new_tokens=count)
+            for n in range(count):
+                seen = processors(input_ids, block[:, n].clone())
+                scores.append(seen)
+                logits.append(block[:, n])
+                tokens = torch.multinomial(seen.softmax(-1), 1)[:, 0] if config.do_sample else seen.argmax(dim=-1)
+                if has_end:
+                    tokens = tokens.where(is_open, pads)
+                input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
+                if streamer is not None:
+                    streamer.put(tokens.cpu())
+                kept = tuple(scores) if config.return_dict_in_generate and config.output_scores else None
+                is_open = is_open & ~criteria(input_ids, kept)
+                if not is_open.any():
+                    break
+            if not is_open.any():
+                break
+            read = count if model_kwargs["use_cache"] else None
+            outputs = self(
+                **self.prepare_inputs_for_generation(input_ids, next_sequence_length=read, **model_kwargs),
+                return_dict=True,
+            )
+        if streamer is not None:
+            streamer.end()
+        if not config.return_dict_in_generate:
+            return input_ids
+        return GenerateDecoderOnlyOutput(
+            sequences=input_ids,
+            scores=tuple(scores) if config.output_scores else None,
+            logits=tuple(logits) if config.output_logits else None,
+            past_key_values=model_kwargs.get("past_key_values"),
+        )

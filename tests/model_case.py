@@ -1,0 +1,109 @@
+"""What the laws of the contract need to know of a model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_targets.maths.losses import IGNORED
+from tests.tiny_backbones import pad_rows
+
+Batch = dict[str, Tensor]
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A tiny model, and what a law needs to know of it.
+
+    Attributes:
+        make: Makes it in evaluation mode, always with the same weights and without dropout.
+        batch: What it is trained on.
+        text: Makes one row of a text of so many tokens, with labels.
+        auto: The Auto class that loads it.
+        off: Gives its logits with the target switched off, and those of the model that has none.
+        generate: Generates texts in each of its ways.
+        hidden: Gives what its output matrix reads of token ids.
+        part_weights: Of each part of the loss, by its name.
+        settings: Fields of its configuration that are not the defaults.
+        sizes: What programs read from its configuration, those of `SIZES` that there are.
+        options: Arguments of `forward` under which logits depend on all that the target adds.
+        wraps: Makes the model that it wraps; None: it wraps none.
+        source: Makes what its encoder reads in so many rows; None: it has no encoder beside the text.
+        pipelines: Names of the pipelines of Transformers that take it.
+        compiled: Makes a small model of all its kinds of layers, and batches, on which it is compiled; None: it is
+            not, or no further kind of layer is in it than in others that are.
+        unused: Parameters that no output depends on.
+        refuses: Arguments that it does not take, and what the error says.
+        lacks: Laws that it does not owe, and why.
+    """
+
+    make: Callable[[], Any]
+    batch: Callable[[], Batch]
+    text: Callable[[int], Batch]
+    auto: Any
+    off: Callable[[Any], tuple[Tensor, Tensor]]
+    generate: Callable[[Any], list[Tensor]]
+    hidden: Callable[[Any, Tensor], Tensor]
+    part_weights: Callable[[Any], dict[str, float]]
+    settings: dict[str, Any]
+    sizes: dict[str, int]
+    pipelines: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    wraps: Callable[[], PreTrainedModel] | None = None
+    source: Callable[[int], Batch] | None = None
+    compiled: Callable[[], tuple[Any, list[Batch]]] | None = None
+    unused: frozenset[str] = frozenset()
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model_class(self) -> type[PreTrainedModel]:
+        """The class of the model."""
+        return type(self.make())
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the text's arguments and outputs begin with."""
+        return "decoder_" if self.source else ""
+
+    def reading(self, ids: Tensor) -> Batch:
+        """Return the arguments of a call that reads a text (batch, time), after a source if there is an encoder."""
+        return {f"{self.prefix}input_ids": ids, **(self.source(len(ids)) if self.source else {})}
+
+    def num_targets(self, batch: Batch) -> float:
+        """Return how many labels of a batch are targets: in a text without a source, the first of a row is none."""
+        return float((batch["labels"][:, 0 if self.source else 1 :] != IGNORED).sum())
+
+    def padded(self, lengths: tuple[int, ...], side: str) -> Batch:
+        """Return rows of text of these lengths as one batch, padded on a side.
+
+        Padding has a label, which is none. Behind a source the text is padded on the right, where labels say so.
+        """
+        rows = [self.text(length) for length in lengths]
+        fills = {"input_ids": (side, 0), "labels": (side, 3)}
+        if self.source:
+            fills |= {"attention_mask": (side, 0), "labels": ("right", IGNORED)}
+        batch = {name: pad_rows([row[name][0] for row in rows], *fill) for name, fill in fills.items()}
+        for name in rows[0].keys() - fills.keys():
+            batch[name] = torch.cat([row[name] for row in rows])
+        if self.source:
+            return batch
+        mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)
+        if "position_ids" not in self.refuses:
+            batch["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return {**batch, "attention_mask": mask}
+
+    def is_text(self, batch: Batch) -> Tensor:
+        """Return which positions of a padded batch are not padding, (batch, time)."""
+        return batch["labels"] != IGNORED if self.source else batch["attention_mask"] == 1
+
+    def without_targets(self) -> Batch:
+        """Return the batch without any target."""
+        targets = {"labels", "phrase_targets"}
+        return {
+            name: torch.full_like(value, IGNORED) if name in targets else value for name, value in self.batch().items()
+        }
