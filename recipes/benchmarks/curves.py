@@ -8,16 +8,14 @@ backward, without the optimizer, whose time is the same for all. Measured: recip
 `--parts train sample folded evaluations lengths` chooses among the five.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, SentenceCurve, parse_settings
-from hf_targets.evaluation.timing import settled_time
+from hf_targets.evaluation.timing import median_seconds, settled_time
 
 PARTS = ("train", "sample", "folded", "evaluations", "lengths")
 
@@ -76,19 +74,6 @@ def make_models(setup: Setup, length: int) -> dict[str, MdlmForMaskedDiffusion]:
     return models
 
 
-def take_turns(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for turn in range(rounds + 1):
-        for name, run in runs.items():
-            start = settled_time(device)
-            run()
-            if turn:
-                seconds[name].append(settled_time(device) - start)
-    return {name: median(times) for name, times in seconds.items()}
-
-
 def train_step(model: MdlmForMaskedDiffusion, canvas: torch.Tensor, ids: torch.Tensor) -> None:
     """Go forward and backward; the times are fixed, so that all variants have the same masks."""
     model.train()
@@ -110,7 +95,8 @@ def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, ids: torch.Tensor)
     """Print how long a pass takes with the constant modulation folded into its neighbours."""
     models = {"adaLN": model.eval(), "folded": model.fold_modulation().eval()}
     with torch.no_grad():
-        seconds = take_turns({name: partial(one, ids, skip_logits=True) for name, one in models.items()}, setup.rounds)
+        runs = {name: partial(one, ids, skip_logits=True) for name, one in models.items()}
+        seconds = median_seconds(runs, setup.rounds, ids.device)
     sizes = {name: one.num_parameters() for name, one in models.items()}
     print(f"\nA pass without the output matrix, L = {ids.shape[1]}\n")
     print("| modulation | parameters | ms | x adaLN |\n| --- | ---: | ---: | ---: |")
@@ -167,7 +153,7 @@ def print_mixed_lengths(setup: Setup) -> None:
         curve.to_control_points(rows, lengths)
         first = settled_time(device) - start
         runs = {"batch": partial(curve.to_control_points, rows, lengths), "alone": one_by_one}
-        seconds = take_turns(runs, setup.rounds)
+        seconds = median_seconds(runs, setup.rounds, device)
         ratio = seconds["alone"] / seconds["batch"]
         print(f"| {name} | {first:.1f} | {seconds['batch']:.3f} | {seconds['alone']:.3f} | {ratio:.2f} |", flush=True)
 
@@ -185,12 +171,12 @@ def main() -> None:
         canvas = ids.masked_fill(torch.arange(length, device=device) % 2 == 0, mask)
         if "train" in setup.parts:
             runs = {name: partial(train_step, model, canvas, ids) for name, model in models.items()}
-            print_ratios("A training step", take_turns(runs, setup.rounds), length)
+            print_ratios("A training step", median_seconds(runs, setup.rounds, device), length)
         if "sample" in setup.parts:
             options: dict[str, Any] = {"max_length": length, "num_steps": setup.num_steps, "sampler": "ancestral"}
             options["batch_size"] = len(ids)
             runs = {name: partial(model.eval().generate, **options) for name, model in models.items()}
-            print_ratios("Sampling", take_turns(runs, setup.rounds), length)
+            print_ratios("Sampling", median_seconds(runs, setup.rounds, device), length)
         if "folded" in setup.parts:
             print_folded(setup, models["plain"], canvas)
     if "evaluations" in setup.parts:

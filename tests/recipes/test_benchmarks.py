@@ -1,5 +1,7 @@
 import re
 
+import pytest
+
 from tests.recipes.running import run_recipe
 
 
@@ -54,3 +56,12 @@ def test_the_benchmark_of_translation_prints_every_way(tmp_path):
 def test_the_benchmark_of_a_step_takes_encoder_decoder_models():
     printed = run_recipe("benchmarks/train_step", "--architecture", "marian", "--dtype", "float32")
     assert re.search(r"\| float32 \| wdr \| [\d.]+ \| [\d.]+ \| 1\.\d\d \|", printed)
+
+
+def test_the_benchmark_of_gaussian_diffusion_prints_ratios():
+    printed = run_recipe("benchmarks/gaussian_diffusion")
+    assert "2 texts of 8 tokens, float32" in printed
+    assert re.search(r"\| plain \| \d+ \| \d+ \| 1\.00 \| 1\.00 \| 1\.00 \| 1\.00 \|", printed)
+    cells = re.search(r"\| 2 curves \| \d+ \| \d+ \| (.*) \|", printed)[1].split(" | ")
+    training, decoding, *over_work = map(float, cells)
+    assert over_work == pytest.approx([training / 4, decoding / 4], abs=0.01)  # N_ratio K = 4
