@@ -169,6 +169,7 @@ from .curves.error_importance_figure import plot_error_importance as plot_error_
 from .curves.reconstruction import CurveReconstruction as CurveReconstruction
 from .curves.reconstruction import reconstruction_error as reconstruction_error
 from .curves.reconstruction_figure import plot_reconstruction_error as plot_reconstruction_error
+from .data.fairseq_dictionary import fairseq_tokenizer as fairseq_tokenizer
 from .evaluation.cited_prompts import INSTRUCTIONS as INSTRUCTIONS
 from .evaluation.cited_prompts import check_prompts_fit as check_prompts_fit
 from .evaluation.cited_prompts import cited_prompts as cited_prompts

@@ -26,6 +26,7 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
 from hf_targets.gaussian_diffusion.process import Process, process_of
+from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
 from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
@@ -63,7 +64,7 @@ PARTS = ("diffusion", "words", "length")
 """The parts of the loss, in the order of `row_losses`."""
 
 
-class DifformerForConditionalGeneration(StrictLoading, GaussianGeneration, PreTrainedModel):
+class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, GaussianGeneration, PreTrainedModel):
     """A Gaussian diffusion model of text: encoder, predictor of the length, and decoder; it may predict curves.
 
     loss = mean |z_hat - z_0|^2 + mean CE(words) + w mean CE(length), where z_0 are the text's embeddings, z_hat is what

@@ -1,0 +1,182 @@
+"""Checkpoints of the published program of Difformer, a fork of fairseq: a missing or extra tensor is an error."""
+
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false
+# (a mixin: the model has the methods of PreTrainedModel)
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from hf_targets.backbones.checkpoint import check_tensors
+from hf_targets.backbones.published import find_checkpoint
+from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+
+_FILES = ("checkpoint_best.pt", "checkpoint_avg.pt", "model.pt", "checkpoint_last.pt")
+_EMBEDDING = "decoder.embed_tokens.weight"
+_RENAMED = {
+    "encoder.embed_tokens.": "embed_tokens.",
+    "decoder.embed_tokens.": "embed_tokens.",
+    "decoder.output_projection.": "lm_head.",
+    "decoder.embed_length.": "lengths.embed_length.",
+    "decoder.project_in_dim.": "decoder.read.project_in_dim.",
+    "decoder.self_cond_proj.": "decoder.read.self_cond_proj.",
+}
+"""Beginnings of the names of tensors, and of ours; all other names are the same."""
+_IGNORED = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)$")
+_PAD = 1
+"""The padding id of every fairseq vocabulary; rows of learnt positions up to it are not positions."""
+_MUST_BE: dict[str, tuple[Any, Any]] = {
+    "share_all_embeddings": (True, False),
+    "encoder_learned_pos": (True, False),
+    "decoder_learned_pos": (True, False),
+    "encoder_normalize_before": (False, False),
+    "decoder_normalize_before": (False, False),
+    "layernorm_embedding": (False, False),
+    "no_scale_embedding": (False, False),
+    "embed_norm": (True, False),
+    "embed_norm_before_proj": (False, False),
+    "self_cond": (True, False),
+    "self_cond_before_proj": (False, False),
+    "pred_length_offset": (True, False),
+    "rescale_timesteps": (True, False),
+    "activation_fn": ("relu", "relu"),
+    "vp_rf": (False, False),
+    "rescale_factor": (1.0, 1.0),
+}
+"""Options of the published program: what they must be, and what they are if the checkpoint does not say."""
+
+
+class PublishedDifformer:
+    """`from_published` of a Gaussian diffusion model."""
+
+    @classmethod
+    def from_published(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        hub: Mapping[str, Any] | None = None,
+        **config: Any,
+    ) -> Self:
+        """Return a model with the weights of a checkpoint of the published program, in evaluation mode.
+
+        Sizes follow from the tensors, all else from the options that the checkpoint was trained with. The ids are those
+        of fairseq: `<s>` 0, `<pad>` 1, `</s>` 2. `hf_targets.fairseq_tokenizer` makes the tokenizer of its dict.txt;
+        save it into the same folder as the model. No code of the checkpoint is run.
+
+        Args:
+            source: A file, a folder, a name on the Hub, or what `torch.load` returns: a checkpoint, or its `model`
+                alone, which then needs `num_attention_heads`.
+            hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+            config: Fields of `DifformerConfig` to set. New heads (`multitoken`) have random weights.
+        Raises:
+            ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the number
+                of heads is unknown; or if the model was trained with an option that this one does not have.
+        Source: zhjgao/difformer, both versions of its options.
+        """
+        if config.get("curve") is not None:
+            raise ValueError("a published model has too few positions for control points, so leave curve out")
+        name: Any = "the checkpoint"
+        content: Any = source
+        if not isinstance(source, Mapping):
+            name = source
+            content = read_training_checkpoint(find_checkpoint(source, _FILES, hub or {})[0])
+        found = content.get("model", content)
+        if not isinstance(found, Mapping) or not isinstance(found.get(_EMBEDDING), Tensor):
+            raise ValueError(f"{name} is no checkpoint of Difformer: it has no tensor {_EMBEDDING}")
+        options = next(_options({key: value for key, value in content.items() if key != "model"}), None)
+        fields = {**_sizes(found), **({} if options is None else _fields(options, name)), **config}
+        if "num_attention_heads" not in fields:
+            raise ValueError(f"{name} has no options, so give num_attention_heads: 4 for IWSLT14, 8 for WMT14")
+        model = cls(DifformerConfig(**fields))
+        tensors = _renamed(found, model.config)
+        check_tensors(name, tensors, {key: tensor.shape for key, tensor in _expected(model).items()})
+        model.load_state_dict(tensors, strict=False)
+        return model.eval()
+
+
+def _options(content: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in a checkpoint that hold the options of a model."""
+    if isinstance(content, StandIn):
+        content = content.state
+    if isinstance(content, Mapping) and depth < 8:
+        if "latent_dim" in content and "model_dim" in content:
+            yield content
+        for value in content.values():
+            yield from _options(value, depth + 1)
+
+
+def _fields(options: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """Return the fields of the configuration that options of the published program set."""
+    for option, (needed, default) in _MUST_BE.items():
+        if (value := options.get(option, default)) != needed:
+            raise ValueError(
+                f"{name} was trained with {option}={value!r}, and this model has {option}={needed!r} only; decode it "
+                "with the program that trained it"
+            )
+    heads = {options.get(f"{part}_attention_heads") for part in ("encoder", "decoder")}
+    if len(heads) != 1:
+        raise ValueError(
+            f"{name} has other numbers of heads in encoder and decoder, {heads}; this model has one number"
+        )
+    fields = {
+        "num_attention_heads": heads.pop(),
+        "num_diffusion_steps": options.get("diffusion_steps", 2000),
+        "noise_schedule": options.get("noise_schedule", "linear"),
+        # one name before, another since: of the noise in training, unless the variance is kept
+        "noise_factor": options.get("rescaling_factor", options.get("noise_factor", 1.0)),
+        "word_loss": "rounding" if options.get("rounding_loss") else "anchor",
+        "length_loss_weight": options.get("length_loss_factor", 0.1),
+    }
+    for option in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+        if option in options:
+            fields[option] = options[option]
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _sizes(found: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the fields of the configuration that follow from the shapes of tensors."""
+    numbers = [int(match[1]) for key in found if (match := re.match(r"decoder\.layers\.(\d+)\.", key))]
+    positions = [
+        len(found[key]) for part in ("encoder", "decoder") if (key := f"{part}.embed_positions.weight") in found
+    ]
+    vocab_size, latent_size = found[_EMBEDDING].shape
+    sizes = {"vocab_size": vocab_size, "latent_size": latent_size, "num_hidden_layers": max(numbers, default=-1) + 1}
+    if "decoder.embed_length.weight" in found:
+        sizes["num_length_classes"], sizes["hidden_size"] = found["decoder.embed_length.weight"].shape
+    if "decoder.layers.0.fc1.weight" in found:
+        sizes["intermediate_size"] = len(found["decoder.layers.0.fc1.weight"])
+    if positions:
+        sizes["max_position_embeddings"] = min(positions) - _PAD - 1
+    return {**sizes, "bos_token_id": 0, "pad_token_id": _PAD, "eos_token_id": 2}
+
+
+def _renamed(found: Mapping[str, Tensor], config: DifformerConfig) -> dict[str, Tensor]:
+    """Return tensors by our names; positions without the rows that are none, and at most as many as there are here."""
+    tensors = {}
+    for key, tensor in found.items():
+        if _IGNORED.match(key):
+            continue
+        if key.endswith("embed_positions.weight"):
+            tensor = tensor[_PAD + 1 :][: config.max_position_embeddings]
+        begin = next((begin for begin in _RENAMED if key.startswith(begin)), "")
+        tensors[_RENAMED.get(begin, "") + key.removeprefix(begin)] = tensor
+    size = config.hidden_size
+    filled = {"decoder.embed_norm.weight": torch.ones(size), "decoder.embed_norm.bias": torch.zeros(size)}
+    if config.latent_size == size:  # the published program has no projections then
+        filled |= dict.fromkeys(
+            ("encoder.project_in_dim.weight", "decoder.read.project_in_dim.weight", "decoder.project_out_dim.weight"),
+            torch.eye(size),
+        )
+    return {**filled, **tensors}
+
+
+def _expected(model: Any) -> dict[str, Tensor]:
+    """Return the parameters that a published checkpoint has: all but those of several curves and of heads."""
+    return {
+        key: value for key, value in model.state_dict().items() if not key.startswith(("decoder.curves.", "heads."))
+    }
