@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.marian.modeling_marian import MarianDecoderLayer, MarianEncoderLayer
 
+from hf_targets.backbones.recorded_states import NOTHING, Wanted, recorded_weights
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import CurveMixture
 from hf_targets.curves.sentence_curve import SentenceCurve
@@ -23,14 +24,21 @@ class Source:
     Attributes:
         hidden: (batch, source, hidden).
         mask: (batch, source), 0 at padding.
+        wanted: What the decoder is to record, too.
+        hidden_states: The input of each layer, and `hidden`; None if not wanted.
+        attentions: The weights of each layer, (batch, heads, source, source); None if not wanted.
     """
 
     hidden: Tensor
     mask: Tensor
+    wanted: Wanted = NOTHING
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
     def repeated(self, times: int) -> "Source":
         """Return each row so many times."""
-        return Source(self.hidden.repeat_interleave(times, dim=0), self.mask.repeat_interleave(times, dim=0))
+        hidden, mask = (rows.repeat_interleave(times, dim=0) for rows in (self.hidden, self.mask))
+        return Source(hidden, mask, self.wanted)
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,18 @@ class Prediction:
         embeddings: (batch, time, latent), the prediction of z_0.
         hidden: (batch, time, hidden), the decoder's last states at the tokens, which heads read.
         curve_probabilities: (batch, K), of K > 1 curves; None otherwise.
+        hidden_states: The input of each layer, (batch, positions, hidden), and `hidden`; None if not wanted. Layers
+            have a position for each control point, and a row for each of K curves.
+        attentions, cross_attentions: The weights of each layer at its own positions, (batch, heads, positions,
+            positions), and at the source, (batch, heads, positions, source); None if not wanted.
     """
 
     embeddings: Tensor
     hidden: Tensor
     curve_probabilities: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
 
 
 class DifformerEncoder(nn.Module):
@@ -59,20 +74,27 @@ class DifformerEncoder(nn.Module):
         marian = cast(Any, config)  # has the fields that Marian's layers read
         self.layers = nn.ModuleList([MarianEncoderLayer(marian) for _ in range(config.num_hidden_layers)])
 
-    def forward(self, embeddings: Tensor, attention_mask: Tensor) -> Source:
+    def forward(self, embeddings: Tensor, attention_mask: Tensor, wanted: Wanted = NOTHING) -> Source:
         """Return the hidden states of a source.
 
         Args:
             embeddings: (batch, source, latent).
             attention_mask: (batch, source), 0 at padding, which may be at both ends of a row.
+            wanted: What to record.
         """
         positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
         hidden = self.project_in_dim(embeddings) + self.embed_positions(positions)
         hidden = F.dropout(hidden, self.config.dropout, self.training)
         mask = create_bidirectional_mask(self.config, hidden, attention_mask)
-        for layer in self.layers:
-            hidden = layer(hidden, mask)
-        return Source(hidden, attention_mask)
+        states: list[Tensor] = []
+        attentions = (cast(Any, layer).self_attn for layer in self.layers)
+        with recorded_weights(attentions, wanted=wanted.attentions) as weights:
+            for layer in self.layers:
+                if wanted.hidden_states:
+                    states.append(hidden)
+                hidden = layer(hidden, mask)
+        kept = (*states, hidden) if wanted.hidden_states else None
+        return Source(hidden, attention_mask, wanted, kept, tuple(weights) if wanted.attentions else None)
 
 
 class DifformerDecoder(nn.Module):
@@ -123,17 +145,29 @@ class DifformerDecoder(nn.Module):
         if self.curves is not None:
             hidden, keep = self.curves(hidden), self.curves.expand_keep(keep)
             source = source.repeated(self.curves.num_curves)
-        hidden, probabilities = self._run(hidden, keep, source), None
+        wanted, layers, probabilities = source.wanted, cast(Any, self.layers), None
+        with (
+            recorded_weights((layer.self_attn for layer in layers), wanted=wanted.attentions) as own,
+            recorded_weights((layer.encoder_attn for layer in layers), wanted=wanted.attentions) as other,
+        ):
+            hidden, states = self._run(hidden, keep, source)
         if self.curves is not None:
             hidden, probabilities = self.curves.select(hidden)
         predicted = self.project_out_dim(hidden)
         if self.curve is not None:
             predicted, hidden = (self.curve.to_embeddings(rows, length, lengths) for rows in (predicted, hidden))
-        return Prediction(predicted, hidden, probabilities)
+        weights = (tuple(own), tuple(other)) if wanted.attentions else (None, None)
+        return Prediction(
+            predicted, hidden, probabilities, (*states, hidden) if wanted.hidden_states else None, *weights
+        )
 
-    def _run(self, hidden: Tensor, keep: Tensor, source: Source) -> Tensor:
+    def _run(self, hidden: Tensor, keep: Tensor, source: Source) -> tuple[Tensor, list[Tensor]]:
+        """Return the last hidden states, and the input of each layer if it is wanted."""
         own = create_bidirectional_mask(self.config, hidden, keep.long())
         other = create_bidirectional_mask(self.config, hidden, source.mask, encoder_hidden_states=source.hidden)
+        states = []
         for layer in self.layers:
+            if source.wanted.hidden_states:
+                states.append(hidden)
             hidden = layer(hidden, own, source.hidden, other, use_cache=False)  # as checkpointing wants them
-        return hidden
+        return hidden, states

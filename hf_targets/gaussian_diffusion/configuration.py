@@ -31,6 +31,11 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         "predicted_embeddings",
         "encoder_last_hidden_state",
         "curve_probabilities",
+        "encoder_hidden_states",
+        "encoder_attentions",
+        "decoder_hidden_states",
+        "decoder_attentions",
+        "cross_attentions",
     ]
     # the layers are Marian's, and read these names
     attribute_map: ClassVar[dict[str, str]] = {

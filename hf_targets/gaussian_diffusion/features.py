@@ -3,6 +3,7 @@
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration
 
 
@@ -10,8 +11,18 @@ class DifformerModel(DifformerForConditionalGeneration):
     """A Gaussian diffusion model with the same weights, which returns what its decoder reads of a source."""
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, return_dict: bool | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
     ) -> BaseModelOutput:
-        """Return the encoder's last hidden states, (batch, source, hidden)."""
-        hidden = self.encode(input_ids, attention_mask).hidden
-        return BaseModelOutput(last_hidden_state=hidden)  # pyright: ignore[reportArgumentType]
+        """Return the encoder's last hidden states, (batch, source, hidden), and what else is asked for."""
+        source = self.encode(input_ids, attention_mask, Wanted.of(self.config, output_hidden_states, output_attentions))
+        return BaseModelOutput(
+            last_hidden_state=source.hidden,  # pyright: ignore[reportArgumentType]
+            hidden_states=source.hidden_states,  # pyright: ignore[reportArgumentType]
+            attentions=source.attentions,  # pyright: ignore[reportArgumentType]
+        )

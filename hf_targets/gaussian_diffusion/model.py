@@ -13,6 +13,7 @@ from transformers.utils.generic import ModelOutput
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import can_look, check_attention_mask, check_count, check_ids, check_integers
+from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside, execution_device
 from hf_targets.gaussian_diffusion.backbone import DifformerDecoder, DifformerEncoder, Prediction, Source
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
@@ -24,6 +25,7 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
     weighted_errors,
 )
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
+from hf_targets.gaussian_diffusion.inputs import check_labels, check_length, check_noise
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
 from hf_targets.gaussian_diffusion.process import Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
@@ -48,6 +50,9 @@ class DifformerOutput(ModelOutput):
             prediction, cross-entropies of the words there, and that of the length. None in training.
         curve_probabilities: (batch, K), of K > 1 predicted curves; None otherwise.
         encoder_last_hidden_state: (batch, source, hidden).
+        encoder_hidden_states, encoder_attentions: As `Source` has them; None unless requested.
+        decoder_hidden_states, decoder_attentions, cross_attentions: Of the last pass of the decoder, as `Prediction`
+            has them; None unless requested, and without a text.
     """
 
     loss: Tensor | None = None
@@ -58,6 +63,11 @@ class DifformerOutput(ModelOutput):
     row_losses: Tensor | None = None
     curve_probabilities: Tensor | None = None
     encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
 
 
 PARTS = ("diffusion", "words", "length")
@@ -165,6 +175,8 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         generator: torch.Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         return_dict: bool | None = None,
     ) -> DifformerOutput:
         """Read a source; with labels, also make noise of the text, predict it again, and return the loss.
@@ -181,19 +193,27 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             generator: Draws what is not given; None: the global one.
             num_items_in_batch: Divides the loss; None: the number of targets.
             skip_logits: Whether to leave out the logits; None: only in training mode with labels.
+            output_hidden_states, output_attentions: Whether to return them; weights need eager attention. None: as the
+                configuration says.
         Raises:
             ValueError: If shapes do not agree, an id is out of range, or labels have -100 before a token.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a DifformerOutput")
         check_count(num_items_in_batch, has_labels=labels is not None)
-        source = self.encode(input_ids, attention_mask)
+        wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
+        source = self.encode(input_ids, attention_mask, wanted)
         length_logits = self.lengths(source.hidden, source.mask)
-        output = DifformerOutput(length_logits=length_logits, encoder_last_hidden_state=source.hidden)
+        output = DifformerOutput(
+            length_logits=length_logits,
+            encoder_last_hidden_state=source.hidden,
+            encoder_hidden_states=source.hidden_states,
+            encoder_attentions=source.attentions,
+        )
         if labels is None:
             return output
-        self._check_labels(labels, input_ids)
         config, process = cast(DifformerConfig, self.config), self.process
+        check_labels(config, labels, input_ids)
         is_target = labels != IGNORED
         ids = labels.masked_fill(~is_target, cast(int, config.pad_token_id))
         first = torch.arange(ids.shape[1], device=ids.device) == 0
@@ -202,7 +222,7 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             timesteps = process.times(self._uniforms(len(ids), generator), self._least_time())
         if noise is None:
             noise = self._drawn(torch.randn, clean.shape, generator)
-        self._check_noise(timesteps, noise, clean)
+        check_noise(process, timesteps, noise, clean)
         of_clean, of_noise = (factor[:, None, None].to(clean.dtype) for factor in process.deviations(timesteps))
         state = of_clean * clean + of_noise * noise.to(clean.dtype)
         if self_condition is None and config.self_conditioning == "half":
@@ -222,6 +242,8 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         output.loss = parts[0] + parts[1] + config.length_loss_weight * parts[2]
         output.loss_parts = {name: part.detach().clone() for name, part in zip(PARTS, parts, strict=True)}
         output.predicted_embeddings, output.curve_probabilities = last.embeddings, last.curve_probabilities
+        output.decoder_hidden_states, output.decoder_attentions = last.hidden_states, last.attentions
+        output.cross_attentions = last.cross_attentions
         if not self.training:
             with torch.no_grad():
                 errors = squared_errors(last.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
@@ -231,9 +253,16 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             output.logits = self.word_logits(last.embeddings)
         return output
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Source:
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        wanted: Wanted = NOTHING,
+    ) -> Source:
         """Return what the decoder reads of a source.
 
+        Args:
+            wanted: What to record, in the encoder and in the decoder that reads this.
         Raises:
             ValueError: If the source is empty or longer than the positions, or an id is out of range.
         """
@@ -245,12 +274,12 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         check_integers(input_ids=input_ids)
         check_ids(input_ids, config.vocab_size, "input_ids")
         check_attention_mask(attention_mask, input_ids, None)
-        self._check_length("a source", input_ids)
+        check_length(config, "a source", input_ids)
         mask = (input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0).long()
         if can_look(mask) and not mask.any(dim=1).all():
             row = int((~mask.any(dim=1)).nonzero()[0])
             raise ValueError(f"each source must have a token that is not padding, and row {row} has none; leave it out")
-        return self.encoder(self.embedded(input_ids), mask)
+        return self.encoder(self.embedded(input_ids), mask, wanted)
 
     def embedded(self, ids: Tensor) -> Tensor:
         """Return z_0 of token ids (batch, time), (batch, time, latent): sqrt(latent) times their embeddings."""
@@ -350,37 +379,3 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
     def _drawn(self, draw: Any, shape: Any, generator: torch.Generator | None) -> Tensor:
         own = execution_device(self)
         return draw(shape, generator=generator, device=own if generator is None else generator.device).to(own)
-
-    def _check_labels(self, labels: Tensor, input_ids: Tensor) -> None:
-        if labels.dim() != 2 or len(labels) != len(input_ids) or not labels.numel():
-            raise ValueError(
-                f"labels must be (batch, time) with a row for each source, ({len(input_ids)}, time), got "
-                f"{tuple(labels.shape)}"
-            )
-        check_integers(labels=labels)
-        check_ids(labels, cast(DifformerConfig, self.config).vocab_size, "labels", IGNORED)
-        self._check_length("a text", labels)
-        if can_look(labels):
-            is_target = labels != IGNORED
-            if (is_target[:, 1:] & ~is_target[:, :-1]).any():
-                raise ValueError(
-                    "labels may be -100 after the end of a text only, got -100 before a token; pad on the right"
-                )
-
-    def _check_noise(self, timesteps: Tensor, noise: Tensor, clean: Tensor) -> None:
-        if timesteps.shape != clean.shape[:1] or noise.shape != clean.shape:
-            raise ValueError(
-                f"timesteps must be ({len(clean)},) and noise {tuple(clean.shape)}, got {tuple(timesteps.shape)} and "
-                f"{tuple(noise.shape)}"
-            )
-        least, most = self.process.bounds
-        if can_look(timesteps) and not ((timesteps >= least) & (timesteps <= most)).all():
-            raise ValueError(f"timesteps must be in [{least:g}, {most:g}], got {timesteps.tolist()}")
-
-    def _check_length(self, what: str, ids: Tensor) -> None:
-        limit = cast(DifformerConfig, self.config).max_position_embeddings
-        if ids.shape[1] > limit:
-            raise ValueError(
-                f"{what} must fit into the model's {limit} positions, got {ids.shape[1]} tokens; shorten it, or have "
-                f"the tokenizer cut it, with truncation=True and max_length={limit}"
-            )

@@ -1,7 +1,6 @@
 """What a batch of a masked diffusion model must be; values are looked at on a CPU alone: elsewhere that would wait."""
 
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from hf_targets.backbones.inputs import can_look, check_integers, check_padding
 from hf_targets.maths.losses import IGNORED
@@ -98,16 +97,3 @@ def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
         return
     hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
     check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
-
-
-def check_attention(config: PreTrainedConfig, output_attentions: bool | None) -> None:
-    """Check that the attention in use has the weights that are asked for.
-
-    Raises:
-        ValueError: If it has not: only eager attention does.
-    """
-    if output_attentions and config._attn_implementation not in (None, "eager"):
-        raise ValueError(
-            f'output_attentions takes attn_implementation="eager", got {config._attn_implementation!r}; call '
-            'set_attn_implementation("eager"), or load the model with it'
-        )

@@ -15,6 +15,7 @@ from transformers.utils.generic import ModelOutput
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_count, check_ids, check_segments
+from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import call_inside
 from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.curves.configuration import CurveConfig, as_curve_config
@@ -22,7 +23,7 @@ from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
-from hf_targets.masked_diffusion.inputs import check_attention, check_batch, check_mask
+from hf_targets.masked_diffusion.inputs import check_batch, check_mask
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedLayout
 from hf_targets.maths.losses import IGNORED, target_count
@@ -276,11 +277,8 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
 
     def _wanted(self, hidden_states: bool | None, attentions: bool | None) -> dict[str, bool]:
         """Return which states to record, by argument or else by configuration, after a check that attention can."""
-        config = self.config
-        attentions = bool(config.output_attentions if attentions is None else attentions)
-        check_attention(config, attentions)
-        hidden_states = bool(config.output_hidden_states if hidden_states is None else hidden_states)
-        return {"output_hidden_states": hidden_states, "output_attentions": attentions}
+        wanted = Wanted.of(self.config, hidden_states, attentions)
+        return {"output_hidden_states": wanted.hidden_states, "output_attentions": wanted.attentions}
 
     def _states(
         self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, **wanted: bool
