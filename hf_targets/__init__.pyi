@@ -191,6 +191,7 @@ from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
 from .gaussian_diffusion.distillation import distill as distill
 from .gaussian_diffusion.minimum_bayes_risk import select_by_bleu as select_by_bleu
 from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
+from .gaussian_diffusion.rescoring import LikelihoodRescorer as LikelihoodRescorer
 from .gaussian_diffusion.rows import diffusion_rows as diffusion_rows
 from .gaussian_diffusion.teacher_languages import choose_languages as choose_languages
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer

@@ -1,0 +1,55 @@
+"""The choice among candidates by a model that reads them from left to right."""
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_targets.backbones.inputs import check_ids
+from hf_targets.maths.losses import IGNORED
+
+_MOST_LOGITS = 2**26
+
+
+class LikelihoodRescorer:
+    """Scores texts by their mean log-likelihood under an encoder-decoder model: the highest has the least perplexity.
+
+    Give it to `generate` of a Gaussian diffusion model, with `selection="rescoring"`. Both models must have the same
+    tokenizer. Figures with it are not comparable with those without: a second model has had its say.
+
+    Args:
+        model: Any encoder-decoder model, in evaluation mode, such as the teacher of a distillation.
+    Raises:
+        ValueError: If the model has no encoder, no padding id, or is in training mode.
+    Source: the published program of Difformer, `--ppl-mbr`.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if not model.config.is_encoder_decoder:
+            raise ValueError(f"a rescorer reads a source and its text, and {type(model).__name__} has no encoder")
+        if model.config.pad_token_id is None:
+            raise ValueError("a rescorer must know where texts end, and its model has no pad_token_id; set it")
+        if model.training:
+            raise ValueError("a rescorer must be in evaluation mode, for dropout changes its scores; call model.eval()")
+        self.model = model
+
+    @torch.no_grad()
+    def __call__(self, texts: Tensor, sources: Tensor, mask: Tensor) -> Tensor:
+        """Return the scores (rows,) of texts (rows, time) for sources (rows, source) with their mask.
+
+        Raises:
+            ValueError: If an id is none of the model's.
+        """
+        vocab_size = cast(int, self.model.config.get_text_config(decoder=True).vocab_size)
+        check_ids(texts, vocab_size, "texts")
+        is_text = texts != self.model.config.pad_token_id
+        labels, scores = texts.masked_fill(~is_text, IGNORED), []
+        size = max(1, _MOST_LOGITS // (texts.shape[1] * vocab_size))
+        for parts in zip(*(part.split(size) for part in (sources, mask, labels)), strict=True):
+            source, source_mask, targets = (part.to(self.model.device) for part in parts)
+            logits = self.model(input_ids=source, attention_mask=source_mask, labels=targets).logits
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            known = logits.to(wide).log_softmax(dim=-1).gather(2, targets.clamp(min=0)[..., None])[..., 0]
+            scores.append(known.masked_fill(targets == IGNORED, 0.0).sum(dim=1).to(texts.device))
+        return torch.cat(scores) / is_text.sum(dim=1).clamp(min=1)

@@ -1,0 +1,55 @@
+"""Candidates chosen by a model that reads from left to right."""
+
+import pytest
+import torch
+
+from hf_targets import LikelihoodRescorer
+from hf_targets.gaussian_diffusion import rescoring
+from tests.gaussian_diffusion.models import make_difformer
+from tests.tiny_backbones import make_backbone
+from tests.tiny_seq2seq import PAD, make_pair_backbone, make_pair_model, pairs
+
+SOURCE = {name: pairs()[name] for name in ("input_ids", "attention_mask")}
+
+
+@pytest.mark.parametrize("family", ["marian", "bart", "t5"])
+def test_scores_are_mean_log_likelihoods_of_each_text_alone(family, monkeypatch):
+    model = make_pair_backbone(family).double().eval()
+    texts = pairs()["labels"].masked_fill(pairs()["labels"] < 0, PAD)
+    score = LikelihoodRescorer(model)
+    found = score(texts, *SOURCE.values())
+    for row, text in enumerate(texts):
+        kept, source = text[text != PAD][None], SOURCE["input_ids"][row][SOURCE["attention_mask"][row] == 1][None]
+        assert found[row].item() == pytest.approx(-model(input_ids=source, labels=kept).loss.item(), rel=1e-5)
+    monkeypatch.setattr(rescoring, "_MOST_LOGITS", 1)
+    torch.testing.assert_close(score(texts, *SOURCE.values()), found)
+
+
+def test_generate_takes_the_text_of_the_least_perplexity():
+    diffusion, teacher = make_difformer(), make_pair_model("marian").eval()
+    score = LikelihoodRescorer(teacher)
+    output = diffusion.generate(
+        **SOURCE, num_lengths=2, num_noises=2, selection="rescoring", rescorer=score, return_dict_in_generate=True
+    )
+    for row, candidates in enumerate(output.candidates):
+        inputs = [part[row].expand(4, -1) for part in SOURCE.values()]
+        best = candidates[score(candidates, *inputs).argmax()]
+        assert torch.equal(output.sequences[row], best[: output.sequences.shape[1]])
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (make_backbone("gpt2").eval(), "GPT2LMHeadModel has no encoder"),
+        (make_pair_backbone("marian").train(), "must be in evaluation mode"),
+    ],
+)
+def test_a_model_that_cannot_score_is_refused(model, told):
+    with pytest.raises(ValueError, match=told):
+        LikelihoodRescorer(model)
+
+
+def test_texts_of_another_vocabulary_are_refused():
+    score = LikelihoodRescorer(make_pair_backbone("marian").eval())
+    with pytest.raises(ValueError, match=r"texts must be in \[0, .*got 9999"):
+        score(torch.tensor([[9999]] * 3), *SOURCE.values())
