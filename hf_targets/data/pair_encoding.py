@@ -85,9 +85,16 @@ def encode_pairs(
 
 def pair_lengths(encoded: Dataset) -> np.ndarray:
     """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and `labels`."""
+    return np.maximum(*side_lengths(encoded))
+
+
+def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of the source and of the target of each pair, (pairs,), from `input_ids` and `labels`."""
     table = cast(pa.Table, encoded.select_columns(["input_ids", "labels"]).with_format("arrow")[:])
-    sides = [pc.call_function("list_value_length", [table[side]]).to_numpy() for side in ("input_ids", "labels")]
-    return np.maximum(*sides)
+    source, target = (
+        pc.call_function("list_value_length", [table[side]]).to_numpy() for side in ("input_ids", "labels")
+    )
+    return source, target
 
 
 def _limit(asked: int | None, tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -12,6 +12,13 @@ class GaussianDiffusionTrainingArguments(TokenBatchArguments, AveragedTrainingAr
     evaluation_seed: int = field(
         default=0, metadata={"help": "Seed of times and noise in evaluations, 0 or more; all evaluations use the same."}
     )
+    clip_lengths: bool = field(
+        default=False,
+        metadata={
+            "help": "Train on pairs whose lengths differ by more than the model's length classes tell apart, too: they "
+            "are counted in a log line, and are in the outermost class. Otherwise they are an error."
+        },
+    )
 
     def __post_init__(self) -> None:
         if self.evaluation_seed < 0:

@@ -1,13 +1,16 @@
 """Training and evaluation of Gaussian diffusion models."""
 
+import logging
 import random
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.new_parts import unwrapped
+from hf_targets.data.pair_encoding import side_lengths
 from hf_targets.gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
 from hf_targets.maths.losses import perplexity
@@ -15,6 +18,8 @@ from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.process_noise import noise_of_this_process
 from hf_targets.training.token_batch_loading import TokenBatchLoading
 from hf_targets.training.trainer import num_targets
+
+logger = logging.getLogger(__name__)
 
 
 class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
@@ -30,7 +35,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
     Raises:
-        ValueError: If the model or the arguments are of another class, or there is neither a collator nor a tokenizer.
+        ValueError: If the model or the arguments are of another class, there is neither a collator nor a tokenizer, or
+            the lengths of a pair differ by more than the model's classes tell apart and `clip_lengths` is off.
     """
 
     args: GaussianDiffusionTrainingArguments
@@ -56,6 +62,9 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
             if processing_class is None:
                 raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")
             data_collator = DataCollatorForSeq2Seq(processing_class)
+        for pairs in (kwargs.get("train_dataset"), kwargs.get("eval_dataset")):
+            if isinstance(pairs, Dataset) and {"input_ids", "labels"} <= set(pairs.column_names):
+                _check_lengths(pairs, cast(Any, unwrapped(model)).config.num_length_classes, clip=args.clip_lengths)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
         self._loss_shifts_labels = False  # each label is the target of its own position
         self._noise: torch.Generator | None = None
@@ -86,3 +95,24 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
         weight = unwrapped(cast(nn.Module, self.model)).config.length_loss_weight  # pyright: ignore
         loss = parts["diffusion"] + parts["words"] + weight * parts["length"]
         return {"loss": loss, **parts, "perplexity": perplexity(parts["words"])}
+
+
+def _check_lengths(pairs: Dataset, num_classes: int, *, clip: bool) -> None:
+    """Check that the length classes tell the lengths of all pairs apart, or log how many they do not."""
+    source, target = side_lengths(pairs)
+    least, most = -(num_classes // 2), num_classes - num_classes // 2 - 1
+    differences = target - source
+    beyond = ((differences < least) | (differences > most)).nonzero()[0]
+    if not len(beyond):
+        return
+    row = beyond[0]
+    told = (
+        f"{len(beyond)} of {len(pairs)} pairs differ in length by more than {num_classes} length classes tell apart, "
+        f"{least} to {most}, the first in row {row}: {source[row]} and {target[row]} tokens"
+    )
+    if not clip:
+        raise ValueError(
+            f"{told}; leave them out, make the model with more num_length_classes, or train on them with "
+            "clip_lengths=True"
+        )
+    logger.warning("%s; their class is the outermost", told)

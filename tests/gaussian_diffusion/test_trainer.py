@@ -97,3 +97,23 @@ def test_what_cannot_be_trained_is_told(data, tmp_path):
     lone = Dataset.from_dict({"input_ids": [[3, 4]], "attention_mask": [[1, 1]]})
     with pytest.raises(ValueError, match="lacks labels"):
         GaussianDiffusionTrainer(make_difformer(), args, processing_class=tokenizer, train_dataset=lone)
+
+
+def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tmp_path, caplog):
+    lengths = [(3, 13), (3, 12), (13, 3), (14, 3)]  # 20 classes: -10 to 9
+    rows = {
+        "input_ids": [[5] * source for source, _ in lengths],
+        "attention_mask": [[1] * source for source, _ in lengths],
+        "labels": [[5] * target for _, target in lengths],
+    }
+    pairs, args = Dataset.from_dict(rows), GaussianDiffusionTrainingArguments(str(tmp_path), use_cpu=True)
+    told = r"2 of 4 pairs differ in length by more than 20 length classes tell apart, -10 to 9, .* row 0: 3 and 13"
+    for name in ("train_dataset", "eval_dataset"):
+        with pytest.raises(ValueError, match=told):
+            GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], **{name: pairs})
+    fitting = pairs.select([1, 2])
+    GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=fitting)
+    assert not caplog.records
+    args.clip_lengths = True
+    GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=pairs)
+    assert "2 of 4 pairs differ in length" in caplog.text and "their class is the outermost" in caplog.text
