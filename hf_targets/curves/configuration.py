@@ -155,12 +155,15 @@ def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig |
     """Return the configuration of a curve, from a `CurveConfig` or a dictionary of its fields; None for None.
 
     Raises:
-        ValueError: If `curve` has another type.
+        ValueError: If `curve` has another type, or a field that a curve does not have.
     """
     if curve is None or isinstance(curve, CurveConfig):
         return curve
     if not isinstance(curve, dict):
         raise ValueError(f"curve must be a CurveConfig, a dict of its fields, or None, got {type(curve).__name__}")
+    if unknown := curve.keys() - CurveConfig.__dataclass_fields__.keys() - {"model_type", "transformers_version"}:
+        known = ", ".join(CurveConfig.__annotations__)
+        raise ValueError(f"a curve has no such field: {', '.join(sorted(unknown))}; there are {known}")
     return CurveConfig.from_dict(curve)
 
 

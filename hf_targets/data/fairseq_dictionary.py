@@ -9,6 +9,9 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 """The first four ids of each fairseq vocabulary."""
 
+_OVERWRITE = " #fairseq:overwrite"
+"""Ends a line whose piece may be there already: it gets a new id."""
+
 
 def fairseq_tokenizer(dictionary: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a fairseq vocabulary, for text that is already cut into its pieces.
@@ -23,15 +26,16 @@ def fairseq_tokenizer(dictionary: str | os.PathLike[str]) -> PreTrainedTokenizer
         ValueError: If a line has another form, a piece comes twice, or the file is empty.
     """
     ids = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
-    for number, line in enumerate(Path(dictionary).read_text(encoding="utf-8").splitlines(), start=1):
-        piece, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+    lines = Path(dictionary).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines if any(lines) else [], start=1):
+        piece, _, count = line.removesuffix(_OVERWRITE).rpartition(" ")
         if not piece or not count.isdecimal():
             raise ValueError(
                 f'line {number} of {dictionary} must be a piece and its count, such as "the 1042", got {line!r}'
             )
-        if piece in ids and not line.endswith(" #fairseq:overwrite"):
+        if piece in ids and not line.endswith(_OVERWRITE):
             raise ValueError(f"line {number} of {dictionary} has {piece!r}, which is there already")
-        ids[piece] = len(ids)
+        ids[piece] = len(SPECIAL_TOKENS) + number - 1
     if len(ids) == len(SPECIAL_TOKENS):
         raise ValueError(f"{dictionary} has no pieces; give the dict.txt that fairseq-preprocess wrote")
     begin, pad, end, unknown = SPECIAL_TOKENS

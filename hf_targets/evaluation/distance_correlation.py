@@ -22,9 +22,9 @@ def distance_correlation(
             count separate problems.
         unbiased: Return the bias-corrected one of Székely and Rizzo, whose mean is 0 for independent vectors. It is on
             the scale of a square, at most 1, and may be below 0.
-    Returns: In float64. 0 where a vector does not vary.
+    Returns: In float64. 0 where a vector does not vary, NaN where a sample has NaN or infinity.
     Raises:
-        ValueError: If the numbers of samples differ, or there are fewer than 2 (with `unbiased`, 4).
+        ValueError: If the shapes do not go together, or there are fewer than 2 (with `unbiased`, 4).
     Source: Székely, Rizzo and Bakirov 2007, definitions 4 and 5; Székely and Rizzo 2013, "The distance correlation
         t-test of independence in high dimension".
     """
@@ -48,6 +48,8 @@ def distance_correlations(
 
 def _centred_distances(vectors: Tensor, *, unbiased: bool) -> Tensor:
     """Return distances between samples whose rows and columns have the sum 0, as unit vectors (..., samples^2)."""
+    if vectors.dim() < 2:
+        raise ValueError(f"vectors must be (..., samples, size), got shape {tuple(vectors.shape)}")
     count, least = vectors.shape[-2], 4 if unbiased else 2
     if count < least:
         raise ValueError(f"a distance correlation needs {least} samples or more, got {count}")
@@ -61,4 +63,4 @@ def _centred_distances(vectors: Tensor, *, unbiased: bool) -> Tensor:
         centred = centred - torch.diag_embed(centred.diagonal(dim1=-2, dim2=-1))
     centred = centred.flatten(-2)
     norm = centred.norm(dim=-1, keepdim=True)
-    return torch.where(norm > 0, centred / norm, torch.zeros_like(centred))
+    return torch.where(norm == 0, torch.zeros_like(centred), centred / norm)

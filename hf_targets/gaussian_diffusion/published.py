@@ -5,6 +5,7 @@
 
 import os
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -72,16 +73,21 @@ class PublishedDifformer:
             source: A file, a folder, a name on the Hub, or what `torch.load` returns: a checkpoint, or its `model`
                 alone, which then needs `num_attention_heads`.
             hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `DifformerConfig` to set. New heads (`multitoken`) have random weights.
+            config: Fields of `DifformerConfig` to set, and `dtype`. New heads (`multitoken`) have random weights.
         Raises:
             ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the number
                 of heads is unknown; or if the model was trained with an option that this one does not have.
         Source: zhjgao/difformer, both versions of its options.
         """
+        dtype = config.pop("dtype", None)
+        if unknown := config.keys() - DifformerConfig.__dataclass_fields__.keys():
+            raise ValueError(f"no such field of DifformerConfig: {', '.join(sorted(unknown))}")
         if config.get("curve") is not None:
             raise ValueError("a published model has too few positions for control points, so leave curve out")
         name: Any = "the checkpoint"
         content: Any = source
+        if not isinstance(source, str | os.PathLike | Mapping):
+            raise ValueError(f"source must be a name, a path or a checkpoint's content, got {type(source).__name__}")
         if not isinstance(source, Mapping):
             name = source
             content = read_training_checkpoint(find_checkpoint(source, _FILES, hub or {})[0])
@@ -96,13 +102,15 @@ class PublishedDifformer:
         tensors = _renamed(found, model.config)
         check_tensors(name, tensors, {key: tensor.shape for key, tensor in _expected(model).items()})
         model.load_state_dict(tensors, strict=False)
-        return model.eval()
+        return model.to(dtype=dtype or model.dtype).eval()
 
 
 def _options(content: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Yield the mappings in a checkpoint that hold the options of a model."""
     if isinstance(content, StandIn):
         content = content.state
+    elif isinstance(content, Namespace):
+        content = vars(content)
     if isinstance(content, Mapping) and depth < 8:
         if "latent_dim" in content and "model_dim" in content:
             yield content

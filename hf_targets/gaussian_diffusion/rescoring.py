@@ -22,7 +22,8 @@ class LikelihoodRescorer:
         model: Any encoder-decoder model, in evaluation mode, such as the teacher of a distillation.
     Raises:
         ValueError: If the model has no encoder, no padding id, or is in training mode.
-    Source: the published program of Difformer, `--ppl-mbr`.
+    Related: `--ppl-mbr` of the published program of Difformer. A begin token, which texts of published models have,
+        does not count; a text without words comes last.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -42,14 +43,20 @@ class LikelihoodRescorer:
             ValueError: If an id is none of the model's.
         """
         vocab_size = cast(int, self.model.config.get_text_config(decoder=True).vocab_size)
+        if not len(texts):
+            return torch.zeros(0, device=texts.device)
         check_ids(texts, vocab_size, "texts")
-        is_text = texts != self.model.config.pad_token_id
-        labels, scores = texts.masked_fill(~is_text, IGNORED), []
+        is_text, scores = texts != self.model.config.pad_token_id, []
+        labels, counted = texts.masked_fill(~is_text, IGNORED), is_text.clone()
+        begin = getattr(self.model.config, "bos_token_id", None)
+        if begin is not None:
+            counted[:, :1] &= texts[:, :1] != begin
         size = max(1, _MOST_LOGITS // (texts.shape[1] * vocab_size))
-        for parts in zip(*(part.split(size) for part in (sources, mask, labels)), strict=True):
-            source, source_mask, targets = (part.to(self.model.device) for part in parts)
+        for parts in zip(*(part.split(size) for part in (sources, mask, labels, counted)), strict=True):
+            source, source_mask, targets, kept = (part.to(self.model.device) for part in parts)
             logits = self.model(input_ids=source, attention_mask=source_mask, labels=targets).logits
             wide = torch.promote_types(logits.dtype, torch.float32)
             known = logits.to(wide).log_softmax(dim=-1).gather(2, targets.clamp(min=0)[..., None])[..., 0]
-            scores.append(known.masked_fill(targets == IGNORED, 0.0).sum(dim=1).to(texts.device))
-        return torch.cat(scores) / is_text.sum(dim=1).clamp(min=1)
+            scores.append(known.masked_fill(~kept, 0.0).sum(dim=1).to(texts.device))
+        counts = counted.sum(dim=1)
+        return (torch.cat(scores) / counts.clamp(min=1)).masked_fill(counts == 0, -float("inf"))

@@ -21,6 +21,7 @@ from transformers.generation.stopping_criteria import (
 )
 
 from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.backbones.step_inputs import inputs_of_step
 from hf_targets.backbones.text_reader import takes_shifted_rows
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 MOST_BRANCHES = 3
 """Branches of the trees that `draft_tokens="auto"` tries."""
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
-_NOT_FOR_REFORMER = ("position_ids", "logits_to_keep", "next_sequence_length")
 
 
 class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
@@ -170,12 +170,7 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare the inputs of a step of `generate` as the backbone does."""
-        if inputs_embeds is not None:
-            kwargs["inputs_embeds"] = inputs_embeds
-        if not self._supports_default_dynamic_cache():
-            # Reformer counts positions itself and cannot pad given ones; it prints arguments that it does not know
-            kwargs = {k: v for k, v in kwargs.items() if k not in _NOT_FOR_REFORMER}
-        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+        inputs = inputs_of_step(self.backbone, input_ids, inputs_embeds, **kwargs)
         return {**inputs, "ensemble_weight": ensemble_weight}
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(

@@ -71,6 +71,11 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
         self.curve = as_curve_config(self.curve)
         if self.curve is not None and self.curve.place != "input":
             raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
+        if self.curve is not None and self.curve.num_control_points_for(self.ngram_size) < self.ngram_size:
+            raise ValueError(
+                f"a curve through {self.ngram_size} words needs as many control points or more, got "
+                f"{self.curve.num_control_points_for(self.ngram_size)}; raise num_control_points"
+            )
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:

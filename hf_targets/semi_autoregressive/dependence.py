@@ -48,10 +48,7 @@ class DependenceSettings:
     dependence_samples: int = field(default=64, metadata={"help": "Disturbed hidden states of each position."})
 
     def __post_init__(self) -> None:
-        if any(not 0 < rate < 1 for rate in self.dropout_rates):
-            raise ValueError(f"dropout_rates must be in (0, 1), got {self.dropout_rates}")
-        if any(not scale > 0 for scale in self.noise_scales):
-            raise ValueError(f"noise_scales must be positive, got {self.noise_scales}")
+        _check_strengths(self.dropout_rates, self.noise_scales)
         for name, least in (("dependence_positions", 1), ("dependence_samples", 4)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
@@ -92,11 +89,15 @@ def block_dependence(
         num_samples: 4 or more.
         seed: Of the positions and disturbances. Models with equal seeds and hidden states are disturbed alike.
     Raises:
-        ValueError: If there are no rows, or too few samples.
+        ValueError: If there is no text, a number is out of range, or no disturbance is given.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and figure 6, which do not give strengths.
     """
-    if not len(rows):
-        raise ValueError("the dependence within blocks is measured on text, got no rows")
+    _check_strengths(dropout_rates, noise_scales)
+    if not any(rows["input_ids"]):
+        raise ValueError("the dependence within blocks is measured on text, and the rows have none")
+    for name, value, least in (("num_positions", num_positions, 1), ("num_samples", num_samples, 4)):
+        if value < least:
+            raise ValueError(f"{name} must be {least} or more, got {value}")
     draws = torch.Generator().manual_seed(seed)
     with without_dropout(model), torch.no_grad():
         states = _last_states(model, rows, num_positions, draws)
@@ -110,6 +111,15 @@ def block_dependence(
                 plain, unbiased = torch.stack(pairs).mean(dim=0).tolist()
                 found.append(Dependence(disturbance, strength, plain, unbiased))
     return found
+
+
+def _check_strengths(dropout_rates: Sequence[float], noise_scales: Sequence[float]) -> None:
+    if not (dropout_rates or noise_scales):
+        raise ValueError("hidden states are disturbed by dropout or noise; give dropout_rates or noise_scales")
+    if any(not 0 < rate < 1 for rate in dropout_rates):
+        raise ValueError(f"dropout_rates must be in (0, 1), got {list(dropout_rates)}")
+    if any(not 0 < scale < float("inf") for scale in noise_scales):
+        raise ValueError(f"noise_scales must be positive, got {list(noise_scales)}")
 
 
 def _last_states(

@@ -13,6 +13,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.backbones.step_inputs import inputs_of_step
 from hf_targets.positions import check_room, outgrown_positions_named
 
 _NOT_IN_BLOCKS = ("output_attentions", "output_hidden_states")
@@ -41,7 +42,7 @@ class BlockGenerationMixin(GenerationMixin):
                 f"tokens_per_step must be in [1, {most}], the words that a pass predicts, got {tokens_per_step!r}"
             )
         if tokens_per_step > 1:
-            for name in ("assistant_model", "custom_generate", "synced_gpus", "prompt_lookup_num_tokens"):
+            for name in ("custom_generate", "synced_gpus"):
                 if kwargs.get(name):
                     raise ValueError(
                         f"tokens_per_step={tokens_per_step} does not go with {name}; leave out one of them"
@@ -63,9 +64,7 @@ class BlockGenerationMixin(GenerationMixin):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare the inputs of a step of `generate` as the backbone does."""
-        if inputs_embeds is not None:
-            kwargs["inputs_embeds"] = inputs_embeds
-        inputs = self.backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+        inputs = inputs_of_step(self.backbone, input_ids, inputs_embeds, **kwargs)
         return {**inputs, "output_block_logits": True} if tokens_per_step > 1 else inputs
 
     def _beam_search(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
@@ -74,6 +73,14 @@ class BlockGenerationMixin(GenerationMixin):
                 f"tokens_per_step={tokens_per_step} cannot be combined with beam search; leave out num_beams or it"
             )
         return super()._beam_search(*args, **kwargs)
+
+    def _assisted_decoding(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
+        if tokens_per_step > 1:
+            raise ValueError(
+                f"tokens_per_step={tokens_per_step} does not go with drafts; leave out the assistant and "
+                "prompt_lookup_num_tokens, or it"
+            )
+        return super()._assisted_decoding(*args, **kwargs)
 
     def _sample(
         self,
@@ -113,7 +120,11 @@ class BlockGenerationMixin(GenerationMixin):
         outputs = self._prefill(input_ids, config, model_kwargs, is_first_iteration=True)
         while True:
             block = outputs.block_logits[:, -1].to(dtype=torch.float32, device=input_ids.device)
+            segments = model_kwargs.pop("token_type_ids", None)  # Transformers would repeat the last `count` of them
             model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, num_new_tokens=count)
+            if segments is not None:
+                repeated = segments[:, -1:].expand(-1, count)
+                model_kwargs["token_type_ids"] = torch.cat([segments, repeated], dim=1)
             for n in range(count):
                 seen = processors(input_ids, block[:, n].clone())
                 scores.append(seen)

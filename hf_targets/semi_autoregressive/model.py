@@ -60,7 +60,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
 
     The words share the backbone's output matrix. They are predicted independently of each other, or with `curve` as
     points of a sentence curve, so that each depends on control points of all. The next word is predicted by the LSTM,
-    too: the backbone's own prediction is not used.
+    too: the backbone's own prediction is not used. `torch.compile` breaks its graph at the LSTM.
 
     Args:
         config: The configuration of the LSTM, which contains that of the backbone.
@@ -208,9 +208,10 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         return output
 
     def block_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of the next N words, (rows, N, vocab), for last hidden states (rows, d)."""
+        """Return the logits of the next N words, (..., N, vocab), for last hidden states (..., d)."""
         scale = cast(SemiAutoregressiveConfig, self.config).output_scale
-        return OutputMap.of(self.backbone, scale)(self.block_decoder(hidden)[0])
+        logits = OutputMap.of(self.backbone, scale)(self.block_decoder(hidden.reshape(-1, hidden.shape[-1]))[0])
+        return logits.view(*hidden.shape[:-1], *logits.shape[1:])
 
     def _predict(self, hidden: Tensor, count: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Return predicted embeddings (batch, time, count, d) of hidden states (batch, time, d), and probabilities."""

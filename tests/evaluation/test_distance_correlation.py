@@ -76,6 +76,13 @@ def test_what_does_not_vary_has_0():
         assert distance_correlation(fixed, fixed, unbiased=unbiased) == 0
 
 
+def test_what_is_not_a_number_gives_none():
+    broken = torch.randn(6, 3)
+    broken[2, 1] = float("nan")
+    for unbiased in (False, True):
+        assert distance_correlation(broken, torch.randn(6, 2), unbiased=unbiased).isnan()
+
+
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_several_vectors_have_those_of_each_two(unbiased):
     vectors = torch.randn(2, 3, 7, 4).cumsum(dim=1)
@@ -89,6 +96,8 @@ def test_several_vectors_have_those_of_each_two(unbiased):
 def test_samples_that_do_not_belong_together_or_are_too_few_are_refused():
     with pytest.raises(ValueError, match=r"belong together, got shapes \(5, 2\) and \(4, 2\)"):
         distance_correlation(torch.zeros(5, 2), torch.zeros(4, 2))
+    with pytest.raises(ValueError, match=r"vectors must be \(..., samples, size\), got shape \(5,\)"):
+        distance_correlation(torch.zeros(5), torch.zeros(5))
     for count, unbiased, least in ((1, False, 2), (3, True, 4)):
         with pytest.raises(ValueError, match=f"needs {least} samples or more, got {count}"):
             distance_correlation(torch.zeros(count, 2), torch.zeros(count, 2), unbiased=unbiased)

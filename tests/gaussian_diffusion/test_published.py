@@ -40,7 +40,7 @@ def test_it_predicts_what_the_published_program_predicts(where, tmp_path):
     if where == "in settings":  # later versions of fairseq keep options there
         content["cfg"], content["args"] = {"common": {"seed": 1}, "model": content["args"]}, None
     file = saved(tmp_path, content)
-    source = {"folder": tmp_path, "loaded": {**content, "args": vars(content["args"] or published_options())}}
+    source = {"folder": tmp_path, "loaded": torch.load(file, weights_only=False)}
     model = DifformerForConditionalGeneration.from_published(source.get(where, file)).double()
     tensors, draws = published_tensors(), torch.Generator().manual_seed(1)
     ids = torch.tensor([0, 7, 9, 4, 11, 2])
@@ -87,6 +87,15 @@ def test_settings_are_those_of_the_checkpoint_and_words_come_with_it(tmp_path):
     assert tokenizer.decode([0, 7, 8, 4, 2], skip_special_tokens=True) == "w3w4 w0"
     assert tokenizer.decode([0, 2, 1], skip_special_tokens=True) == ""
     assert len(tokenizer.batch_decode(model.generate(**batch, num_lengths=2), skip_special_tokens=True)) == 2
+
+
+def test_a_type_may_be_chosen_and_a_field_that_there_is_not_is_refused(tmp_path):
+    load, file = DifformerForConditionalGeneration.from_published, saved(tmp_path)
+    assert load(file, dtype=torch.bfloat16).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="no such field of DifformerConfig: noise"):
+        load(file, noise=3.0)
+    with pytest.raises(ValueError, match="source must be a name, a path or a checkpoint's content, got list"):
+        load([1])
 
 
 def test_heads_may_be_added():
@@ -143,9 +152,16 @@ def test_a_curve_and_a_folder_without_a_checkpoint_are_refused(tmp_path):
         ("dog 3\ncat x\n", "line 2 of .* must be a piece and its count"),
         ("dog 3\ndog 2\n", "line 2 of .* has 'dog', which is there already"),
         ("", "has no pieces"),
+        ("\n", "has no pieces"),
     ],
 )
 def test_a_dictionary_of_another_form_is_refused(text, told, tmp_path):
     (tmp_path / "dict.txt").write_text(text)
     with pytest.raises(ValueError, match=told):
         fairseq_tokenizer(tmp_path / "dict.txt")
+
+
+def test_a_piece_that_is_there_already_gets_a_new_id_where_its_line_says_so(tmp_path):
+    (tmp_path / "dict.txt").write_text("dog 3\n<pad> 5 #fairseq:overwrite\ncat\u2028s 2\nmouse 1\n", encoding="utf-8")
+    tokenizer = fairseq_tokenizer(tmp_path / "dict.txt")
+    assert tokenizer.convert_tokens_to_ids(["dog", "<pad>", "cat\u2028s", "mouse"]) == [4, 5, 6, 7]

@@ -53,3 +53,18 @@ def test_texts_of_another_vocabulary_are_refused():
     score = LikelihoodRescorer(make_pair_backbone("marian").eval())
     with pytest.raises(ValueError, match=r"texts must be in \[0, .*got 9999"):
         score(torch.tensor([[9999]] * 3), *SOURCE.values())
+
+
+def test_an_empty_text_comes_last_and_a_begin_token_does_not_count():
+    model = make_pair_backbone("marian").double().eval()
+    texts = pairs()["labels"].clamp(min=PAD)
+    texts[1] = PAD
+    plain = LikelihoodRescorer(model)(texts, *SOURCE.values())
+    assert plain[1] == -float("inf") and plain[[0, 2]].isfinite().all()
+    model.config.bos_token_id = int(texts[0, 0])
+    without = LikelihoodRescorer(model)(texts, *SOURCE.values())
+    kept = texts[0][texts[0] != PAD]
+    logits = model(input_ids=SOURCE["input_ids"][:1], labels=kept[None]).logits[0].log_softmax(-1)
+    known = logits.gather(1, kept[:, None])[1:]
+    assert without[0].item() == pytest.approx(known.mean().item(), rel=1e-6)
+    assert len(LikelihoodRescorer(model)(texts[:0], *(part[:0] for part in SOURCE.values()))) == 0

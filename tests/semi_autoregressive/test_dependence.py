@@ -84,9 +84,22 @@ def test_settings_out_of_range_are_refused(fields, told):
         DependenceSettings(**fields)
 
 
-def test_no_text_is_refused():
-    with pytest.raises(ValueError, match="is measured on text, got no rows"):
-        block_dependence(make_block_model(), ROWS.select([]), noise_scales=[0.1])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"rows": ROWS.select([])}, "is measured on text, and the rows have none"),
+        ({"rows": Dataset.from_dict({"input_ids": [[], []]})}, "is measured on text, and the rows have none"),
+        ({"noise_scales": []}, "give dropout_rates or noise_scales"),
+        ({"dropout_rates": [1.0]}, r"dropout_rates must be in \(0, 1\), got \[1\.0\]"),
+        ({"noise_scales": [float("nan")]}, r"noise_scales must be positive, got \[nan\]"),
+        ({"num_positions": 0}, "num_positions must be 1 or more, got 0"),
+        ({"num_samples": 3}, "num_samples must be 4 or more, got 3"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_measured_is_refused(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        block_dependence(make_block_model(), **{"rows": ROWS, "noise_scales": [0.1], **arguments})
 
 
 def test_the_figure_has_a_panel_for_each_disturbance(tmp_path):

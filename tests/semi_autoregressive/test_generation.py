@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from tests.choices import on_clear_draws, restart_draws
 from tests.semi_autoregressive.models import KINDS, make_block_model
-from tests.tiny_backbones import left_padded, token_ids
+from tests.tiny_backbones import VOCAB, left_padded, token_ids
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 counts = pytest.mark.parametrize("count", [1, 2, 3])
@@ -145,7 +145,11 @@ def test_a_stopping_criterion_ends_a_text_inside_a_block():
             for value in (0, 4, True, 2.0)
         ),
         ({"tokens_per_step": 2, "num_beams": 2}, "tokens_per_step=2 cannot be combined with beam search"),
-        ({"tokens_per_step": 2, "prompt_lookup_num_tokens": 2}, "does not go with prompt_lookup_num_tokens"),
+        ({"tokens_per_step": 2, "prompt_lookup_num_tokens": 2}, "tokens_per_step=2 does not go with drafts"),
+        (
+            {"tokens_per_step": 2, "generation_config": GenerationConfig(prompt_lookup_num_tokens=2)},
+            "tokens_per_step=2 does not go with drafts",
+        ),
         (
             {"tokens_per_step": 2, "return_dict_in_generate": True, "output_hidden_states": True},
             "tokens_per_step=2 does not go with output_hidden_states",
@@ -158,7 +162,35 @@ def test_settings_that_do_not_go_together_are_refused(arguments, told):
         make_block_model().generate(token_ids(1, 5), max_new_tokens=4, **arguments)
 
 
-def test_beams_go_on_word_by_word():
-    model, ids = make_block_model().double(), token_ids(2, 5)
-    texts = model.generate(ids, max_new_tokens=5, num_beams=3, **NO_END)
-    assert texts.shape == (2, 10)
+@pytest.mark.usefixtures("clear_choices")
+def test_as_many_beams_as_words_find_the_best_two_words():
+    model, ids = make_block_model("curve").double(), token_ids(2, 5)
+    found = model.generate(ids, max_new_tokens=2, num_beams=VOCAB, **NO_END)
+    for row, text in zip(ids, found, strict=True):
+        first = model(row[None]).logits[0, -1].log_softmax(-1)
+        both = torch.stack([torch.cat([row, torch.tensor([word])]) for word in range(VOCAB)])
+        second = model(both).logits[:, -1].log_softmax(-1)
+        best = (first[:, None] + second).flatten().argmax()
+        assert text[5:].tolist() == [int(best) // VOCAB, int(best) % VOCAB]
+
+
+@counts
+@pytest.mark.usefixtures("clear_choices")
+def test_a_backbone_without_a_cache_reads_the_whole_text_in_each_pass(count, capfd):
+    model, ids = make_block_model("words", "reformer").double(), token_ids(1, 6)
+    found = model.generate(ids, max_new_tokens=7, tokens_per_step=count, **NO_END)
+    assert torch.equal(found, written_by_hand(model, ids, 7, count))
+    assert "not a recognized input" not in "".join(capfd.readouterr())
+
+
+@counts
+@pytest.mark.usefixtures("clear_choices")
+def test_all_words_of_a_block_are_in_the_last_segment(count):
+    model = make_block_model().double()
+    for segments in ([[0, 0, 1, 0, 1]], [[1]]):
+        kept, ids = torch.tensor(segments), token_ids(1, len(segments[0]))
+        found = model.generate(ids, token_type_ids=kept, max_new_tokens=6, tokens_per_step=count, **NO_END)
+        while ids.shape[1] < found.shape[1]:
+            block = model(ids, token_type_ids=kept, output_block_logits=True).block_logits[:, -1, :count].argmax(-1)
+            ids, kept = torch.cat([ids, block], 1), torch.cat([kept, kept[:, -1:].expand(-1, count)], 1)
+        assert torch.equal(found, ids[:, : found.shape[1]])

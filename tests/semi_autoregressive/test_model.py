@@ -61,7 +61,8 @@ def test_a_block_is_what_the_lstm_and_the_curve_give(kind, training):
             expected = block_by_hand(model, hidden[row, position])
             torch.testing.assert_close(found.block_logits[row, position], expected)
             torch.testing.assert_close(found.logits[row, position], expected[0])
-            torch.testing.assert_close(model.block_logits(hidden[row, position][None])[0], expected)
+            torch.testing.assert_close(model.block_logits(hidden)[row, position], expected)
+            torch.testing.assert_close(model.block_logits(hidden[row, position]), expected)
 
 
 @kinds
@@ -182,6 +183,11 @@ def test_the_next_word_is_read_from_embeddings_and_segments_too():
     [
         ({"ngram_size": 1}, r"ngram_size \(N\) must be 2 or more, got 1; for one word at a time use the backbone"),
         ({"curve": {"place": "hidden"}}, "the curve of this model has place=\"input\", got 'hidden'; leave it out"),
+        ({"curve": {"num_control_point": 3}}, "a curve has no such field: num_control_point; there are num_control"),
+        (
+            {"ngram_size": 5, "curve": {"num_control_points": 4}},
+            "a curve through 5 words needs as many control points or more, got 4; raise num_control_points",
+        ),
         ({"ngrams": 3}, "no such field of SemiAutoregressiveConfig: ngrams; there are"),
     ],
 )
