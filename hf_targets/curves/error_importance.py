@@ -49,9 +49,9 @@ def error_importance(
 ) -> list[ErrorImportance]:
     """Return what errors of embeddings weigh in the control points, for all settings.
 
-    The eigenvectors of B^+ (B^+)^T with the largest eigenvalues are errors that change from token to token, not smooth
-    ones: B smooths, so its inverse enlarges what is not smooth. R is therefore below 1 in nearly all settings, and a
-    large ratio of eigenvalues goes with a small R, not with a large one.
+    B smooths, so its inverse enlarges what is not smooth: at high degrees the eigenvectors of B^+ (B^+)^T with the
+    largest eigenvalues are errors that change from token to token. R is therefore about 1 or below, and where the ratio
+    of eigenvalues is large, R is small.
 
     Args:
         lengths: Values of L, the length of the sequences.

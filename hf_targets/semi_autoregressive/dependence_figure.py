@@ -9,7 +9,9 @@ from hf_targets.semi_autoregressive.dependence import Dependence
 
 
 def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: Path | str) -> None:
-    """Plot the distance correlation over the strength: a panel for each disturbance, a line for each model.
+    """Plot the distance correlation over the strength: a panel for each disturbance, two lines for each model.
+
+    One line is the plain correlation, the dashed one the bias-corrected.
 
     Args:
         models: To each model's name what `block_dependence` found for each seed; bars are standard errors.
@@ -31,13 +33,17 @@ def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: 
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(disturbances), sharey=True, squeeze=False)[0]
     for axes, disturbance in zip(panels, disturbances, strict=True):
-        for name, seeds in models.items():
+        for number, (name, seeds) in enumerate(models.items()):
             strengths = sorted({one.strength for seed in seeds for one in seed if one.disturbance == disturbance})
             alike = {at: [] for at in strengths}
             for one in (one for seed in seeds for one in seed if one.disturbance == disturbance):
-                alike[one.strength].append(one.correlation)
-            means, errors = zip(*map(mean_and_standard_error, alike.values()), strict=True)
-            axes.errorbar(strengths, means, yerr=[error or 0 for error in errors], fmt=".-", capsize=3, label=name)
+                alike[one.strength].append(one)
+            for value, style in (("correlation", "-"), ("unbiased", "--")):
+                values = [[getattr(one, value) for one in found] for found in alike.values()]
+                means, errors = zip(*map(mean_and_standard_error, values), strict=True)
+                look = {"color": f"C{number}", "linestyle": style, "marker": ".", "capsize": 3}
+                label = name if value == "correlation" else f"{name}, bias-corrected"
+                axes.errorbar(strengths, means, yerr=[error or 0 for error in errors], label=label, **look)
         axes.set(xlabel={"dropout": "dropout rate", "noise": "norm of noise / norm of state"}[disturbance])
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="distance correlation of two words' logits")

@@ -5,8 +5,8 @@
 A model of the size published for IWSLT14 (table 2 of the sentence curve paper) with random weights, on texts of one
 length. All variants take turns, so that ratios hold on a busy machine too. A step is forward and backward, without the
 optimizer, and in each the decoder reads a prediction of its own. Decoding writes one text for each source, of the
-source's length. In table 4 of the paper curves with N_ratio = 2 take 2.7 times as long to train, and 9.5 times as long
-to decode. Measured: recipes/gaussian_diffusion.md.
+source's length. In table 4 of the paper curves with N_ratio = 2 take 2.7 times as long to train on IWSLT14, and 9.5
+times as long to decode. Measured: recipes/gaussian_diffusion.md.
 """
 
 from collections.abc import Mapping
