@@ -102,6 +102,7 @@ def scored(
     write = partial(model.generate, tokenizer=tokenizer, **settings)
     found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)
     scores = asdict(translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized))
+    print(f"BLEU is {scores['bleu_tokenized_signature'] or scores['bleu_signature']}", flush=True)
     return {name: scores[name] for name in ("bleu", "bleu_tokenized", "chrf") if scores[name] is not None}
 
 

@@ -23,6 +23,7 @@ def test_the_comparison_leaves_scores_and_models_that_write(trained):
     scores = json.loads((folder / "scores.json").read_text())["scores"]
     assert list(scores) == ["difformer", "wdr", "wdr, ensemble", "curves"]
     assert f"| difformer | {scores['difformer'][0]['bleu']:.2f} |" in printed
+    assert "BLEU is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in printed
     for name in ("difformer", "wdr", "curves"):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder / f"{name}-seed0")
         tokenizer = AutoTokenizer.from_pretrained(folder / f"{name}-seed0")
