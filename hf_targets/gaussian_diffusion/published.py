@@ -184,7 +184,5 @@ def _renamed(found: Mapping[str, Tensor], config: DifformerConfig) -> dict[str, 
 
 
 def _expected(model: Any) -> dict[str, Tensor]:
-    """Return the parameters that a published checkpoint has: all but those of several curves and of heads."""
-    return {
-        key: value for key, value in model.state_dict().items() if not key.startswith(("decoder.curves.", "heads."))
-    }
+    """Return the parameters that a published checkpoint has: all but those of heads."""
+    return {key: value for key, value in model.state_dict().items() if not key.startswith("heads.")}

@@ -4,9 +4,11 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.inputs import check_ids
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.maths.losses import IGNORED
 
 _MOST_LOGITS = 2**26
@@ -53,10 +55,10 @@ class LikelihoodRescorer:
             counted[:, :1] &= texts[:, :1] != begin
         size = max(1, _MOST_LOGITS // (texts.shape[1] * vocab_size))
         for parts in zip(*(part.split(size) for part in (sources, mask, labels, counted)), strict=True):
-            source, source_mask, targets, kept = (part.to(self.model.device) for part in parts)
+            source, source_mask, targets, kept = (part.to(execution_device(self.model)) for part in parts)
             logits = self.model(input_ids=source, attention_mask=source_mask, labels=targets).logits
             wide = torch.promote_types(logits.dtype, torch.float32)
-            known = logits.to(wide).log_softmax(dim=-1).gather(2, targets.clamp(min=0)[..., None])[..., 0]
-            scores.append(known.masked_fill(~kept, 0.0).sum(dim=1).to(texts.device))
+            nlls = F.cross_entropy(logits.to(wide).mT, targets, reduction="none")
+            scores.append(-nlls.masked_fill(~kept, 0.0).sum(dim=1).to(texts.device))
         counts = counted.sum(dim=1)
         return (torch.cat(scores) / counts.clamp(min=1)).masked_fill(counts == 0, -float("inf"))

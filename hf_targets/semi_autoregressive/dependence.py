@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.distance_correlation import distance_correlations
 from hf_targets.semi_autoregressive.model import SemiAutoregressiveForCausalLM
 
@@ -131,7 +132,7 @@ def _last_states(
     chosen = torch.randperm(len(places), generator=draws)[:num_positions].tolist()
     states = []
     for row, position in sorted(places[place] for place in chosen):
-        ids = torch.tensor(rows[row]["input_ids"][: position + 1], device=model.device)[None]
+        ids = torch.tensor(rows[row]["input_ids"][: position + 1], device=execution_device(model))[None]
         output = model(ids, logits_to_keep=1, output_last_hidden_state=True)
         states.append(output.last_hidden_state[0, -1])
     return states

@@ -74,6 +74,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
     config_class = SemiAutoregressiveConfig
     new_part = "block_decoder"
     trained_by = "SemiAutoregressiveTrainer"
+    _no_split_modules = ["BlockDecoder"]  # noqa: RUF012, as the base class has it
 
     def __init__(self, config: SemiAutoregressiveConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)

@@ -21,6 +21,8 @@ KINDS = [  # of heads and encoders, on tied and untied output matrices
     "embedding-bart",
     "difference-t5",
     "conditional-mt5",
+    "blocks-words",
+    "blocks-curves",
 ]
 every_kind = parametrized(KINDS)
 every_loadable_kind = parametrized(name for name in KINDS if "device map" not in CASES[name].lacks)
@@ -40,7 +42,8 @@ def assert_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
 def device_map(model) -> dict[str, str]:
     """Return a map that leaves half of the parts on disk, the output matrix and what it is tied to among them."""
     parts = [f"{name}.{part}" for name, child in model.named_children() for part, _ in child.named_children()]
-    parts += [name for name, _ in model.named_buffers() if name.count(".") == 1]
+    own = (*model.named_parameters(), *model.named_buffers())
+    parts += [name for name, _ in own if name.count(".") == 1]
     on_disk = ("backbone.transformer", "lm_head", "output_layer", "0", "outputs", "projection", "vocab_embed")
     of_pairs = ("backbone.model", "backbone.shared", "backbone.encoder", "backbone.decoder")
     return {name: "disk" if name.endswith((*on_disk, *of_pairs)) else "cpu" for name in parts}
