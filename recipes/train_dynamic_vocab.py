@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from hf_targets import (
     PHRASE_USAGE,
@@ -72,17 +72,7 @@ def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:
     """Return the model that training starts from."""
     if setup.model_name_or_path is not None:
         return AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
-    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), setup.dropout)
-    config = GPT2Config(
-        vocab_size=vocab_size,
-        n_positions=setup.block_size,
-        n_embd=setup.hidden_size,
-        n_layer=setup.num_layers,
-        n_head=setup.num_heads,
-        bos_token_id=0,
-        eos_token_id=0,
-        **rates,
-    )
+    config = setup.gpt2_config(vocab_size=vocab_size, num_positions=setup.block_size, bos_token_id=0, eos_token_id=0)
     return AutoModelForCausalLM.from_config(config)
 
 

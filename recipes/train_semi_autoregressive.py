@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM
 
 from hf_targets import (
     BLOCK_USAGE,
@@ -76,19 +76,7 @@ class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings, DependenceSett
 
 def make_model(setup: Setup, vocab_size: int, row: dict[str, Any]) -> SemiAutoregressiveForCausalLM:
     """Return the untrained model of a row."""
-    config = GPT2Config(
-        vocab_size=vocab_size,
-        n_positions=setup.block_size,
-        n_embd=setup.hidden_size,
-        n_inner=setup.feed_forward_size,
-        n_layer=setup.num_layers,
-        n_head=setup.num_heads,
-        resid_pdrop=setup.dropout,
-        embd_pdrop=setup.dropout,
-        attn_pdrop=setup.dropout,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    config = setup.gpt2_config(vocab_size=vocab_size, num_positions=setup.block_size, n_inner=setup.feed_forward_size)
     return SemiAutoregressiveForCausalLM.from_base(AutoModelForCausalLM.from_config(config), **row)
 
 

@@ -12,7 +12,7 @@ Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a mi
 from dataclasses import dataclass, field
 from functools import partial
 
-from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hf_targets import (
     BlockSettings,
@@ -66,18 +66,10 @@ class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings):
 
 def make_model(setup: Setup, vocab_size: int, target: str | None, ngram_size: int) -> PreTrainedModel:
     """Return an untrained model; a plain one without a target."""
-    config = GPT2Config(
+    config = setup.gpt2_config(
         vocab_size=vocab_size,
-        n_positions=setup.block_size,
-        n_embd=setup.hidden_size,
+        num_positions=setup.block_size,
         n_inner=setup.feed_forward_size,
-        n_layer=setup.num_layers,
-        n_head=setup.num_heads,
-        resid_pdrop=setup.dropout,
-        embd_pdrop=setup.dropout,
-        attn_pdrop=setup.dropout,
-        bos_token_id=None,
-        eos_token_id=None,
         tie_word_embeddings=setup.tied,
     )
     model = AutoModelForCausalLM.from_config(config)

@@ -5,7 +5,7 @@ import re
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar
 
-from transformers import PreTrainedModel
+from transformers import GPT2Config, PreTrainedModel
 
 from hf_targets.training.lora import add_lora
 from hf_targets.training.seeds import SeedSettings
@@ -95,6 +95,20 @@ class ModelSizeSettings:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+    def gpt2_config(self, *, vocab_size: int, num_positions: int, **fields: Any) -> GPT2Config:
+        """Return the configuration of a GPT-2 of this size; other fields, such as `n_inner`, are given by name."""
+        return GPT2Config(
+            vocab_size=vocab_size,
+            n_positions=num_positions,
+            n_embd=self.hidden_size,
+            n_layer=self.num_layers,
+            n_head=self.num_heads,
+            resid_pdrop=self.dropout,
+            embd_pdrop=self.dropout,
+            attn_pdrop=self.dropout,
+            **{"bos_token_id": None, "eos_token_id": None, **fields},
+        )
 
 
 @dataclass
