@@ -163,6 +163,8 @@ from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
 from .backbones.devices import best_device as best_device
+from .cosine.trainer import CosineRegularizedSeq2SeqTrainer as CosineRegularizedSeq2SeqTrainer
+from .cosine.trainer import CosineRegularizedTrainer as CosineRegularizedTrainer
 from .curves.error_importance import ErrorImportance as ErrorImportance
 from .curves.error_importance import error_importance as error_importance
 from .curves.error_importance_figure import plot_error_importance as plot_error_importance
@@ -195,6 +197,7 @@ from .gaussian_diffusion.rescoring import LikelihoodRescorer as LikelihoodRescor
 from .gaussian_diffusion.rows import diffusion_rows as diffusion_rows
 from .gaussian_diffusion.teacher_languages import choose_languages as choose_languages
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
+from .maths.cosine_regularization import cosine_regularization as cosine_regularization
 from .multitoken.bag_of_words import BagOfWordsSettings as BagOfWordsSettings
 from .multitoken.bag_of_words import BagOfWordsTrainer as BagOfWordsTrainer
 from .multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments

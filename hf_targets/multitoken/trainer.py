@@ -68,7 +68,7 @@ def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> Mu
         args.learning_rate, args.head_learning_rate = args.head_learning_rate, None
     args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
     args.load_best_model_at_end, args.push_to_hub, args.report_to = False, False, []
-    args.eval_on_start = False
+    args.eval_on_start, args.cosine_weight = False, 0.0
     return args
 
 

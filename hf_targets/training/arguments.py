@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from transformers import TrainingArguments
 
+from hf_targets.maths.cosine_regularization import check_cosine_weight
 from hf_targets.moved import moved_name
 
 
@@ -14,7 +15,16 @@ from hf_targets.moved import moved_name
 class TargetTrainingArguments(TrainingArguments):
     """Arguments that all of ours share."""
 
+    cosine_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Gamma: factor of the mean cosine of all pairs of output embeddings in the loss, which keeps them "
+            "apart; 1 in the paper of cosine regularisation."
+        },
+    )
+
     def __post_init__(self) -> None:
+        check_cosine_weight(self.cosine_weight)
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
         super().__post_init__()

@@ -1,7 +1,6 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
-from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments, default_data_collator
+from transformers import EvalPrediction, PreTrainedModel, TrainingArguments, default_data_collator
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_parameters
@@ -20,6 +19,7 @@ from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.training.cosine_regularization import CosineRegularization
 
 WORDS_COLUMN = NUM_WORDS
 _UNCOUNTED = -1  # words of a row without the column
@@ -30,8 +30,10 @@ def num_targets(targets: Tensor) -> Tensor:
     return (targets != IGNORED).sum(dim=1)
 
 
-class TargetTrainer(Trainer):
+class TargetTrainer(CosineRegularization):
     """Trainer of a model whose output has `loss_parts`, plain or under peft; or of any other, as a baseline.
+
+    With `cosine_weight` in its arguments it keeps output embeddings apart, as `CosineRegularization` says.
 
     Raises:
         ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary.
@@ -49,10 +51,10 @@ class TargetTrainer(Trainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
-        self._parts_since = 0
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        self.cosine_weight = getattr(self.args, "cosine_weight", 0.0)
+        self._check_regularization()
         self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
@@ -127,11 +129,7 @@ class TargetTrainer(Trainer):
         loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
         parts = outputs.get("loss_parts") if model.training else None
         if parts is not None:
-            scale = self._loss_scale(num_items_in_batch)  # of the loss, whose parts are averaged when logged
-            if not self._parts:
-                self._parts_since = self.state.global_step
-            for name, part in parts.items():
-                self._parts[name] += part * scale
+            self._keep_parts(parts, self._loss_scale(num_items_in_batch))  # of the loss: the log has their mean
         return (loss, outputs) if return_outputs else loss
 
     def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> int:
@@ -189,16 +187,6 @@ class TargetTrainer(Trainer):
         if not num_tokens:
             raise ValueError("an evaluation needs at least one target: no label of the data is one that is predicted")
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the parts of the loss beside the loss."""
-        if "loss" in logs and self._parts:
-            steps = max(1, self.state.global_step - self._parts_since)
-            for name, total in self._parts.items():
-                gathered = self.accelerator.gather(torch.as_tensor(total, device=self.args.device).reshape(1))
-                logs[f"loss_{name}"] = torch.as_tensor(gathered).mean().item() / steps
-            self._parts.clear()
-        super().log(logs, start_time)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         file = Path(checkpoint_folder, PACKAGE_IMPORT)  # which Trainer does not know, and config.json names

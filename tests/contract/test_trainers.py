@@ -6,6 +6,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from torch import nn
 
+from hf_targets import cosine_regularization
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.maths.losses import IGNORED
 from tests.tiny_backbones import VOCAB, token_ids
@@ -14,6 +15,8 @@ from tests.trainer_runs import assert_same, losses, run_processes, weights, with
 
 plain_or_ours = pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
 IN_ORDER = {"optim": "sgd", "max_steps": 3}
+APART = {"cosine_weight": 0.5}
+"""What each of our trainers can have beside its loss, and a plain one has not."""
 STEPS = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2}
 
 
@@ -32,17 +35,17 @@ def test_eight_small_batches_take_the_step_of_one_large_one(case, plain, tmp_pat
     states, logs = [], []
     for batch, accumulated in ((8, 1), (1, 8)):
         sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated}
-        trainer = case.make(tmp_path, plain=plain, **IN_ORDER, **sizes)
+        trainer = case.make(tmp_path, plain=plain, **IN_ORDER, **sizes, **({} if plain else APART))
         trainer.train()
         states.append(weights(trainer.model))
         logs.append(losses(trainer))
     assert_same(*states, rtol=1e-4, atol=1e-5)
-    assert_same_logs(*logs, "loss", "grad_norm", *([] if plain else part_names(case)))
+    assert_same_logs(*logs, "loss", "grad_norm", *([] if plain else [*part_names(case), "loss_cosine"]))
 
 
 def train_in_order(case, folder, batch, **options):
     """Train, evaluate, and then train on rows that leave the model something to draw; tell what was seen."""
-    options = {**IN_ORDER, "per_device_train_batch_size": batch, **options}
+    options = {**IN_ORDER, **APART, "per_device_train_batch_size": batch, **options}
     trainer, drawn = case.make(folder, rows=case.rows(24), **options), []
     trainer.train()
     results = weights(trainer.model), losses(trainer), trainer.evaluate()
@@ -81,7 +84,7 @@ def test_two_processes_take_the_step_of_one(name, two_processes, tmp_path):
     )
     assert_same(one, two, rtol=1e-4, atol=1e-6)
     assert_same(other, two, rtol=0, atol=0)
-    assert_same_logs(one_log, two_log, "loss", "grad_norm", *part_names(case))
+    assert_same_logs(one_log, two_log, "loss", "grad_norm", *part_names(case), "loss_cosine")
     assert_same_logs([one_metrics], [two_metrics], *(f"eval_{name}" for name in case.metrics))
     assert len(drawn) == len(other_drawn) == (3 if case.drawn else 0)
     for ours, theirs in zip(drawn, other_drawn, strict=True):
@@ -101,6 +104,22 @@ def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(case, tmp_path)
         assert all(entry[f"loss_{name}"] > 0 for name in shares)
         total = sum(share * entry[f"loss_{name}"] for name, share in shares.items())
         assert entry["loss"] == pytest.approx(total, rel=1e-4)
+
+
+@every_trainer
+def test_output_embeddings_are_kept_apart_where_that_is_asked_for(case, tmp_path):
+    logged = []
+    for options in ({}, APART):
+        model = case.model.make()
+        cosine = cosine_regularization(model.get_output_embeddings().weight).item()
+        trainer = case.make(tmp_path, model, max_steps=1, **options)
+        trainer.train()
+        logged.append(losses(trainer)[0])
+    plain, apart = logged
+    assert "loss_cosine" not in plain and apart["loss_cosine"] == pytest.approx(cosine, rel=1e-4)
+    assert apart["loss"] == pytest.approx(plain["loss"] + 0.5 * cosine, rel=1e-4)
+    with pytest.raises(ValueError, match=r"cosine_weight \(gamma\) must be 0 or more, got -1"):
+        case.make(tmp_path, cosine_weight=-1.0)
 
 
 @every_trainer

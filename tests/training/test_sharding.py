@@ -28,6 +28,8 @@ CASES = {
     "difference_tied": lambda: make_model("gpt2"),
     "difference_untied": lambda: make_model("llama"),
     "conditional_tied": lambda: make_model("gpt2", target="conditional"),
+    "apart_tied": lambda: make_model("gpt2"),
+    "apart_untied": lambda: make_model("llama"),
     "heads_first": lambda: make_model("llama"),
     "separate_output_heads": lambda: make_model("llama", target="embedding", separate_output_heads=True),
     "phrases_tied": lambda: make_dynamic_model("gpt2"),
@@ -44,6 +46,8 @@ def make_trainer(case: str, folder: Path, **arguments) -> Trainer:
         return diffusion_training.make_trainer(folder, CASES[case](), rows, ema_decay=None, **options)
     if case.startswith("phrases"):
         return test_phrases.make_trainer(folder, CASES[case](), kind=test_phrases.InOrder, **options)
+    if case.startswith("apart"):
+        options["cosine_weight"] = 5.0
     if case == "heads_first":
         options["head_warmup_steps"] = 2
     if case == "separate_output_heads":

@@ -1,0 +1,169 @@
+"""Cosine regularisation beside any loss of Transformers' Trainer: once a step, in training alone, told in the log."""
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    DataCollatorForLanguageModeling,
+    PreTrainedTokenizerFast,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_targets import CosineRegularizedSeq2SeqTrainer, CosineRegularizedTrainer, cosine_regularization
+from tests.tiny_backbones import SMALL, VOCAB, make_backbone, token_ids
+from tests.tiny_seq2seq import make_pair_backbone
+from tests.trainer_runs import SHORT, assert_same, losses, weights
+
+
+def make_bert():
+    torch.manual_seed(0)
+    config = BertConfig(**SMALL, intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return BertForMaskedLM(config)
+
+
+def uncounting(model):
+    """Return the model, whose loss Trainer divides itself by the number of batches of a step.
+
+    BERT and Marian do not divide by the number of a step's targets, and Trainer believes that they do.
+    """
+    model.accepts_loss_kwargs = False
+    return model
+
+
+MODELS = {
+    "tied": lambda: make_backbone("qwen3"),
+    "untied": lambda: make_backbone("llama"),
+    "uncounting": lambda: uncounting(make_backbone("gpt2")),
+    "masked": lambda: uncounting(make_bert()),
+    "translation": lambda: uncounting(make_pair_backbone("marian")),
+}
+every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+
+
+def rows(num_rows=16):
+    ids = token_ids(num_rows, 9).tolist()
+    return Dataset.from_dict({"input_ids": ids, "labels": ids, "attention_mask": [[1] * 9] * num_rows})
+
+
+def make_trainer(folder, model, kind=CosineRegularizedTrainer, *, given=None, arguments=TrainingArguments, **options):
+    options = {**SHORT, "report_to": "none", "optim": "sgd", "max_steps": 2, "max_grad_norm": 0.0, **options}
+    args = arguments(output_dir=str(folder), **options)
+    return kind(model, args, train_dataset=rows(), eval_dataset=rows(4), **given or {})
+
+
+@every_model
+def test_a_step_goes_down_the_loss_and_gamma_times_the_mean_cosine(make, tmp_path):
+    model, gamma = make().eval(), 0.7  # without dropout; Trainer switches it on again
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    trainer = make_trainer(tmp_path, model, given={"cosine_weight": gamma}, max_steps=1, learning_rate=1.0)
+    batch = next(iter(trainer.get_train_dataloader()))
+    model.train()
+    (model(**batch).loss + gamma * cosine_regularization(model.get_output_embeddings().weight)).backward()
+    expected = {name: (p - p.grad if p.grad is not None else p).detach() for name, p in model.named_parameters()}
+    model.zero_grad()
+    trainer.train()
+    assert_same(dict(model.named_parameters()), expected, rtol=1e-4, atol=1e-5)
+
+
+@every_model
+def test_it_counts_once_however_many_batches_make_a_step(make, tmp_path):
+    states, logs = [], []
+    for size, accumulated in ((8, 1), (2, 4)):
+        steps = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+        options = {**steps, "train_sampling_strategy": "sequential", "learning_rate": 0.5}
+        trainer = make_trainer(tmp_path, make(), given={"cosine_weight": 3.0}, **options)
+        trainer.train()
+        states.append(weights(trainer.model))
+        logs.append([[entry[name] for name in ("loss", "loss_cosine")] for entry in losses(trainer)])
+    assert_same(*states, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(*map(torch.tensor, logs), rtol=1e-4, atol=1e-6)
+
+
+@every_model
+def test_with_gamma_0_it_is_transformers_own_trainer(make, tmp_path):
+    states = []
+    for kind, given in ((Trainer, {}), (CosineRegularizedTrainer, {"cosine_weight": 0.0})):
+        trainer = make_trainer(tmp_path, make(), kind, given=given)
+        trainer.train()
+        states.append(weights(trainer.model))
+    assert "loss_cosine" not in losses(trainer)[0]
+    assert_same(*states, rtol=0, atol=0)
+
+
+def test_the_log_tells_the_mean_cosine_and_an_evaluation_leaves_it_out(tmp_path):
+    logged = {}
+    for gamma in (0.0, 2.0):
+        model = make_backbone("gpt2")
+        cosine = cosine_regularization(model.get_output_embeddings().weight).item()
+        trainer = make_trainer(tmp_path, model, given={"cosine_weight": gamma}, max_steps=1)
+        logged[gamma] = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        logged[gamma, "train"] = losses(trainer)[0]
+    assert logged[0.0] == logged[2.0]
+    entry = logged[2.0, "train"]
+    assert entry["loss_cosine"] == pytest.approx(cosine, rel=1e-4)
+    assert entry["loss"] == pytest.approx(logged[0.0, "train"]["loss"] + 2 * cosine, rel=1e-4)
+
+
+def test_training_turns_embeddings_in_a_cone_apart(tmp_path):
+    ends = {}
+    for gamma in (0.0, 1.0):
+        model = make_backbone("llama")
+        with torch.no_grad():
+            model.lm_head.weight.add_(0.3)
+        make_trainer(tmp_path, model, given={"cosine_weight": gamma}, optim="adamw_torch", max_steps=120).train()
+        ends[gamma] = cosine_regularization(model.lm_head.weight).item()
+    assert ends[0.0] > 0.5 and ends[1.0] < 0.2, ends
+
+
+def test_a_masked_model_trains_with_transformers_own_collator(tmp_path):
+    words = WordLevel({"[PAD]": 0, "[MASK]": 1, "[UNK]": 2}, unk_token="[UNK]")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), pad_token="[PAD]", mask_token="[MASK]")
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=0)
+    trainer = make_trainer(tmp_path, make_bert(), given={"data_collator": collator})
+    trainer.train_dataset = rows().remove_columns(["labels", "attention_mask"])
+    trainer.train()
+    assert all(entry["loss_cosine"] for entry in losses(trainer))
+
+
+def test_translations_are_generated_in_evaluations(tmp_path):
+    given = {"compute_metrics": lambda found: {"is_text": found.predictions.ndim == 2}}
+    options = {"predict_with_generate": True}
+    kind, model = CosineRegularizedSeq2SeqTrainer, make_pair_backbone("marian")
+    trainer = make_trainer(tmp_path, model, kind, given=given, arguments=Seq2SeqTrainingArguments, **options)
+    trainer.train()
+    assert losses(trainer)[0]["loss_cosine"] != 0 and trainer.evaluate()["eval_is_text"]
+
+
+def test_adapters_need_the_output_embeddings_among_what_is_trained(tmp_path):
+    with pytest.raises(ValueError, match=r"output embeddings of LlamaForCausalLM are frozen.*modules_to_save"):
+        make_trainer(tmp_path, get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["q_proj"])))
+    model = get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
+    copied = model.base_model.model.lm_head.modules_to_save["default"].weight
+    before = copied.detach().clone()
+    trainer = make_trainer(tmp_path, model, given={"cosine_weight": 50.0}, learning_rate=0.1, max_steps=5)
+    trainer.train()
+    assert cosine_regularization(copied) < cosine_regularization(before) - 1e-3
+
+
+def test_what_cannot_be_regularised_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"cosine_weight \(gamma\) must be 0 or more, got -1"):
+        make_trainer(tmp_path, make_backbone("gpt2"), given={"cosine_weight": -1.0})
+    with pytest.raises(ValueError, match="of output embeddings, and BertModel has none"):
+        make_trainer(tmp_path, BertModel(make_bert().config))
+    with pytest.raises(ValueError, match=rf"ignore_index must be in \[0, {VOCAB}\), got 99"):
+        make_trainer(tmp_path, make_backbone("gpt2"), given={"ignore_index": 99}).train()
+
+
+def test_without_gamma_a_model_needs_no_output_embeddings(tmp_path):
+    make_trainer(tmp_path, BertModel(make_bert().config), given={"cosine_weight": 0.0})
