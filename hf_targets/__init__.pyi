@@ -41,6 +41,7 @@ from .evaluation.translation import TranslationScores as TranslationScores
 from .evaluation.translation import translation_scores as translation_scores
 from .evaluation.translation_intervals import bleu_interval as bleu_interval
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
+from .figures.page_style import shown_command as shown_command
 from .files import written_together as written_together
 from .masked_diffusion.arguments import DiffusionTrainingArguments as DiffusionTrainingArguments
 from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
@@ -107,7 +108,6 @@ from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.phrase_page import phrase_page as phrase_page
-from .phrases.phrase_page import shown_command as shown_command
 from .phrases.pool import PhrasePool as PhrasePool
 from .phrases.settings import PhraseSettings as PhraseSettings
 from .phrases.settings import make_phrase_collator as make_phrase_collator
@@ -163,8 +163,24 @@ from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
 from .backbones.devices import best_device as best_device
+from .cosine.digit_classifier import train_digit_classifier as train_digit_classifier
+from .cosine.geometry import EmbeddingGeometry as EmbeddingGeometry
+from .cosine.geometry import embedding_geometry as embedding_geometry
+from .cosine.inspection import Inspection as Inspection
+from .cosine.inspection import inspect_embeddings as inspect_embeddings
+from .cosine.inspection import inspection_columns as inspection_columns
+from .cosine.inspection import inspection_numbers as inspection_numbers
+from .cosine.negative_direction import DirectionCertificate as DirectionCertificate
+from .cosine.negative_direction import direction_certificate as direction_certificate
+from .cosine.negative_direction import uniformly_negative_direction as uniformly_negative_direction
+from .cosine.page import write_inspection as write_inspection
+from .cosine.softmax_inputs import softmax_inputs as softmax_inputs
+from .cosine.text_of_model import text_batches as text_batches
+from .cosine.text_of_model import token_frequencies as token_frequencies
 from .cosine.trainer import CosineRegularizedSeq2SeqTrainer as CosineRegularizedSeq2SeqTrainer
 from .cosine.trainer import CosineRegularizedTrainer as CosineRegularizedTrainer
+from .cosine.word_vectors import read_word_vectors as read_word_vectors
+from .cosine.word_vectors import train_word_vectors as train_word_vectors
 from .curves.error_importance import ErrorImportance as ErrorImportance
 from .curves.error_importance import error_importance as error_importance
 from .curves.error_importance_figure import plot_error_importance as plot_error_importance

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_targets.curves.error_importance import ErrorImportance
-from hf_targets.extras import require
+from hf_targets.figures.canvas import new_figure
 
 
 def plot_error_importance(rows: Sequence[ErrorImportance], path: Path | str) -> None:
@@ -19,14 +19,9 @@ def plot_error_importance(rows: Sequence[ErrorImportance], path: Path | str) -> 
     """
     if not rows:
         raise ValueError("there must be a row to plot, got none; call error_importance with a length")
-    require("matplotlib", extra="figures")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     degree_ratios = sorted({row.degree_ratio for row in rows})
     ratios = sorted({row.num_control_points_ratio for row in rows})
-    figure = Figure(figsize=(8.5, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8.5, 4)
     importance, bound = figure.subplots(1, 2)
     for number, ratio in enumerate(ratios):
         for degree_ratio, style in zip(degree_ratios, _styles(len(degree_ratios)), strict=True):
@@ -47,7 +42,7 @@ def plot_error_importance(rows: Sequence[ErrorImportance], path: Path | str) -> 
     for axes in (importance, bound):
         axes.grid(alpha=0.3)
     bound.legend(fontsize="x-small")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
 
 
 def _styles(count: int) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_targets.curves.reconstruction import CurveReconstruction
-from hf_targets.extras import require
+from hf_targets.figures.canvas import new_figure
 
 
 def plot_reconstruction_error(rows: Sequence[CurveReconstruction], path: Path | str) -> None:
@@ -20,14 +20,9 @@ def plot_reconstruction_error(rows: Sequence[CurveReconstruction], path: Path | 
     """
     if not rows:
         raise ValueError("there must be a row to plot, got none; call reconstruction_error with a length")
-    require("matplotlib", extra="figures")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     degree_ratios = sorted({row.degree_ratio for row in rows})
     ratios = sorted({row.num_control_points_ratio for row in rows})
-    figure = Figure(figsize=(1 + 3.5 * len(degree_ratios), 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1 + 3.5 * len(degree_ratios), 4)
     panels = figure.subplots(1, len(degree_ratios), sharey=True, squeeze=False)[0]
     for axes, degree_ratio in zip(panels, degree_ratios, strict=True):
         for number, ratio in enumerate(ratios):
@@ -41,4 +36,4 @@ def plot_reconstruction_error(rows: Sequence[CurveReconstruction], path: Path | 
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="mean squared error of unit noise")
     panels[0].legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_targets.extras import require
+from hf_targets.figures.canvas import new_figure
 
 History = Sequence[Mapping[str, float]]
 """Trainer's log, `trainer.state.log_history`."""
@@ -23,7 +23,7 @@ def plot_learning_curves(histories: Mapping[str, Sequence[History]], path: Path 
     Raises:
         ImportError: If matplotlib is missing.
     """
-    draw_learning_curves(histories).savefig(path, dpi=150)
+    draw_learning_curves(histories).savefig(path)
 
 
 def draw_learning_curves(histories: Mapping[str, Sequence[History]]) -> Any:
@@ -38,12 +38,7 @@ def draw_learning_curves(histories: Mapping[str, Sequence[History]]) -> Any:
     Raises:
         ImportError: If matplotlib is missing.
     """
-    require("matplotlib", extra="figures")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11, 4.5)
     validation, training = figure.subplots(1, 2)
     has_heads = any(
         "loss_next_token" in entry for seeds in histories.values() for history in seeds for entry in history

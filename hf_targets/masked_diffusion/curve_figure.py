@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_targets.extras import require
+from hf_targets.figures.canvas import new_figure
 from hf_targets.masked_diffusion.curve_steps import CurveStep, PrincipalPlane, principal_plane
 
 _PANEL = (5.2, 3.9)  # inches
@@ -43,15 +43,10 @@ def plot_curve_steps(
     if num_panels < 1:
         raise ValueError(f"num_panels must be 1 or more, got {num_panels}")
     plane = principal_plane(steps)
-    require("matplotlib", extra="figures")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(num_panels, len(steps))).round().astype(int))
     num_columns = 2 if len(chosen) == 4 else min(len(chosen), 3)
     num_rows = -(-len(chosen) // num_columns)
-    figure = Figure(figsize=(_PANEL[0] * num_columns, _PANEL[1] * num_rows + 0.9), layout="constrained", dpi=150)
-    FigureCanvasAgg(figure)
+    figure = new_figure(_PANEL[0] * num_columns, _PANEL[1] * num_rows + 0.9)
     panels = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False).flatten()
     points = np.concatenate([plane.project(steps[index].control_points).numpy() for index in chosen])
     for axes in panels[len(chosen) :]:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hf_targets.figures.page_style import page, shown
 from hf_targets.phrases.highlighting import first_letter
-from hf_targets.phrases.page_style import page, shown
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 

@@ -1,12 +1,10 @@
 """A generated text as a web page, complete in itself: its phrases marked and linked to their sources."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from hf_targets.figures.page_style import page, shown
 from hf_targets.phrases.highlighting import first_letter, source_of
-from hf_targets.phrases.page_style import page, shown
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
 _CONTEXT = 60
@@ -60,20 +58,6 @@ def phrase_page(
     listed = f"<ol>\n{lines}\n</ol>" if sources else '<p class="note">No phrase was used.</p>'
     body = _BODY.format(prompt=shown(prompt), text="".join(parts), statistics=told, sources=listed)
     return page(title, body, footer=footer, language=language)
-
-
-def shown_command(arguments: Sequence[str]) -> str:
-    """Return a command line in which absolute paths are their last parts alone, to be shown to others.
-
-    >>> shown_command(["generate.py", "--model", "/home/me/runs/ours", "--html=/tmp/a b.html"])
-    "python generate.py --model ours '--html=a b.html'"
-    """
-    parts = []
-    for argument in arguments:
-        name, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-        path = Path(value).expanduser() if value.startswith("~") else Path(value)
-        parts.append(f"{name}{equals}{path.name if path.is_absolute() else value}")
-    return shlex.join(["python", *parts])
 
 
 def _source(span: PhraseSpan, documents: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hf_targets.extras import require
+from hf_targets.figures.canvas import new_figure
 from hf_targets.maths.statistics import mean_and_standard_error
 from hf_targets.semi_autoregressive.dependence import Dependence
 
@@ -24,13 +24,8 @@ def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: 
     found = [one for seeds in models.values() for seed in seeds for one in seed]
     if not found:
         raise ValueError("there must be a measurement to plot, got none; call block_dependence with dropout_rates")
-    require("matplotlib", extra="figures")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     disturbances = list(dict.fromkeys(one.disturbance for one in found))
-    figure = Figure(figsize=(1 + 4 * len(disturbances), 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1 + 4 * len(disturbances), 4)
     panels = figure.subplots(1, len(disturbances), sharey=True, squeeze=False)[0]
     for axes, disturbance in zip(panels, disturbances, strict=True):
         for number, (name, seeds) in enumerate(models.items()):
@@ -48,4 +43,4 @@ def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: 
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="distance correlation of two words' logits")
     panels[0].legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)

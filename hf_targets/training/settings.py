@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +29,8 @@ def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = Non
 
     Args:
         dataclass_types: As for `HfArgumentParser`; each field's help is its metadata's, and `settings_title` of the
-            class that defines it is the title of its group.
+            class that defines it is the title of its group. A class with `leading_setting` names the field that takes
+            the values at the beginning of the command line, before the first `--name`.
         arguments: The command line without the program's name; None takes that of the process, and lets misuse end the
             process with its message alone and exit code 2 (`end_on_misuse`).
     Raises:
@@ -58,6 +60,10 @@ def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = Non
         settings = read_settings(file)
         _check_seeds(known, settings)
         _check_known(settings, known, f"{file} has the ")
+    for leading in (kind.leading_setting for kind in dataclass_types if hasattr(kind, "leading_setting")):
+        values = list(takewhile(lambda one: not one.startswith("--"), given))
+        given = [f"--{leading}", *values, *given[len(values) :]] if values else given
+        overridden += [leading] if values else []
     _check_seeds(known, overridden)
     _check_known([name for name in overridden if name.removeprefix("no_") not in known], known, "")
     lists = {action.dest for action in parser._actions if action.nargs == "+"}

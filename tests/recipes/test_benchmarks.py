@@ -65,3 +65,8 @@ def test_the_benchmark_of_gaussian_diffusion_prints_ratios():
     cells = re.search(r"\| 2 curves \| \d+ \| \d+ \| (.*) \|", printed)[1].split(" | ")
     training, decoding, *over_work = map(float, cells)
     assert over_work == pytest.approx([training / 4, decoding / 4], abs=0.01)  # N_ratio K = 4
+
+
+def test_the_benchmark_of_cosine_regularization_prints_a_row_for_each_vocabulary():
+    printed = run_recipe("benchmarks/cosine_regularization")
+    assert re.findall(r"\| (\d+) \| \d+ \| \d+ \| \d+ \| [\d.]+% \| [\d.]+% \|", printed) == ["100", "200"]

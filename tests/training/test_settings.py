@@ -1,6 +1,7 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -45,6 +46,23 @@ def write(folder, text):
     file = folder / "settings.yaml"
     file.write_text(text)
     return file
+
+
+@dataclass
+class Leading(Setup):
+    """Settings of which one may stand at the beginning, without its name."""
+
+    leading_setting: ClassVar[str] = "kinds"
+
+
+def test_values_at_the_beginning_are_those_of_the_setting_that_leads(settings):
+    (setup,) = parse(Leading, arguments=["a", "b", "--rows", "5"])
+    assert (setup.kinds, setup.rows, setup.decay) == (["a", "b"], 5, 0.5)
+    (setup,) = parse(Leading, arguments=[settings, "a"])
+    assert (setup.kinds, setup.rows) == (["a"], 4)
+    assert parse(Leading, arguments=["--rows", "5"])[0].kinds == ["one"]
+    with pytest.raises(ValueError, match="a belongs to no setting"):
+        parse(Setup, arguments=["a", "--rows", "5"])
 
 
 def test_an_empty_list_in_a_file_is_empty_and_checked_as_one(tmp_path):

@@ -1,7 +1,10 @@
-"""A web page complete in itself, in the reader's light or dark setting, for texts whose phrases are marked."""
+"""A web page complete in itself, in the reader's light or dark setting: texts, marks, tables and figures."""
 
 import re
+import shlex
+from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
 _NOT_IN_HTML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _PAGE = """<!doctype html>
@@ -36,6 +39,12 @@ a:focus-visible {{ outline: .15rem solid var(--marked); outline-offset: .1rem; b
 :target {{ outline: .12rem solid var(--marked); outline-offset: .15rem; scroll-margin: 4rem; }}
 details {{ border-left: .15rem solid var(--line); padding-left: .8rem; margin: .5rem 0; }}
 summary {{ cursor: pointer; }}
+table {{ border-collapse: collapse; font: .9rem/1.5 system-ui, sans-serif; }}
+th, td {{ border-bottom: 1px solid var(--line); padding: .25rem .8rem .25rem 0; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+figure {{ margin: 1.5rem 0; }}
+img {{ max-width: 100%; border-radius: .2rem; }}
+figcaption {{ color: var(--quiet); font: .9rem/1.55 system-ui, sans-serif; }}
 footer {{ border-top: 1px solid var(--line); margin-top: 2rem; padding-top: .8rem; }}
 </style>
 </head>
@@ -69,3 +78,31 @@ def shown(text: str) -> str:
     'a &lt;b&gt; &amp; \ufffd'
     """
     return escape(_NOT_IN_HTML.sub("\ufffd", text))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in HTML; the first column is left, the others right.
+
+    >>> print(table(("", "a"), [("size", "<2")]))
+    <table>
+    <tr><th></th><th>a</th></tr>
+    <tr><td>size</td><td>&lt;2</td></tr>
+    </table>
+    """
+    lines = [f"<tr>{''.join(f'<th>{shown(head)}</th>' for head in heads)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    return "\n".join(["<table>", *lines, "</table>"])
+
+
+def shown_command(arguments: Sequence[str]) -> str:
+    """Return a command line in which absolute paths are their last parts alone, to be shown to others.
+
+    >>> shown_command(["generate.py", "--model", "/home/me/runs/ours", "--html=/tmp/a b.html"])
+    "python generate.py --model ours '--html=a b.html'"
+    """
+    parts = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        path = Path(value).expanduser() if value.startswith("~") else Path(value)
+        parts.append(f"{name}{equals}{path.name if path.is_absolute() else value}")
+    return shlex.join(["python", *parts])

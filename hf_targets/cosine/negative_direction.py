@@ -1,0 +1,91 @@
+"""Whether some direction is negative with every hidden state, which is what drives rare words' embeddings there."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+TOLERANCE = 1e-9
+"""Hidden states of length 1 whose convex hull comes closer to the origin than this are taken to contain it."""
+
+
+@dataclass(frozen=True)
+class DirectionCertificate:
+    """Whether there is a uniformly negative direction, with a proof that can be checked by one product.
+
+    Attributes:
+        direction: (d,), of length 1, with a negative product with every hidden state; None if there is none.
+        margin: The largest cosine with a hidden state is minus this; no direction has a larger one. It is the distance
+            from the origin of the convex hull of the states, each at length 1, and 0 without a direction.
+        weights: (states,), at least 0, with sum 1, whose weighted sum of the hidden states is 0 but for rounding; None
+            if there is a direction.
+    """
+
+    direction: Float[Tensor, "dim"] | None
+    margin: float
+    weights: Float[Tensor, "states"] | None
+
+
+def uniformly_negative_direction(hidden_states: Float[Tensor, "states dim"]) -> Float[Tensor, "dim"] | None:
+    """Return a direction v with v . h_i < 0 for all hidden states h_i, of length 1 in float64; None if there is none.
+
+    There is one exactly if the convex hull of the states does not contain the origin. Of all it is the one whose
+    largest cosine with a state is the least.
+
+    Raises:
+        ValueError: If there are no states, or a value is NaN or infinite.
+    Source: Gao et al. 2019, definition 1 and theorem 2.
+    Related: `direction_certificate` gives a proof either way.
+    """
+    return direction_certificate(hidden_states).direction
+
+
+def direction_certificate(hidden_states: Float[Tensor, "states dim"]) -> DirectionCertificate:
+    """Return whether there is a uniformly negative direction, and what proves it.
+
+    The point p of the convex hull of the states u_i, of length 1, that is nearest to the origin minimises
+    |sum_i a_i u_i|^2 + (1 - sum_i a_i)^2 over all a_i >= 0, up to a factor. If it is not the origin, -p / |p| is the
+    direction: u_i . p >= |p|^2 for all i. If it is, the a_i are the proof.
+
+    Raises:
+        ValueError: If there are no states, or a value is NaN or infinite.
+    Departs: A linear programme decides it too. Non-negative least squares takes a tenth to a half of its time at 5,000
+        states of size 256, and gives the direction of the largest margin.
+    """
+    if hidden_states.dim() != 2 or not hidden_states.numel():
+        raise ValueError(f"there must be hidden states (states, dim), got the shape {tuple(hidden_states.shape)}")
+    states = hidden_states.detach().to("cpu", torch.float64)
+    if not torch.isfinite(states).all():
+        raise ValueError("hidden states must be finite, got NaN or infinity")
+    lengths = torch.linalg.vector_norm(states, dim=1)
+    if not lengths.all():  # the origin is one of them
+        return DirectionCertificate(None, 0.0, torch.nn.functional.one_hot(lengths.argmin(), len(states)).double())
+    units = states / lengths[:, None]
+    shares = _nearest_point(units)
+    nearest = shares @ units
+    distance = torch.linalg.vector_norm(nearest)
+    if distance <= TOLERANCE:
+        weights = shares / lengths
+        return DirectionCertificate(None, 0.0, weights / weights.sum())
+    direction = -nearest / distance
+    margin = -(units @ direction).max().item()
+    if margin <= 0:
+        raise ValueError(
+            f"the convex hull of the states comes within {distance:.1e} of the origin, which rounding does not decide; "
+            "give hidden states in float64, or fewer of them"
+        )
+    return DirectionCertificate(direction, margin, None)
+
+
+def _nearest_point(units: Tensor) -> Tensor:
+    """Return weights (states,) of sum 1 whose mean of the states is the hull's nearest point to the origin."""
+    from scipy.optimize import nnls  # takes a second to import
+
+    count = len(units)
+    system = np.vstack([units.T.numpy(), np.ones((1, count))])
+    goal = np.zeros(len(system))
+    goal[-1] = 1.0
+    shares = torch.from_numpy(nnls(system, goal, maxiter=max(1000, 10 * count))[0])
+    return shares / shares.sum()

@@ -1,0 +1,137 @@
+"""Each figure of embeddings against its definition, written out; rows that are given with known geometry."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_targets import embedding_geometry
+from hf_targets.cosine import geometry as module
+from tests.tiny_backbones import make_backbone
+from tests.tiny_models import make_model
+
+
+def rows_of(num_rows, dim, seed, shift=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_rows, dim, generator=generator, dtype=torch.float64) + shift
+
+
+def scalars(found):
+    return {name: value for name, value in vars(found).items() if not isinstance(value, torch.Tensor)}
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 12), st.integers(1, 5), st.floats(0, 3), st.integers(0, 10**6))
+def test_every_figure_is_its_definition(num_rows, dim, shift, seed):
+    rows = rows_of(num_rows, dim, seed, shift)
+    found = embedding_geometry(rows)
+    units = rows / rows.norm(dim=1, keepdim=True)
+    cosines = torch.stack([units[i] @ units[j] for i in range(num_rows) for j in range(i)])
+    assert found.mean_cosine == pytest.approx(cosines.mean().item(), abs=1e-12)
+    assert found.share_of_positive_cosines == pytest.approx((cosines >= 0).double().mean().item(), abs=1 / 99)
+    assert found.cosine_counts.sum() == num_rows * (num_rows - 1) // 2
+    values = torch.linalg.svdvals(rows)
+    torch.testing.assert_close(found.singular_values, values / values[0])
+    share = values / values.sum()
+    assert found.effective_rank == pytest.approx(math.exp(-sum(p * math.log(p) for p in share.tolist() if p > 0)))
+    torch.testing.assert_close(found.norms, rows.norm(dim=1))
+    best = torch.linalg.matrix_norm(rows) ** 2 - (values[:2] ** 2).sum()  # of rank 2, by Eckart and Young
+    left = rows - found.projection @ found.plane
+    torch.testing.assert_close(left.square().sum(), best, rtol=1e-9, atol=1e-9)
+
+
+def test_isotropy_is_the_ratio_of_partition_functions_of_both_ways_of_the_eigenvectors():
+    rows = rows_of(30, 4, 1, 0.5)
+    vectors = torch.linalg.eigh(rows.T @ rows).eigenvectors.T
+    sums = [torch.exp(rows @ (sign * vector)).sum().item() for vector in vectors for sign in (1, -1)]
+    assert embedding_geometry(rows).isotropy == pytest.approx(min(sums) / max(sums))
+
+
+def test_a_cone_of_known_width():
+    angle, turns = math.radians(20), torch.arange(100) * (2 * math.pi / 100)
+    ring = torch.stack([torch.cos(turns) * math.sin(angle), torch.sin(turns) * math.sin(angle)], dim=1)
+    rows = torch.cat([ring, torch.full((100, 1), math.cos(angle))], dim=1)
+    found = embedding_geometry(rows * 7)
+    assert found.aperture == pytest.approx(40, abs=1e-4) and found.share_of_positive_cosines == 1
+    rows[0] = torch.tensor([0.0, 0.0, -1.0])  # one odd row does not make the cone wide
+    assert embedding_geometry(rows).aperture < 42
+
+
+def test_opposite_rows_lie_in_all_directions():
+    rows = rows_of(50, 6, 2)
+    found = embedding_geometry(torch.cat([rows, -rows]))
+    assert found.aperture == 360 and found.mean_cosine == pytest.approx(-1 / 99)
+
+
+def test_rotations_and_the_order_of_rows_change_nothing():
+    rows = rows_of(40, 5, 3, 0.4)
+    turn = torch.linalg.qr(rows_of(5, 5, 4)).Q
+    counts = torch.arange(40)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    one, other = embedding_geometry(rows, counts), embedding_geometry(rows[order] @ turn, counts[order])
+    assert scalars(one) == pytest.approx(scalars(other), rel=1e-9)
+
+
+def test_frequencies_that_rise_with_norms():
+    rows = rows_of(20, 3, 5)
+    found = embedding_geometry(rows, rows.norm(dim=1) ** 3)
+    assert found.norm_frequency_correlation == pytest.approx(1)
+    assert math.isnan(embedding_geometry(rows, torch.ones(20)).norm_frequency_correlation)
+
+
+def test_many_pairs_are_drawn_and_tell_the_same(monkeypatch):
+    rows = rows_of(300, 4, 6, 0.5)
+    exact = embedding_geometry(rows)
+    monkeypatch.setattr(module, "_MOST_EXACT_PAIRS", 10)
+    drawn, again = (embedding_geometry(rows, num_pairs=120_000) for _ in range(2))
+    assert torch.equal(drawn.cosine_counts, again.cosine_counts) and drawn.cosine_counts.sum() == 120_000
+    shares = [one.cosine_counts / one.cosine_counts.sum() for one in (exact, drawn)]
+    torch.testing.assert_close(*shares, rtol=0, atol=0.005)
+    assert drawn.mean_cosine == exact.mean_cosine
+
+
+def test_a_row_of_zeros_has_no_direction_and_is_told():
+    rows = rows_of(9, 3, 7)
+    rows[4] = 0
+    counts = torch.arange(9)
+    found, without = embedding_geometry(rows, counts), embedding_geometry(rows[counts != 4], counts[counts != 4])
+    assert found.num_zero_rows == 1 and not found.is_row[4] and found.is_row.sum() == 8
+    assert {**scalars(found), "num_zero_rows": 0} == scalars(without)
+
+
+@pytest.mark.parametrize("make", [lambda: make_backbone("gpt2"), lambda: make_backbone("llama"), make_model])
+def test_a_model_is_its_output_embeddings_in_any_type(make):
+    model = make()
+    weight = model.get_output_embeddings().weight
+    found = scalars(embedding_geometry(model))
+    assert found == scalars(embedding_geometry(weight)) == scalars(embedding_geometry(weight.detach().numpy()))
+    rounded = embedding_geometry(model.bfloat16())
+    assert rounded.mean_cosine == pytest.approx(found["mean_cosine"], abs=1e-3)
+    assert rounded.effective_rank == pytest.approx(found["effective_rank"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (torch.ones(1, 3), "at least two embeddings must differ from zero, got 1 of 1"),
+        (torch.zeros(4, 3), "got 0 of 4"),
+        (torch.ones(4), r"must be a matrix \(vocab, dim\), got the shape \(4,\)"),
+        (torch.tensor([[1.0, 2.0], [math.nan, 0.0]]), "got NaN or infinity in 1 rows, the first is 1"),
+        (np.ones((3, 2)) * np.inf, "got NaN or infinity in 3 rows"),
+    ],
+)
+def test_what_has_no_geometry_is_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        embedding_geometry(given)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="LlamaModel has no output embeddings; give a matrix"):
+        embedding_geometry(make_backbone("llama").model)
+    with pytest.raises(ValueError, match=r"a frequency for each of 3 rows, got shape \(2,\)"):
+        embedding_geometry(torch.eye(3), [1, 2])
+    with pytest.raises(ValueError, match="num_pairs must be 1 or more, got 0"):
+        embedding_geometry(torch.eye(3), num_pairs=0)

@@ -1,0 +1,114 @@
+"""Whether a uniformly negative direction exists, where it is known; and the proof of each answer."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from hf_targets import direction_certificate, uniformly_negative_direction
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def check(states, certificate, exists):
+    """Assert that an answer is the right one, and that its proof holds."""
+    assert (certificate.direction is not None) == exists == (certificate.weights is None)
+    if exists:
+        cosines = states @ certificate.direction / states.norm(dim=1)
+        assert (states @ certificate.direction < 0).all()
+        assert certificate.direction.norm() == pytest.approx(1)
+        assert certificate.margin == pytest.approx(-cosines.max().item())
+    else:
+        assert certificate.margin == 0 and (certificate.weights >= 0).all()
+        assert certificate.weights.sum() == pytest.approx(1)
+        assert (certificate.weights @ states).norm() <= 1e-9 * states.norm(dim=1).max()
+
+
+def half_space(num_states, dim, seed, margin=0.01):
+    """Return states of which none has a product above -margin with some direction."""
+    states, direction = random(num_states, dim, seed=seed), random(dim, seed=seed + 1)
+    direction /= direction.norm()
+    return states - (2 * (states @ direction).clamp(min=0) + margin)[:, None] * direction
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 10**6))
+def test_states_in_a_half_space_have_one(num_states, dim, seed):
+    states = half_space(num_states, dim, seed)
+    check(states, direction_certificate(states), exists=True)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 10**6))
+def test_states_around_the_origin_have_none(num_states, dim, seed):
+    states = half_space(num_states, dim, seed)
+    weights = torch.rand(num_states, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+    states = torch.cat([states, -(weights @ states)[None]])  # so that 0 is a mean of them
+    check(states, direction_certificate(states), exists=False)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 30), st.integers(2, 6), st.floats(0, 2), st.integers(0, 10**6))
+def test_a_linear_programme_gives_the_same_answer(num_states, dim, shift, seed):
+    states = random(num_states, dim, seed=seed) + shift
+    rows = torch.cat([states / states.norm(dim=1, keepdim=True), torch.ones(num_states, 1)], dim=1)
+    bounds = [(-1, 1)] * dim + [(None, 1)]
+    largest = -linprog([0] * dim + [-1], A_ub=rows, b_ub=[0] * num_states, bounds=bounds).fun
+    check(states, direction_certificate(states), exists=largest > 1e-9)
+
+
+def test_no_direction_has_a_larger_margin():
+    states = half_space(30, 4, 3)
+    found = direction_certificate(states)
+    units = states / states.norm(dim=1, keepdim=True)
+    others = found.direction + 0.3 * random(2000, 4, seed=9)
+    others /= others.norm(dim=1, keepdim=True)
+    assert ((units @ others.T).amax(dim=0) >= -found.margin - 1e-12).all()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_five_thousand_states_of_size_256(exists):
+    states = half_space(5000, 256, 0, margin=1e-3)
+    if not exists:
+        states[0] = -(torch.rand(300, dtype=torch.float64) @ states[1:301])
+    check(states, direction_certificate(states), exists)
+
+
+def test_layer_normalisation_leaves_one_unless_its_bias_is_in_the_way():
+    states = torch.nn.functional.layer_norm(random(500, 16), (16,))
+    scales = torch.rand(16, dtype=torch.float64) + 0.5
+    check(states * scales + 0.3, direction_certificate(states * scales + 0.3), exists=True)
+    check(states * scales, direction_certificate(states * scales), exists=False)
+
+
+def test_a_state_of_zeros_is_the_origin_itself():
+    states = half_space(10, 3, 0)
+    states[4] = 0
+    found = direction_certificate(states)
+    assert found.direction is None and found.weights.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_lengths_of_states_do_not_matter_and_half_precision_is_read():
+    states = half_space(20, 4, 1, margin=0.2)
+    scaled = states * torch.logspace(-6, 6, 20, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(direction_certificate(states).direction, direction_certificate(scaled).direction)
+    assert uniformly_negative_direction(states.bfloat16()) is not None
+    assert uniformly_negative_direction(torch.tensor([[1.0], [-2.0]])) is None
+
+
+@pytest.mark.parametrize(
+    "states, told",
+    [
+        (torch.zeros(0, 3), r"there must be hidden states \(states, dim\), got the shape \(0, 3\)"),
+        (torch.zeros(3), r"got the shape \(3,\)"),
+        (torch.tensor([[1.0, math.nan]]), "must be finite"),
+    ],
+)
+def test_what_are_no_states_is_refused(states, told):
+    with pytest.raises(ValueError, match=told):
+        uniformly_negative_direction(states)
