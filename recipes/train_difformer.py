@@ -101,9 +101,9 @@ def scored(
     room = setup.translation_tokens // (setup.num_lengths * setup.num_noises)
     write = partial(model.generate, tokenizer=tokenizer, **settings)
     found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)
-    scores = asdict(translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized))
-    print(f"BLEU is {scores['bleu_tokenized_signature'] or scores['bleu_signature']}", flush=True)
-    return {name: scores[name] for name in ("bleu", "bleu_tokenized", "chrf") if scores[name] is not None}
+    scores = translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized)
+    print(f"BLEU is {scores.signature}", flush=True)
+    return scores.columns()
 
 
 def main() -> None:

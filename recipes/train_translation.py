@@ -102,8 +102,9 @@ def scored(
     """Return the scores of a model's translations of the test text, with an ensemble if there is a weight."""
     settings: Any = {} if weight is None else {"ensemble_weight": weight}
     found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **settings)
-    scores = asdict(translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized))
-    return {name: scores[name] for name in ("bleu", "bleu_tokenized", "chrf") if scores[name] is not None}
+    scores = translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized)
+    print(f"BLEU is {scores.signature}", flush=True)
+    return scores.columns()
 
 
 def main() -> None:

@@ -26,6 +26,16 @@ class TranslationScores:
     """COMET's score, for most of its models in about [0, 1]."""
     comet_model: str | None = None
 
+    @property
+    def signature(self) -> str:
+        """BLEU's, of plain text or of text that is cut into words."""
+        return str(self.bleu_tokenized_signature or self.bleu_signature)
+
+    def columns(self) -> dict[str, float]:
+        """Return BLEU, of the kind that was computed, and chrF by name."""
+        named = {"bleu": self.bleu, "bleu_tokenized": self.bleu_tokenized, "chrf": self.chrf}
+        return {name: value for name, value in named.items() if value is not None}
+
 
 def translation_scores(
     hypotheses: Sequence[str],

@@ -8,6 +8,7 @@ recipes/cosine.md.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,14 +46,13 @@ def main() -> None:
     torch.manual_seed(0)
     device, table = best_device(), []
     for size in setup.vocab_sizes:
-        sizes = {"n_embd": setup.hidden_size, "n_layer": setup.num_layers, "n_head": setup.num_heads}
-        model = GPT2LMHeadModel(
-            GPT2Config(vocab_size=size, n_positions=setup.length, loss_type="ForCausalLM", **sizes)
-        ).to(device)  # pyright: ignore
+        sizes: dict[str, Any] = {"n_embd": setup.hidden_size, "n_layer": setup.num_layers, "n_head": setup.num_heads}
+        sizes |= {"vocab_size": size, "n_positions": setup.length, "loss_type": "ForCausalLM"}
+        model: Any = GPT2LMHeadModel(GPT2Config(**sizes)).to(device)  # pyright: ignore[reportArgumentType]
         weight = model.lm_head.weight
         ids = torch.randint(size, (setup.num_rows, setup.length), device=device)
 
-        def step(model: GPT2LMHeadModel = model, ids: Tensor = ids) -> None:
+        def step(model: Any = model, ids: Tensor = ids) -> None:
             with torch.autocast(device.type, torch.bfloat16, enabled=setup.bf16):
                 loss = model(ids, labels=ids).loss
             loss.backward()

@@ -104,3 +104,10 @@ def test_comet_reads_source_hypothesis_and_reference(monkeypatch):
 def test_texts_that_cannot_be_compared_are_refused(hypotheses, references, options, says):
     with pytest.raises(ValueError, match=says):
         translation_scores(hypotheses, references, **options)
+
+
+def test_columns_are_of_the_bleu_that_was_computed():
+    for tokenized, name in ((False, "bleu"), (True, "bleu_tokenized")):
+        scores = translation_scores(["a dog sleeps on grass"], ["a dog sleeps on grass"], tokenized=tokenized)
+        assert scores.columns() == {name: pytest.approx(100), "chrf": pytest.approx(100)}
+        assert f"tok:{'none' if tokenized else '13a'}" in scores.signature
