@@ -220,6 +220,9 @@ from .multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments as 
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
 from .multitoken.translation_rows import TranslationRow as TranslationRow
 from .multitoken.translation_rows import translation_rows as translation_rows
+from .neural_cache.cache import NeuralCache as NeuralCache
+from .neural_cache.generation import cache_processor as cache_processor
+from .neural_cache.perplexity import cached_perplexities as cached_perplexities
 from .phrases.answer_page import PageAnswer as PageAnswer
 from .phrases.answer_page import answer_page as answer_page
 from .phrases.cited_answers import answer_with_phrases as answer_with_phrases

@@ -1,7 +1,6 @@
 """The hidden states that a model's output embeddings read, which the paper on degeneration speaks of."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -9,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.output_inputs import output_inputs
 
 
 @torch.no_grad()
@@ -22,26 +22,20 @@ def softmax_inputs(
         batches: With `input_ids` (batch, time), and what else the model reads, such as `attention_mask`.
         num_states: How many to return, fewer if the text is shorter.
     Raises:
-        ValueError: If `num_states` is less than 1, or the model has an encoder or no output embeddings.
+        ValueError: If `num_states` is less than 1, there is no text, or the model has an encoder or no output
+            embeddings.
     """
     if num_states < 1:
         raise ValueError(f"num_states must be 1 or more, got {num_states}")
-    layer: Any = model.get_output_embeddings()
-    if layer is None or model.config.is_encoder_decoder:
-        lack = "no output embeddings" if layer is None else "an encoder, which reads another text"
-        raise ValueError(f"{type(model).__name__} has {lack}; give a causal or masked model with its head")
     seen: list[Tensor] = []
-    read: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    try:
-        with without_dropout(model):
-            for batch in batches:
-                read.clear()
-                model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-                kept = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool().flatten()
-                seen.append(read[0].flatten(0, -2)[kept.to(read[0].device)].float().cpu())
-                if sum(map(len, seen)) >= num_states:
-                    break
-    finally:
-        hook.remove()
+    with output_inputs(model) as read, without_dropout(model):
+        for batch in batches:
+            read.clear()
+            model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            kept = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool().flatten()
+            seen.append(read[0].flatten(0, -2)[kept.to(read[0].device)].float().cpu())
+            if sum(map(len, seen)) >= num_states:
+                break
+    if not seen:
+        raise ValueError("there must be a text to read, got no batch; give a longer one")
     return torch.cat(seen)[:num_states]

@@ -70,3 +70,9 @@ def test_the_benchmark_of_gaussian_diffusion_prints_ratios():
 def test_the_benchmark_of_cosine_regularization_prints_a_row_for_each_vocabulary():
     printed = run_recipe("benchmarks/cosine_regularization")
     assert re.findall(r"\| (\d+) \| \d+ \| \d+ \| \d+ \| [\d.]+% \| [\d.]+% \|", printed) == ["100", "200"]
+
+
+def test_the_benchmark_of_the_cache_gives_the_numbers_of_the_loop():
+    printed = run_recipe("benchmarks/neural_cache")
+    worst = re.findall(r"\| (\d\S*) \|$", printed, re.M)
+    assert [float(one) < 1e-5 for one in worst] == [True, True]

@@ -1,0 +1,27 @@
+"""What a model's output embeddings read in its passes: the hidden states before the softmax."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+@contextmanager
+def output_inputs(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Give a list that each pass of the model inside the `with` block adds its states to, (batch, time, d).
+
+    Raises:
+        ValueError: If the model has an encoder or no output embeddings.
+    """
+    layer: Any = model.get_output_embeddings()
+    if layer is None or model.config.is_encoder_decoder:
+        lack = "no output embeddings" if layer is None else "an encoder, which reads another text"
+        raise ValueError(f"{type(model).__name__} has {lack}; give a causal or masked model with its head")
+    read: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    try:
+        yield read
+    finally:
+        hook.remove()

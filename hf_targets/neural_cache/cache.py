@@ -1,0 +1,123 @@
+"""The continuous cache of Grave et al.: its settings, and the probabilities that it gives."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from hf_targets.neural_cache.memory import CacheMemory
+
+_POSITIONS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class NeuralCache:
+    """A continuous cache: p(w) = (1 - lambda) p_model(w) + lambda p_cache(w).
+
+    With the last W hidden states h_i before h_t and the words x_(i + 1) that followed them, p_cache(w) is the softmax
+    of theta h_t . h_i over the window, summed where x_(i + 1) is w. Where the window has no word p is p_model.
+
+    Raises:
+        ValueError: If a setting is outside the range that its help text gives.
+    Source: Grave, Joulin and Usunier 2017, "Improving Neural Language Models with a Continuous Cache", section 3.
+    """
+
+    window: int = field(default=500, metadata={"help": "W: hidden states that are remembered; 1 or more."})
+    theta: float = field(default=1.0, metadata={"help": "Factor of the products; at 0 all states count alike."})
+    weight: float = field(default=0.1, metadata={"help": "Lambda, the cache's share, in [0, 1)."})
+    waits: bool = field(
+        default=False,
+        metadata={"help": "Whether the cache is silent until it has seen more than W words, as in awd-lstm-lm."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"window must be 1 or more, got {self.window}")
+        if not (math.isfinite(self.theta) and self.theta >= 0):
+            raise ValueError(f"theta must be 0 or more, got {self.theta}")
+        if not 0 <= self.weight < 1:
+            raise ValueError(f"weight (lambda) must be in [0, 1), got {self.weight}")
+
+    @classmethod
+    def published(cls, corpus: str) -> Self:
+        """Return the settings of the published AWD-LSTM for `"ptb"` or `"wikitext-2"`.
+
+        Raises:
+            ValueError: For another corpus.
+        Source: The README of awd-lstm-lm, for models after their finetuning.
+        """
+        settings = {"ptb": (500, 1.0, 0.1), "wikitext-2": (3785, 0.662, 0.1279)}
+        if corpus not in settings:
+            raise ValueError(f"settings are published for {' and '.join(settings)}, got {corpus!r}; give your own")
+        return cls(*settings[corpus], waits=True)
+
+    def memory(self, batch_size: int, like: Float[Tensor, "... dim"]) -> CacheMemory:
+        """Return an empty memory of this window, for hidden states of the size, type and device of `like`."""
+        return CacheMemory(batch_size, self.window, like)
+
+    def target_probabilities(
+        self,
+        probabilities: Float[Tensor, "batch time"],
+        states: Float[Tensor, "batch time dim"],
+        words: Int[Tensor, "batch time"],
+        memory: CacheMemory,
+    ) -> Float[Tensor, "batch time"]:
+        """Return the probabilities of the words that follow hidden states, and put both into the memory.
+
+        Each position sees the window before it: part of it from the memory, part from these states. One matrix product
+        serves 256 positions.
+
+        Args:
+            probabilities: Those of the model, for the same words.
+            states: What the output embeddings read, in the order of the text.
+            words: The word that follows each state; -100 where there is none, whose probability stays the model's.
+        """
+        found = []
+        parts = (one.split(_POSITIONS_AT_ONCE, dim=1) for one in (probabilities, states, words))
+        for model, queries, targets in zip(*parts, strict=True):
+            cached, is_known = self._cached(queries, targets, memory)
+            mixed = (1 - self.weight) * model + self.weight * cached.to(model.dtype)
+            found.append(torch.where(is_known & (targets >= 0), mixed, model))
+            memory.append(queries, targets)
+        return torch.cat(found, dim=1)
+
+    def _cached(self, queries: Tensor, targets: Tensor, memory: CacheMemory) -> tuple[Tensor, Tensor]:
+        """Return p_cache of the targets (batch, time), and where the cache has a say."""
+        old_states, old_words = memory.ordered()
+        keys = torch.cat([old_states, queries.to(old_states.dtype)], dim=1)
+        words = torch.cat([old_words, targets], dim=1)
+        window, time = self.window, targets.shape[1]
+        ages = torch.arange(time, device=words.device)[:, None] + window - torch.arange(window + time).to(words.device)
+        seen = ((ages >= 1) & (ages <= window))[None] & (words >= 0)[:, None]
+        weights = self._weights(queries, keys, seen)
+        before = memory.counts[:, None] + (targets >= 0).cumsum(dim=1) - (targets >= 0).long()
+        said = (weights * (words[:, None] == targets[..., None])).sum(dim=-1)
+        return said, seen.any(dim=-1) & self._speaks(before)
+
+    def _weights(
+        self, queries: Float[Tensor, "batch time dim"], keys: Float[Tensor, "batch keys dim"], seen: Bool[Tensor, "..."]
+    ) -> Float[Tensor, "batch time keys"]:
+        """Return the softmax over the keys that each query sees; 0 where it sees none."""
+        full = torch.promote_types(keys.dtype, torch.float32)
+        scores = self.theta * (queries.to(full) @ keys.to(full).mT)
+        return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1).nan_to_num(0.0).masked_fill(~seen, 0.0)
+
+    def _speaks(self, counts: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Return whether the cache has a say after so many words."""
+        return counts > (self.window if self.waits else 0)
+
+    def mix(
+        self, log_probabilities: Float[Tensor, "batch vocab"], state: Float[Tensor, "batch dim"], memory: CacheMemory
+    ) -> Float[Tensor, "batch vocab"]:
+        """Return the logarithms of p for the word that follows a hidden state, for all words of the vocabulary."""
+        known = memory.words >= 0
+        weights = self._weights(state[:, None], memory.states, known[:, None])[:, 0]
+        cached = torch.zeros_like(log_probabilities, dtype=weights.dtype)
+        cached.scatter_add_(1, memory.words.clamp(min=0), weights)
+        own = log_probabilities.to(weights.dtype) + math.log1p(-self.weight)
+        mixed = torch.logaddexp(own, cached.log() + (math.log(self.weight) if self.weight else -torch.inf))
+        speaks = known.any(dim=1) & self._speaks(memory.counts)
+        return torch.where(speaks[:, None], mixed.to(log_probabilities.dtype), log_probabilities)

@@ -1,0 +1,94 @@
+"""A cache in `generate`: greedy text is that of a loop without key-value cache; beams, padding, threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from hf_targets import NeuralCache, cache_processor
+from tests.tiny_backbones import left_padded, make_backbone, token_ids
+from tests.tiny_models import make_model
+from tests.tiny_seq2seq import make_pair_backbone
+
+CACHE = NeuralCache(window=6, theta=2.0, weight=0.6)
+NEW = {"max_new_tokens": 9, "eos_token_id": None, "pad_token_id": 0, "do_sample": False}
+
+
+def generate(model, ids, cache=CACHE, **options):
+    with cache_processor(cache, model) as processor:
+        return model.generate(ids, logits_processor=[processor], **{**NEW, **options})
+
+
+def next_scores(model, ids, cache):
+    """Return log p of the word after each text (batch, time), from a pass over the whole of it."""
+    output = model(ids, output_hidden_states=True)
+    states, memory = output.hidden_states[-1], None
+    memory = cache.memory(len(ids), states)
+    memory.append(states[:, :-1], ids[:, 1:])
+    return cache.mix(output.logits[:, -1].float().log_softmax(dim=-1), states[:, -1], memory)
+
+
+every_model = pytest.mark.parametrize(
+    "make", [lambda: make_backbone("gpt2"), lambda: make_backbone("llama"), lambda: make_backbone("opt"), make_model]
+)
+
+
+@every_model
+def test_every_step_has_the_scores_of_a_pass_over_the_whole_text(make):
+    model, ids = make(), token_ids(3, 5)
+    found = generate(model, ids, output_scores=True, return_dict_in_generate=True)
+    for step, scores in enumerate(found.scores):
+        expected = next_scores(model, found.sequences[:, : 5 + step], CACHE)
+        torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@every_model
+def test_each_row_of_a_padded_batch_is_what_it_is_alone(make):
+    model = make()
+    ids, mask = left_padded(3, 7)
+    options = {"output_scores": True, "return_dict_in_generate": True}
+    together = generate(model, ids, attention_mask=mask, **options)
+    for row in range(3):
+        kept = mask[row].bool()
+        alone = generate(model, ids[row, kept][None], **options)
+        for step, scores in enumerate(alone.scores):
+            if not torch.equal(together.sequences[row, 7 : 7 + step], alone.sequences[0, kept.sum() :][:step]):
+                break
+            torch.testing.assert_close(scores[0], together.scores[step][row], rtol=1e-4, atol=1e-4)
+        assert step > 0
+
+
+def test_beams_have_the_scores_of_passes_over_their_texts():
+    model, ids = make_backbone("gpt2"), token_ids(2, 5)
+    options = {"num_beams": 3, "num_return_sequences": 3, "output_scores": True, "return_dict_in_generate": True}
+    found = generate(model, ids, length_penalty=0.0, **options)
+    for row, sequence in enumerate(found.sequences):
+        total = 0.0
+        for step in range(5, len(sequence)):
+            total += next_scores(model, sequence[None, :step], CACHE)[0, sequence[step]].item()
+        assert found.sequences_scores[row].item() == pytest.approx(total, rel=1e-3)
+
+
+def test_without_a_share_the_text_is_the_models_own_and_one_processor_serves_texts_one_after_the_other():
+    model, ids = make_backbone("gpt2"), token_ids(2, 5)
+    assert torch.equal(generate(model, ids, NeuralCache(weight=0.0)), model.generate(ids, **NEW))
+    with cache_processor(CACHE, model) as processor:
+        texts = [model.generate(ids, logits_processor=[processor], **NEW) for _ in range(2)]
+    assert torch.equal(*texts) and not model.base_model._forward_hooks
+
+
+def test_two_threads_have_a_cache_each():
+    model, rows = make_backbone("gpt2"), [token_ids(1, 5, seed=seed) for seed in range(4)]
+    one_by_one = [generate(model, ids) for ids in rows]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(torch.equal, pool.map(lambda ids: generate(model, ids), rows), one_by_one))
+
+
+def test_what_a_cache_cannot_follow_is_refused():
+    model, ids = make_backbone("gpt2"), token_ids(1, 5)
+    with pytest.raises(ValueError, match="generate one token at a time, with use_cache"):
+        generate(model, ids, use_cache=False)
+    with pytest.raises(ValueError, match="MarianMTModel has an encoder"), cache_processor(CACHE, make_pair_backbone()):
+        pass
+    with pytest.raises(ValueError, match="has no base model"), cache_processor(CACHE, model.base_model):
+        pass

@@ -1,0 +1,72 @@
+"""The perplexity of a text with a cache: the loop over its positions, across blocks, whatever the batch."""
+
+import math
+
+import pytest
+import torch
+
+from hf_targets import NeuralCache, cached_perplexities, perplexity_of_blocks
+from tests.neural_cache.test_cache import by_hand, of_targets
+from tests.tiny_backbones import make_backbone, token_ids
+from tests.tiny_models import make_model
+from tests.tiny_seq2seq import make_pair_backbone
+
+CACHES = {"small": NeuralCache(window=5, theta=0.3, weight=0.3), "large": NeuralCache(window=20, weight=0.1)}
+
+
+def blocks(num_rows=5, length=8):
+    ids = token_ids(1, num_rows * (length - 1) + 1)[0] % 6  # so that words come again
+    return [{"input_ids": ids[i * (length - 1) :][:length].tolist(), "num_words": length} for i in range(num_rows)]
+
+
+@pytest.mark.parametrize("make", [lambda: make_backbone("gpt2"), lambda: make_backbone("llama"), make_model])
+def test_it_is_the_loop_over_the_positions_of_the_whole_text(make, monkeypatch):
+    model, given = make(), blocks()
+    states, words, probabilities = [], [], []
+    for block in given:
+        ids = torch.tensor([block["input_ids"]])
+        output = model(ids, output_hidden_states=True)
+        states.append(output.hidden_states[-1][0, :-1].double())
+        probabilities.append(output.logits[0, :-1].double().softmax(dim=-1))
+        words.append(ids[0, 1:])
+    states, words, probabilities = map(torch.cat, (states, words, probabilities))
+    monkeypatch.setattr("tests.neural_cache.test_cache.VOCAB", probabilities.shape[1])
+    found = cached_perplexities(model, given, CACHES, batch_size=2)
+    assert found["without cache"].nll == pytest.approx(perplexity_of_blocks(model, given).nll, rel=1e-5)
+    for name, cache in CACHES.items():
+        expected = of_targets(by_hand(cache, states, words, probabilities), words)
+        assert found[name].nll == pytest.approx(-expected.log().sum().item(), rel=1e-5)
+        assert found[name].num_tokens == len(words) and found[name].num_words == 40
+
+
+def test_the_batch_and_padding_change_nothing():
+    model = make_backbone("gpt2")
+    given = blocks()
+    padded = [
+        {"input_ids": [0, 0, *one["input_ids"], 0], "attention_mask": [0, 0, *[1] * 8, 0], "num_words": 8}
+        for one in given
+    ]
+    found = [cached_perplexities(model, rows, CACHES, batch_size=size) for rows, size in ((given, 1), (padded, 5))]
+    for name in found[0]:
+        assert found[0][name].nll == pytest.approx(found[1][name].nll, rel=1e-5)
+
+
+def test_a_text_that_repeats_itself_becomes_more_probable():
+    model, ids = make_backbone("gpt2"), token_ids(1, 9)[0].tolist()
+    given = [{"input_ids": ids}] * 6
+    found = cached_perplexities(model, given, {"cache": NeuralCache(window=20, theta=1.0, weight=0.5)})
+    assert found["cache"].per_token < 0.5 * found["without cache"].per_token
+    assert math.isfinite(found["cache"].per_token)
+
+
+def test_what_cannot_be_measured_is_refused():
+    model = make_backbone("gpt2")
+    with pytest.raises(ValueError, match="the window of wide has 99 words, and the text 35; give a longer text"):
+        cached_perplexities(model, blocks(), {"wide": NeuralCache(window=99)})
+    with pytest.raises(ValueError, match="2 blocks have none; give longer blocks"):
+        cached_perplexities(model, [{"input_ids": [1]}] * 2, {})
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        cached_perplexities(model, blocks(), {}, batch_size=0)
+    with pytest.raises(ValueError, match="has an encoder"):
+        cached_perplexities(make_pair_backbone(), blocks(), {})
+    assert not model.get_output_embeddings()._forward_pre_hooks
