@@ -4,8 +4,7 @@ Table 4 of the paper on Multi30k, at a size for two CPU cores (settings for IWSL
 
     HF_TARGETS_DATA=data accelerate launch recipes/train_translation.py recipes/settings/train_translation/multi30k.yaml
 
-In a minute, without data: `.../smoke.yaml`. From any encoder-decoder model of the Hub: --model_name_or_path
-Helsinki-NLP/opus-mt-de-en. Notes, and what is measured so far: recipes/multitoken.md.
+In a minute, without data: `.../smoke.yaml`. Any model of the Hub: --model_name_or_path. Notes: recipes/multitoken.md.
 """
 
 from dataclasses import asdict, dataclass, field
