@@ -103,6 +103,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
         settings = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
         total = F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten(), **settings)
         loss = total / target_count(labels, num_items_in_batch) * self._loss_scale(num_items_in_batch)
+        loss = self._regularized(loss, model, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -172,7 +173,8 @@ def train_runs(
             content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(run) for run in runs]}
             write_json(experiment.folder / "results.json", content)
             say(f"{title}  test perplexity {run.test['perplexity']:.2f}  {run.seconds:.0f} s")
-        yield runs, trainer
+        with without_bars_of_files() if args.disable_tqdm else nullcontext():  # whoever reads the log sees no bars
+            yield runs, trainer
         _release(trainer)
 
 

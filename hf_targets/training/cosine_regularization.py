@@ -49,14 +49,19 @@ class CosineRegularization(LogsLossParts):
     ) -> Any:
         """Compute the loss as Trainer does, with the regularisation added to it in training."""
         found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not return_outputs:
+            return self._regularized(found, model, num_items_in_batch)
+        return (self._regularized(found[0], model, num_items_in_batch), *found[1:])
+
+    def _regularized(self, loss: Tensor, model: nn.Module, num_items_in_batch: Tensor | int | None) -> Tensor:
+        """Return a batch's loss with its share of the step's regularisation, in training."""
         if not self.cosine_weight or not model.training:
-            return found
+            return loss
         value = call_inside(_output_layer(self.model), _penalty, self.cosine_ignore_index)
         value = value.full_tensor() if isinstance(value, DTensor) else value
         batches = getattr(self, "current_gradient_accumulation_steps", 1)
         self._keep_parts({"cosine": value}, 1 / batches)
-        added = self.cosine_weight * value / (batches if self._sums_batches(num_items_in_batch) else 1)
-        return (found[0] + added, *found[1:]) if return_outputs else found + added
+        return loss + self.cosine_weight * value / (batches if self._sums_batches(num_items_in_batch) else 1)
 
     def _sums_batches(self, num_items_in_batch: Tensor | int | None) -> bool:
         """Return whether the loss of a step is the sum of its batches' losses, and not their mean."""

@@ -47,8 +47,9 @@ def main() -> None:
     device, table = best_device(), []
     for size in setup.vocab_sizes:
         sizes: dict[str, Any] = {"n_embd": setup.hidden_size, "n_layer": setup.num_layers, "n_head": setup.num_heads}
-        sizes |= {"vocab_size": size, "n_positions": setup.length, "loss_type": "ForCausalLM"}
+        sizes |= {"vocab_size": size, "n_positions": setup.length, "bos_token_id": None, "eos_token_id": None}
         model: Any = GPT2LMHeadModel(GPT2Config(**sizes)).to(device)  # pyright: ignore[reportArgumentType]
+        model.loss_type = "ForCausalLM"  # which Transformers does not guess from the name of the class, and warns
         weight = model.lm_head.weight
         ids = torch.randint(size, (setup.num_rows, setup.length), device=device)
 

@@ -14,6 +14,7 @@ from hf_targets import (
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
+    cosine_regularization,
     encode_pairs,
     train_joint_bpe,
     translate,
@@ -76,14 +77,18 @@ def test_an_evaluation_reports_the_perplexity_of_every_weight(tokens, tmp_path):
 
 @pytest.mark.parametrize("heads", [True, False])
 def test_gradient_accumulation_is_one_large_batch(heads, tmp_path):
-    found = []
+    found, logged = [], []
     for size, steps in ((8, 1), (2, 4)):
         model = make(heads=heads)
         given = {"per_device_train_batch_size": size, "gradient_accumulation_steps": steps, "max_steps": 1}
         given |= {"train_sampling_strategy": "sequential", "optim": "sgd", "max_grad_norm": 0}
-        trainer = trainer_of(model, tmp_path, **given, label_smoothing_factor=0.1)
+        trainer = trainer_of(model, tmp_path, **given, label_smoothing_factor=0.1, cosine_weight=9.0)
+        cosine = cosine_regularization(model.get_output_embeddings().weight).item()
         trainer.train()
+        assert trainer.state.log_history[0]["loss_cosine"] == pytest.approx(cosine, rel=1e-4)
+        logged.append(trainer.state.log_history[0]["loss"])
         found.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
