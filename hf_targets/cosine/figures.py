@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _MOST_POINTS = 20_000
 _FEW_PAIRS = 1000
+_MOST_NAMED = 12
 
 
 def draw_projections(inspections: Mapping[str, Inspection]) -> "Figure":
@@ -47,10 +48,10 @@ def draw_singular_values(inspections: Mapping[str, Inspection]) -> "Figure":
     axes = figure.subplots()
     for name, one in inspections.items():
         values = one.geometry.singular_values
-        axes.plot(torch.arange(1, len(values) + 1), values, label=name)
+        axes.plot(torch.arange(1, len(values) + 1), values, label=_shown(name))
     axes.set(xlabel="rank", ylabel="singular value / largest", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    axes.legend()
+    _add_legend(axes, len(inspections))
     return figure
 
 
@@ -63,11 +64,11 @@ def draw_cosines(inspections: Mapping[str, Inspection]) -> "Figure":
         if counts.sum() < _FEW_PAIRS:
             counts = counts.view(-1, 10).sum(dim=1)
         middles = (torch.arange(len(counts)) + 0.5) * (2 / len(counts)) - 1
-        axes.plot(middles, counts / counts.sum() * (len(counts) / 2), label=name)
+        axes.plot(middles, counts / counts.sum() * (len(counts) / 2), label=_shown(name))
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set(xlabel="cosine of two embeddings", ylabel="density", ylim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend()
+    _add_legend(axes, len(inspections))
     return figure
 
 
@@ -106,5 +107,16 @@ def _panels(inspections: Mapping[str, Inspection]) -> tuple["Figure", Any]:
     figure = new_figure(1 + 4 * len(inspections), 4.2)
     panels = figure.subplots(1, len(inspections), squeeze=False)[0]
     for axes, name in zip(panels, inspections, strict=True):
-        axes.set_title(name)
+        axes.set_title(_shown(name))
     return figure, panels
+
+
+def _add_legend(axes: Any, count: int) -> None:
+    """Name the lines where they are few enough to be told apart."""
+    if count <= _MOST_NAMED:
+        axes.legend()
+
+
+def _shown(name: str) -> str:
+    """Return a name that matplotlib takes for no formula and for no hidden line."""
+    return name.replace("$", r"\$").replace("_", "\u200b_", 1) if name.startswith("_") else name.replace("$", r"\$")

@@ -14,6 +14,7 @@ from hf_targets.backbones.weight_access import whole_state_dict
 
 NUM_BINS = 100
 _MOST_EXACT_PAIRS = 5_000_000
+_LEAST_COSINE = 1e-12  # below it is rounding
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class EmbeddingGeometry:
         num_zero_rows: Rows of zeros.
         mean_cosine: The mean cosine of all pairs, in [-1 / (V - 1), 1]: near 0 in all directions, near 1 in a cone.
         cosine_counts: (100,), pairs by their cosine, in bins of width 0.02 from -1 to 1; of all pairs, or of some.
-        share_of_positive_cosines: Of these pairs, in [0, 1].
+        share_of_positive_cosines: Of these pairs, in [0, 1]; of orthogonal rows none are.
         aperture: Degrees, at most 360: of the cone around the mean direction that holds 99% of the embeddings.
-        isotropy: The least of Z(c) over the largest, in (0, 1]; 1 is the same in all directions. Z(c) is the sum of
+        isotropy: The least of Z(c) over the largest, in [0, 1]; 1 is the same in all directions. Z(c) is the sum of
             exp(c . w) over all embeddings w, and c any principal direction or its opposite, of length 1.
         singular_values: (min(V, d),), over the largest, falling.
         effective_rank: exp of the entropy of the singular values over their sum, from 1 to min(V, d).
@@ -90,7 +91,8 @@ def embedding_geometry(
         raise ValueError(f"at least two embeddings must differ from zero, got {len(rows)} of {len(weight)}")
     directions = rows / norms[:, None]
     total = directions.sum(dim=0)
-    cosines = _cosine_counts(directions, num_pairs, seed)
+    cosines = _cosines(directions, num_pairs, seed)
+    bins = ((cosines + 1) * (NUM_BINS / 2)).long().clamp(0, NUM_BINS - 1)
     _, values, right = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R, full_matrices=False)
     share = values / values.sum()
     plane = torch.zeros(2, rows.shape[1], dtype=rows.dtype)
@@ -99,8 +101,8 @@ def embedding_geometry(
         num_rows=len(rows),
         num_zero_rows=len(weight) - len(rows),
         mean_cosine=((total @ total - len(rows)) / (len(rows) * (len(rows) - 1))).item(),
-        cosine_counts=cosines,
-        share_of_positive_cosines=(cosines[NUM_BINS // 2 :].sum() / cosines.sum()).item(),
+        cosine_counts=torch.bincount(bins, minlength=NUM_BINS),
+        share_of_positive_cosines=(cosines > _LEAST_COSINE).double().mean().item(),
         aperture=_aperture(directions, total),
         isotropy=_isotropy(rows, right),
         singular_values=values / values[0],
@@ -134,20 +136,17 @@ def output_embeddings(model_or_weight: Any) -> Float[Tensor, "vocab dim"]:
     return weight
 
 
-def _cosine_counts(directions: Tensor, num_pairs: int, seed: int) -> Tensor:
-    """Return a histogram of cosines in `NUM_BINS` bins from -1 to 1: of all pairs if they are few, or of some."""
+def _cosines(directions: Tensor, num_pairs: int, seed: int) -> Tensor:
+    """Return the cosines of all pairs if they are few, or of some."""
     count = len(directions)
     if count * (count - 1) // 2 <= _MOST_EXACT_PAIRS:
         first, second = torch.triu_indices(count, count, 1)
-        cosines = (directions @ directions.T)[first, second]
-    else:
-        generator = torch.Generator().manual_seed(seed)
-        first = torch.randint(count, (num_pairs,), generator=generator)
-        second = (first + torch.randint(1, count, (num_pairs,), generator=generator)) % count
-        pairs = zip(first.split(50_000), second.split(50_000), strict=True)
-        cosines = torch.cat([(directions[one] * directions[other]).sum(dim=1) for one, other in pairs])
-    bins = ((cosines + 1) * (NUM_BINS / 2)).long().clamp(0, NUM_BINS - 1)
-    return torch.bincount(bins, minlength=NUM_BINS)
+        return (directions @ directions.T)[first, second]
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(count, (num_pairs,), generator=generator)
+    second = (first + torch.randint(1, count, (num_pairs,), generator=generator)) % count
+    pairs = zip(first.split(50_000), second.split(50_000), strict=True)
+    return torch.cat([(directions[one] * directions[other]).sum(dim=1) for one, other in pairs])
 
 
 def _aperture(directions: Tensor, total: Tensor, share: float = 0.99) -> float:

@@ -1,9 +1,11 @@
 """Embeddings of one model as a page shows them: how they lie, and what they are compared with."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hf_targets.cosine.geometry import EmbeddingGeometry, embedding_geometry
@@ -30,7 +32,7 @@ class Inspection:
 def inspect_embeddings(
     model_or_weight: Any,
     *,
-    frequencies: Tensor | None = None,
+    frequencies: Tensor | Sequence[float] | None = None,
     hidden_states: Tensor | None = None,
     labels: Tensor | None = None,
 ) -> Inspection:
@@ -41,16 +43,21 @@ def inspect_embeddings(
         hidden_states: (states, d), what the embeddings are multiplied by; None: not known.
         labels: (states,), the class of each state, which a figure then shows; None: the states are not shown.
     Raises:
-        ValueError: As `embedding_geometry` and `direction_certificate` do.
+        ValueError: As `embedding_geometry` and `direction_certificate` do, or if shapes do not go together.
     """
     geometry = embedding_geometry(model_or_weight, frequencies)
-    return Inspection(
-        geometry,
-        None if frequencies is None else frequencies[geometry.is_row],
-        None if hidden_states is None else direction_certificate(hidden_states),
-        None if hidden_states is None or labels is None else hidden_states.double() @ geometry.plane.T,
-        labels,
-    )
+    counts = None if frequencies is None else torch.as_tensor(frequencies).detach().cpu()[geometry.is_row]
+    if hidden_states is None:
+        return Inspection(geometry, counts)
+    states, width = hidden_states.detach().cpu(), geometry.plane.shape[1]
+    if states.dim() != 2 or states.shape[1] != width:
+        raise ValueError(f"hidden states must be (states, {width}) as the embeddings are, got {tuple(states.shape)}")
+    certificate = direction_certificate(states)
+    if labels is None:
+        return Inspection(geometry, counts, certificate)
+    if labels.shape != states.shape[:1]:
+        raise ValueError(f"there must be a label for each of {len(states)} states, got shape {tuple(labels.shape)}")
+    return Inspection(geometry, counts, certificate, states.double() @ geometry.plane.T, labels.detach().cpu())
 
 
 def inspection_columns(inspections: Mapping[str, Inspection]) -> tuple[Sequence[str], list[list[str]]]:
@@ -64,8 +71,9 @@ def inspection_columns(inspections: Mapping[str, Inspection]) -> tuple[Sequence[
 
 
 def inspection_numbers(one: Inspection) -> dict[str, float | int | bool | None]:
-    """Return the numbers of an inspection, as JSON can hold them; what is not known is None."""
+    """Return the numbers of an inspection, as JSON can hold them; what is not known or no number is None."""
     numbers = {name: value for name, value in vars(one.geometry).items() if isinstance(value, int | float | None)}
+    numbers = {name: None if value is None or not math.isfinite(value) else value for name, value in numbers.items()}
     found = one.certificate
     exists = None if found is None else found.direction is not None
     return {**numbers, "has_negative_direction": exists, "margin": None if found is None else found.margin}
@@ -80,7 +88,7 @@ def _certificate(one: Inspection) -> str:
 
 def _correlation(one: Inspection) -> str:
     found = one.geometry.norm_frequency_correlation
-    return "" if found is None else f"{found:.3f}"
+    return "" if found is None or math.isnan(found) else f"{found:.3f}"
 
 
 _FIGURES = (

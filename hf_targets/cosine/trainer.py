@@ -16,7 +16,7 @@ class CosineRegularizedTrainer(CosineRegularization):
 
     Args:
         args, kwargs: Those of `transformers.Trainer`.
-        cosine_weight: Gamma, at least 0.
+        cosine_weight: Gamma, at least 0; None: that of `args`, if they are arguments of this package, or else 1.
         ignore_index: A row of the output embeddings that does not count, such as that of padding.
     Raises:
         ValueError: If gamma is negative, the model has no output embeddings, or they are frozen.
@@ -28,12 +28,13 @@ class CosineRegularizedTrainer(CosineRegularization):
         model: PreTrainedModel | nn.Module | None = None,
         args: TrainingArguments | None = None,
         *positional: Any,
-        cosine_weight: float = 1.0,
+        cosine_weight: float | None = None,
         ignore_index: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(model, args, *positional, **kwargs)
-        self.cosine_weight, self.cosine_ignore_index = cosine_weight, ignore_index
+        given = getattr(self.args, "cosine_weight", 1.0) if cosine_weight is None else cosine_weight
+        self.cosine_weight, self.cosine_ignore_index = given, ignore_index
         self._check_regularization()
 
 

@@ -11,6 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+_LEAST_NORM = 1e-12
+"""A shorter row has no direction, as in `torch.nn.functional.normalize`."""
+
 
 def cosine_regularization(weight: Float[Tensor, "vocab dim"], ignore_index: int | None = None) -> Float[Tensor, ""]:
     """Return 1 / V^2 times the sum over i != j of cos(w_i, w_j), in [-1 / V, 1 - 1 / V].
@@ -19,19 +22,20 @@ def cosine_regularization(weight: Float[Tensor, "vocab dim"], ignore_index: int 
     tensor of the size of the weight.
 
     Args:
-        weight: Embedding rows, such as an output matrix. A row of zeros is orthogonal to all others, and gets no
-            gradient. Without two rows the value is 0.
+        weight: Embedding rows, such as an output matrix. A row of zeros, or of a norm below 1e-12, is orthogonal to all
+            others, and gets no gradient. Without two rows the value is 0.
         ignore_index: A row that does not count, such as that of padding; V is then one less.
     Returns: In float32 (float64 for float64 input), whatever the type of the weight. It can be differentiated once.
     Raises:
-        ValueError: If a weight is NaN or infinite, or `ignore_index` is not in [0, V).
+        ValueError: If a weight is NaN or infinite, or too large for its square, or `ignore_index` is not in [0, V).
     Source: Gao et al. 2019, equation (6) without gamma, and proposition 1.
     Related: `pairwise_cosine_penalty` is the same without a look at the value, for training.
     """
     value = pairwise_cosine_penalty(weight, ignore_index)
     if not torch.isfinite(value):
-        rows = (~torch.isfinite(weight)).any(dim=1).nonzero().flatten().tolist()
-        raise ValueError(f"weights must be finite, got NaN or infinity in {len(rows)} rows, the first is {rows[:1]}")
+        full = weight.detach().to(value.dtype)
+        rows = (~torch.isfinite(torch.linalg.vector_norm(full, dim=1))).nonzero().flatten().tolist()
+        raise ValueError(f"weights and their norms must be finite, and those of {len(rows)} rows are not: {rows[:5]}")
     return value
 
 
@@ -62,13 +66,13 @@ class _PairwiseCosine(torch.autograd.Function):
         """Compute the penalty."""
         rows = weight.to(torch.promote_types(weight.dtype, torch.float32))
         norms = torch.linalg.vector_norm(rows, dim=1)
-        counted = norms > 0
+        counted = norms > _LEAST_NORM
         num_rows = len(rows)
         if ignore_index is not None:
             counted = counted & _is_other(norms, ignore_index)
             num_rows -= 1
         inverses = torch.where(counted, norms, torch.inf).reciprocal()  # 0 for rows that do not count
-        inverses = torch.where(torch.isnan(norms), norms, inverses)
+        inverses = torch.where(torch.isfinite(norms), inverses, torch.nan)
         total = inverses @ rows
         ctx.save_for_backward(weight, inverses, total)
         ctx.num_pairs = max(num_rows, 1) ** 2
@@ -84,8 +88,8 @@ class _PairwiseCosine(torch.autograd.Function):
             return torch.zeros_like(weight), None
         scale = gradients[0] * (2 / ctx.num_pairs)
         rows = weight.to(total.dtype)
-        along = (rows @ total) * inverses**3
-        gradient = torch.outer(inverses * scale, total).addcmul_(rows, (along * scale)[:, None], value=-1)
+        along = (rows @ total) * inverses * scale * inverses * inverses  # in this order nothing overflows
+        gradient = torch.outer(inverses * scale, total).addcmul_(rows, along[:, None], value=-1)
         return gradient.to(weight.dtype), None
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hf_targets.backbones.new_parts import unwrapped
-from hf_targets.backbones.weight_access import call_inside
+from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.maths.cosine_regularization import check_cosine_weight, pairwise_cosine_penalty
 from hf_targets.training.loss_parts import LogsLossParts
 
@@ -31,11 +31,14 @@ class CosineRegularization(LogsLossParts):
         if not self.cosine_weight:
             return
         model: Any = self.model
-        if not any(parameter.requires_grad for parameter in _output_layer(model).parameters()):
+        layer: Any = _output_layer(model)
+        if not layer.weight.requires_grad:  # under LoRA that is the matrix below the adapter
             raise ValueError(
                 f"the output embeddings of {type(unwrapped(model)).__name__} are frozen, so cosine_weight="
                 f"{self.cosine_weight} would change nothing; train them (with peft: modules_to_save), or leave it out"
             )
+        if (index := self.cosine_ignore_index) is not None and not 0 <= index < num_rows(layer):
+            raise ValueError(f"ignore_index must be in [0, {num_rows(layer)}), got {index}")
         plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
         if plugin is not None and plugin.fsdp_version == 1:
             raise ValueError("cosine_weight needs the second version of FSDP; set fsdp_version to 2 in fsdp_config")
@@ -89,4 +92,5 @@ def _output_layer(model: Any) -> nn.Module:
             "its language-modelling head, or leave out cosine_weight"
         )
     copies = getattr(layer, "modules_to_save", None)  # of peft
-    return layer if copies is None else copies[layer.active_adapters[0]]
+    active = [name for name in getattr(layer, "active_adapters", []) if copies is not None and name in copies]
+    return copies[active[0]] if copies is not None and active else layer

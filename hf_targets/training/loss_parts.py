@@ -17,6 +17,11 @@ class LogsLossParts(Trainer):
         self._parts_since = 0
         super().__init__(*args, **kwargs)
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as Trainer does; what an earlier training did not log is none of this one's."""
+        self._parts.clear()
+        return super().train(*args, **kwargs)
+
     def _keep_parts(self, parts: Mapping[str, Tensor], scale: float = 1.0) -> None:
         """Keep the parts of a batch's loss for the log.
 

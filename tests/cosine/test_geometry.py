@@ -31,7 +31,7 @@ def test_every_figure_is_its_definition(num_rows, dim, shift, seed):
     units = rows / rows.norm(dim=1, keepdim=True)
     cosines = torch.stack([units[i] @ units[j] for i in range(num_rows) for j in range(i)])
     assert found.mean_cosine == pytest.approx(cosines.mean().item(), abs=1e-12)
-    assert found.share_of_positive_cosines == pytest.approx((cosines >= 0).double().mean().item(), abs=1 / 99)
+    assert found.share_of_positive_cosines == pytest.approx((cosines > 0).double().mean().item())
     assert found.cosine_counts.sum() == num_rows * (num_rows - 1) // 2
     values = torch.linalg.svdvals(rows)
     torch.testing.assert_close(found.singular_values, values / values[0])
@@ -58,6 +58,13 @@ def test_a_cone_of_known_width():
     assert found.aperture == pytest.approx(40, abs=1e-4) and found.share_of_positive_cosines == 1
     rows[0] = torch.tensor([0.0, 0.0, -1.0])  # one odd row does not make the cone wide
     assert embedding_geometry(rows).aperture < 42
+
+
+def test_orthogonal_rows_have_no_positive_cosine():
+    turn = torch.linalg.qr(rows_of(10, 10, 4)).Q
+    for rows in (torch.eye(10), turn):
+        found = embedding_geometry(rows)
+        assert found.share_of_positive_cosines == 0 and found.mean_cosine == pytest.approx(0)
 
 
 def test_opposite_rows_lie_in_all_directions():

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import warnings
 
 import pytest
 import torch
@@ -120,6 +121,31 @@ def test_a_page_is_complete_in_itself_and_leaves_its_figures(tmp_path):
     assert "&lt;cone&gt;" in text and "<cone>" not in text and "python inspect.py" in text
     write_inspection({"one": inspect_embeddings(torch.eye(5))}, tmp_path / "other")
     assert not (tmp_path / "other" / "norms.png").exists()
+
+
+def test_frequencies_may_be_a_list_and_say_nothing_where_they_are_alike():
+    rows = torch.eye(4) * torch.arange(1, 5)
+    assert inspect_embeddings(rows, frequencies=[1, 2, 3, 4]).geometry.norm_frequency_correlation == pytest.approx(1)
+    alike = inspect_embeddings(rows, frequencies=[2, 2, 2, 2])
+    assert inspection_numbers(alike)["norm_frequency_correlation"] is None
+    assert "nan" not in str(inspection_columns({"one": alike}))
+
+
+def test_states_that_do_not_belong_to_the_embeddings_are_refused():
+    with pytest.raises(ValueError, match=r"hidden states must be \(states, 4\) as the embeddings are, got \(3, 5\)"):
+        inspect_embeddings(torch.eye(4), hidden_states=torch.ones(3, 5))
+    with pytest.raises(ValueError, match=r"a label for each of 3 states, got shape \(2,\)"):
+        inspect_embeddings(torch.eye(4), hidden_states=torch.ones(3, 4), labels=torch.zeros(2))
+    states = torch.ones(3, 4, requires_grad=True)
+    assert not inspect_embeddings(torch.eye(4), hidden_states=states, labels=torch.zeros(3)).hidden_states.requires_grad
+
+
+def test_odd_names_are_drawn_as_they_are(tmp_path):
+    names = ("$\\foo$", "_hidden", *(f"model {number}" for number in range(30)))
+    found = dict.fromkeys(names, inspect_embeddings(torch.eye(5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_inspection(found, tmp_path)
 
 
 def test_a_page_of_nothing_is_refused_and_leaves_no_folder(tmp_path):

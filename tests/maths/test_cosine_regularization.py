@@ -55,6 +55,21 @@ def test_its_ends_are_reached():
     assert cosine_regularization(opposite) == pytest.approx(-1 / 2)
 
 
+@pytest.mark.parametrize("length", [1e-30, 1e-19, 1e-14, 1e-10, 1e15])
+def test_rows_of_odd_lengths_have_finite_gradients(length):
+    weight = rows_of(5, 3, 0).detach().float()
+    weight[1] *= length
+    value = cosine_regularization(weight.requires_grad_())
+    value.backward()
+    assert torch.isfinite(weight.grad).all()
+    others = torch.cat([weight[:1], weight[2:]]).double()
+    if length < 1e-12:
+        torch.testing.assert_close(value.double(), cosine_regularization(others) * 16 / 25)
+        assert not weight.grad[1].any()
+    else:
+        torch.testing.assert_close(value.double(), cosine_regularization(weight.double()), rtol=1e-5, atol=1e-6)
+
+
 def test_one_row_or_none_beside_the_ignored_one_gives_zero_and_no_gradient():
     for weight, ignored in ((torch.ones(1, 3), None), (torch.ones(2, 3), 0), (torch.zeros(4, 3), None)):
         weight.requires_grad_()
@@ -97,11 +112,11 @@ def test_descent_turns_a_cone_into_directions_that_sum_to_nothing():
     assert before > 0.8 and cosine_regularization(weight).item() == pytest.approx(-1 / 50, abs=1e-3)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 def test_what_is_no_number_is_refused(bad):
     weight = torch.ones(4, 3)
     weight[2, 1] = bad
-    with pytest.raises(ValueError, match=r"must be finite, got NaN or infinity in 1 rows, the first is \[2\]"):
+    with pytest.raises(ValueError, match=r"must be finite, and those of 1 rows are not: \[2\]"):
         cosine_regularization(weight)
 
 
