@@ -35,6 +35,7 @@ from hf_targets import (
 )
 from hf_targets.markdown import markdown_table
 from hf_targets.named_models import model_at
+from hf_targets.positions import max_positions
 
 
 @dataclass
@@ -81,11 +82,13 @@ def inspect_model(name: str, texts: list[str] | None, num_states: int) -> Inspec
     model = load_model(name)
     if texts is None:
         return inspect_embeddings(model)
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    with model_at(name, "tokenizer of a model", "put its files beside the model, or leave out --dataset"):
+        tokenizer = AutoTokenizer.from_pretrained(name)
     frequencies = token_frequencies(texts, tokenizer, len(model.get_output_embeddings().weight))
     states = None
     if num_states and not model.config.is_encoder_decoder:
-        states = softmax_inputs(model, text_batches(texts, tokenizer), num_states)
+        length = min(64, max_positions(model.config) or 64)
+        states = softmax_inputs(model, text_batches(texts, tokenizer, length), num_states)
     return inspect_embeddings(model, frequencies=frequencies, hidden_states=states)
 
 
@@ -98,7 +101,7 @@ def main() -> None:
         name = Path(model).name
         found[model if name in found else name] = inspect_model(model, texts, setup.num_states)
     if setup.word_vectors is not None:
-        found[Path(setup.word_vectors).name] = inspect_embeddings(read_word_vectors(setup.word_vectors))
+        found[f"vectors of {Path(setup.word_vectors).name}"] = inspect_embeddings(read_word_vectors(setup.word_vectors))
     if setup.word2vec:
         assert texts is not None
         found["word2vec"] = inspect_embeddings(train_word_vectors(texts))

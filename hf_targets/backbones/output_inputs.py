@@ -20,7 +20,12 @@ def output_inputs(model: PreTrainedModel) -> Iterator[list[Tensor]]:
         lack = "no output embeddings" if layer is None else "an encoder, which reads another text"
         raise ValueError(f"{type(model).__name__} has {lack}; give a causal or masked model with its head")
     read: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+
+    def keep(_: Any, inputs: tuple[Any, ...]) -> None:
+        if isinstance(inputs[0], Tensor):  # and not a computation inside the layer (`call_inside`)
+            read.append(inputs[0])
+
+    hook = layer.register_forward_pre_hook(keep)
     try:
         yield read
     finally:

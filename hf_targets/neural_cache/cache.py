@@ -103,7 +103,8 @@ class NeuralCache:
         """Return the softmax over the keys that each query sees; 0 where it sees none."""
         full = torch.promote_types(keys.dtype, torch.float32)
         scores = self.theta * (queries.to(full) @ keys.to(full).mT)
-        return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1).nan_to_num(0.0).masked_fill(~seen, 0.0)
+        weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
+        return weights.masked_fill(~seen, 0.0)  # where a query sees no key, softmax gives NaN
 
     def _speaks(self, counts: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """Return whether the cache has a say after so many words."""
@@ -112,12 +113,18 @@ class NeuralCache:
     def mix(
         self, log_probabilities: Float[Tensor, "batch vocab"], state: Float[Tensor, "batch dim"], memory: CacheMemory
     ) -> Float[Tensor, "batch vocab"]:
-        """Return the logarithms of p for the word that follows a hidden state, for all words of the vocabulary."""
+        """Return the logarithms of p for the word that follows a hidden state, for all words of the vocabulary.
+
+        Words whose logarithm is -inf are forbidden, and stay so: the cache's share goes to the other words.
+        """
         known = memory.words >= 0
         weights = self._weights(state[:, None], memory.states, known[:, None])[:, 0]
         cached = torch.zeros_like(log_probabilities, dtype=weights.dtype)
         cached.scatter_add_(1, memory.words.clamp(min=0), weights)
+        cached = cached.masked_fill(log_probabilities == -torch.inf, 0.0)
+        allowed = cached.sum(dim=1, keepdim=True)
         own = log_probabilities.to(weights.dtype) + math.log1p(-self.weight)
-        mixed = torch.logaddexp(own, cached.log() + (math.log(self.weight) if self.weight else -torch.inf))
-        speaks = known.any(dim=1) & self._speaks(memory.counts)
-        return torch.where(speaks[:, None], mixed.to(log_probabilities.dtype), log_probabilities)
+        share = (cached / allowed).log() + (math.log(self.weight) if self.weight else -torch.inf)
+        mixed = torch.logaddexp(own, share).to(log_probabilities.dtype)
+        speaks = self._speaks(memory.counts)[:, None] & (allowed != 0)  # NaN is no 0, and shows
+        return torch.where(speaks, mixed, log_probabilities)

@@ -54,19 +54,15 @@ def main() -> None:
         ids = torch.randint(size, (setup.num_rows, setup.length), device=device)
 
         def step(model: Any = model, ids: Tensor = ids) -> None:
-            with torch.autocast(device.type, torch.bfloat16, enabled=setup.bf16):
-                loss = model(ids, labels=ids).loss
-            loss.backward()
+            model(ids, labels=ids).loss.backward()
 
-        seconds = median_seconds(
-            {
-                "step": step,
-                "ours": lambda weight=weight: cosine_regularization(weight).backward(),
-                "autograd": lambda weight=weight: by_autograd(weight).backward(),
-            },
-            setup.rounds,
-            device,
-        )
+        runs = {
+            "step": step,
+            "ours": lambda weight=weight: cosine_regularization(weight).backward(),
+            "autograd": lambda weight=weight: by_autograd(weight).backward(),
+        }
+        with torch.autocast(device.type, torch.bfloat16, enabled=setup.bf16):
+            seconds = median_seconds(runs, setup.rounds, device)
         shares = [f"{seconds[name] / seconds['step']:.2%}" for name in ("ours", "autograd")]
         table.append([f"{size:,}", *(f"{1000 * seconds[name]:.0f}" for name in seconds), *shares])
     tokens = f"{setup.num_rows} x {setup.length} tokens, {'bfloat16' if setup.bf16 else 'float32'}"

@@ -102,6 +102,28 @@ def test_states_of_any_length_give_numbers():
         assert torch.isfinite(found).all() and (found > 0).all() and (found <= 1).all()
 
 
+def test_states_that_are_no_numbers_show():
+    states, words, model = text(1, 9, 1)
+    states[0, 3] = math.nan
+    cache, own = NeuralCache(window=4, weight=0.5), of_targets(model, words)
+    found = cache.target_probabilities(own, states, words, cache.memory(1, states))
+    assert torch.isfinite(found[0, :3]).all() and torch.isnan(found[0, 3:8]).all() and torch.isfinite(found[0, 8])
+
+
+def test_forbidden_words_stay_so_and_the_rest_makes_one():
+    states, words, model = text(2, 9, 3)
+    cache = NeuralCache(window=9, weight=0.4)
+    memory = cache.memory(2, states)
+    memory.append(states[:, :8], words[:, :8])
+    ban = torch.tensor([1, 3])
+    scores = model[:, 8].log().index_fill(1, ban, -torch.inf).log_softmax(dim=1)
+    found = cache.mix(scores, states[:, 8], memory).exp()
+    assert not found[:, ban].any()
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(2, dtype=torch.float64))
+    every = cache.mix(scores.index_fill(1, words.unique(), -torch.inf), states[:, 8], memory)
+    assert torch.equal(every, scores.index_fill(1, words.unique(), -torch.inf))
+
+
 def test_rows_of_a_memory_can_change_places():
     states, words, model = text(3, 9, 2)
     cache, own = NeuralCache(window=4, weight=0.5), of_targets(model, words)

@@ -1,12 +1,15 @@
 """A cache in `generate`: greedy text is that of a loop without key-value cache; beams, padding, threads."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import BertConfig, BertLMHeadModel
 
 from hf_targets import NeuralCache, cache_processor
-from tests.tiny_backbones import left_padded, make_backbone, token_ids
+from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
 from tests.tiny_models import make_model
 from tests.tiny_seq2seq import make_pair_backbone
 
@@ -84,10 +87,100 @@ def test_two_threads_have_a_cache_each():
         assert all(map(torch.equal, pool.map(lambda ids: generate(model, ids), rows), one_by_one))
 
 
-def test_what_a_cache_cannot_follow_is_refused():
+def test_without_key_value_cache_the_text_is_the_same():
+    model, ids = make_backbone("gpt2"), token_ids(3, 5)
+    assert torch.equal(generate(model, ids, use_cache=False), generate(model, ids))
+
+
+def repeating():
+    return (torch.arange(12)[None] % 4) + 1
+
+
+@pytest.mark.parametrize(
+    "ban",
+    [{"bad_words_ids": [[1], [2], [3], [4]]}, {"suppress_tokens": [1, 2, 3, 4]}, {"no_repeat_ngram_size": 1}],
+    ids=str,
+)
+def test_words_that_are_forbidden_stay_so(ban):
+    strong = NeuralCache(window=12, theta=0.0, weight=0.9)
+    text = generate(make_backbone("gpt2"), repeating(), strong, **ban)[0, 12:]
+    assert not set(text.tolist()) & {1, 2, 3, 4}
+
+
+def test_a_text_does_not_end_before_it_may():
+    strong = NeuralCache(window=12, theta=0.0, weight=0.9)
+    text = generate(make_backbone("gpt2"), repeating(), strong, eos_token_id=[1, 2, 3, 4], min_new_tokens=9)
+    assert text.shape[1] == 21 and not set(text[0, 12:].tolist()) & {1, 2, 3, 4}
+
+
+def test_a_static_cache_leaves_padding_out_too():
+    model = make_backbone("llama")
+    ids, mask = left_padded(3, 7)
+    options = {"attention_mask": mask, "output_scores": True, "return_dict_in_generate": True, "disable_compile": True}
+    dynamic, static = (generate(model, ids, **options, **way) for way in ({}, {"cache_implementation": "static"}))
+    assert torch.equal(dynamic.sequences, static.sequences)
+    for one, other in zip(dynamic.scores, static.scores, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_texts_of_any_length_and_other_passes_may_come_in_between():
     model, ids = make_backbone("gpt2"), token_ids(1, 5)
-    with pytest.raises(ValueError, match="generate one token at a time, with use_cache"):
-        generate(model, ids, use_cache=False)
+    with cache_processor(CACHE, model) as processor:
+        given = {**NEW, "logits_processor": [processor]}
+        first = model.generate(ids, **given)
+        model(ids)
+        longer = model.generate(first, **given)
+        one_more = model.generate(token_ids(1, len(longer[0]) + 1, seed=3), **given)
+    assert torch.equal(longer, generate(model, first))
+    assert torch.equal(one_more, generate(model, token_ids(1, len(longer[0]) + 1, seed=3)))
+
+
+def test_a_streamer_reads_what_another_thread_writes():
+    model, ids, found = make_backbone("gpt2"), token_ids(1, 5), []
+    with cache_processor(CACHE, model) as processor:
+        given = {**NEW, "logits_processor": [processor]}
+        thread = Thread(target=lambda: found.append(model.generate(ids, **given)))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0], generate(model, ids))
+
+
+def test_a_model_under_peft_is_followed():
+    model = make_backbone("llama")
+    expected = generate(model, token_ids(2, 5))
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"]))
+    assert torch.equal(generate(adapted, token_ids(2, 5)), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prompt_lookup_num_tokens": 2},
+        {"assistant_model": make_backbone("gpt2", seed=1)},
+        {"guidance_scale": 1.5},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_texts_that_are_not_written_token_by_token_are_refused(options):
+    model = make_backbone("gpt2")
+    with pytest.raises(ValueError, match="a cache follows texts that `generate` writes token by token"):
+        generate(model, repeating(), **options)
+    assert not model.base_model._forward_hooks and not model.lm_head._forward_pre_hooks
+
+
+def test_drafts_are_refused():
+    with pytest.raises(ValueError, match="a cache follows texts that `generate` writes token by token"):
+        generate(make_model(), repeating(), draft_tokens=2)
+
+
+def test_a_model_whose_output_embeddings_read_another_state_is_refused():
+    config = BertConfig(**SMALL, intermediate_size=64, is_decoder=True)
+    with pytest.raises(ValueError, match="read something else than its last hidden states"):
+        generate(BertLMHeadModel(config).eval(), token_ids(1, 5))
+
+
+def test_what_has_no_cache_is_refused():
+    model = make_backbone("gpt2")
     with pytest.raises(ValueError, match="MarianMTModel has an encoder"), cache_processor(CACHE, make_pair_backbone()):
         pass
     with pytest.raises(ValueError, match="has no base model"), cache_processor(CACHE, model.base_model):
