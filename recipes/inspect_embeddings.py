@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 from hf_targets import (
     Inspection,
     TextSettings,
+    field_of,
     inspect_embeddings,
     inspection_columns,
     inspection_numbers,
@@ -45,8 +46,8 @@ class Setup(TextSettings):
     leading_setting: ClassVar[str] = "models"
 
     models: list[str] = field(default_factory=list, metadata={"help": "Names or folders of models, one or several."})
-    dataset: str | None = field(  # pyright: ignore[reportIncompatibleVariableOverride]
-        default=None, metadata={"help": "Text for frequencies and hidden states; as in other programs."}
+    dataset: str | None = field_of(  # pyright: ignore[reportIncompatibleVariableOverride]
+        TextSettings, "dataset", None, note="For frequencies and hidden states; None: without them."
     )
     num_states: int = field(
         default=5000, metadata={"help": "Hidden states of this text that a direction must be negative with. 0: none."}
