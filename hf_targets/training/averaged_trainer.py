@@ -1,15 +1,16 @@
-"""A Trainer that keeps an exponential average of the weights, and evaluates, saves and leaves that."""
+"""A Trainer that keeps an average of the weights, and evaluates, saves and leaves that."""
 
 import logging
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_targets.training.arguments import AveragedTrainingArguments
-from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
+from hf_targets.training.arguments import AveragedTrainingArguments, TargetTrainingArguments
+from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage, WeightAverage
 from hf_targets.training.trainer import TargetTrainer
 
 logger = logging.getLogger(__name__)
@@ -18,29 +19,42 @@ logger = logging.getLogger(__name__)
 class AveragedTrainer(TargetTrainer):
     """Trainer whose model is the average of its weights.
 
-    With `ema_decay` an exponential average of the weights is what is evaluated, what `save_model` and checkpoints save
-    as the model (so that a checkpoint is the model whose numbers were logged, and the best one can be loaded at the
-    end), and what the model is left with when `train` returns. A checkpoint has the raw weights too,
-    in `averaging.safetensors`, from which a resumed training goes on just as an unbroken one would. Meanwhile the model
+    The average, with `ema_decay` an exponential one, is what is evaluated, what `save_model` and checkpoints save as
+    the model (so that a checkpoint is the model whose numbers were logged, and the best one can be loaded at the end),
+    and what the model is left with when `train` returns. A checkpoint has the raw weights too, in
+    `averaging.safetensors`, from which a resumed training goes on just as an unbroken one would. Meanwhile the model
     has its raw weights, but in callbacks on an evaluation and under `averaged_weights`.
 
     Raises:
         ValueError: If the weights are sharded (FSDP, DeepSpeed).
     """
 
-    args: AveragedTrainingArguments
-
-    def __init__(self, model: PreTrainedModel | nn.Module, args: AveragedTrainingArguments, **kwargs: Any) -> None:
+    def __init__(self, model: PreTrainedModel | nn.Module, args: TargetTrainingArguments, **kwargs: Any) -> None:
         self._averaging: AveragingCallback | None = None
         super().__init__(model=model, args=args, **kwargs)
-        if args.ema_decay is not None:
+        self._averaging = self._make_averaging()
+        if self._averaging is not None:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
                 raise ValueError(
-                    f"ema_decay must be None where weights are sharded (FSDP, DeepSpeed), got {args.ema_decay}; the "
-                    "average is of whole weights, as every process of plain data parallelism has them"
+                    f"{self.averaging_setting} must be None where weights are sharded (FSDP, DeepSpeed), got "
+                    f"{getattr(args, self.averaging_setting)}; the average is of whole weights, as every process of "
+                    "plain data parallelism has them"
                 )
-            self._averaging = AveragingCallback(args.ema_decay)
             self.add_callback(self._averaging)
+
+    averaging_setting: str = "ema_decay"
+    """The argument that is None where there is no average."""
+
+    def _make_averaging(self) -> AveragingCallback | None:
+        """Return the callback that keeps the average; None without one."""
+        decay = cast(AveragedTrainingArguments, self.args).ema_decay
+        return None if decay is None else AveragingCallback(partial(ExponentialAverage, decay=decay))
+
+    @property
+    def checkpoint_files(self) -> set[str]:
+        """What a checkpoint has beside what Trainer writes."""
+        from_start = self._averaging is not None and self._averaging.from_start
+        return {*super().checkpoint_files, *([AVERAGING_NAME] if from_start else [])}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as Trainer does; the average of the weights begins anew, or where the checkpoint to resume from was."""
@@ -49,7 +63,7 @@ class AveragedTrainer(TargetTrainer):
         return super().train(*args, **kwargs)
 
     @property
-    def _average(self) -> ExponentialAverage | None:
+    def _average(self) -> WeightAverage | None:
         return None if self._averaging is None else self._averaging.average
 
     def averaged_weights(self) -> AbstractContextManager[None]:
@@ -70,11 +84,12 @@ class AveragedTrainer(TargetTrainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         file = Path(resume_from_checkpoint) / AVERAGING_NAME
         if file.is_file():
-            average = ExponentialAverage(cast(nn.Module, self.model), self.args.ema_decay or 0.0)
+            make = partial(ExponentialAverage, decay=0.0) if self._averaging is None else self._averaging.make
+            average = make(cast(nn.Module, self.model))
             average.load(file)  # without an average too, as the optimizer's state is that of the raw weights
             if self._averaging is not None:
                 self._averaging.average = average
-        elif self._averaging is not None:
+        elif self._averaging is not None and self._averaging.from_start:
             logger.warning(
                 "%s has no %s: the average of the weights begins with those of the checkpoint",
                 resume_from_checkpoint,

@@ -1,6 +1,7 @@
-"""An exponential moving average of the weights: what training leaves behind is smoother than its last step."""
+"""Averages of the weights over the steps of a training: what it leaves behind is smoother than its last step."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from transformers import TrainerCallback
 
 from hf_targets.backbones.checkpoint import check_tensors
@@ -22,28 +23,22 @@ AVERAGING_NAME = "averaging.safetensors"
 _RAW, _AVERAGE, _NUM_UPDATES = "raw.", "average.", "num_updates"
 
 
-class ExponentialAverage:
-    """Exponential moving average of a model's trainable parameters, by name, in float32 or wider.
-
-    average <- d average + (1 - d) weights after each optimizer step, with d = min(decay, (1 + n) / (10 + n)) at the
-    n-th, so that the first weights, which are random, are soon forgotten.
+class WeightAverage(ABC):
+    """An average of a model's trainable parameters, by name, in float32 or wider.
 
     Args:
         model: Its parameters that take gradients now are averaged, beginning with what they are now.
-        decay: In [0, 1); 0 makes the average the last weights.
     Raises:
         ValueError: If weights are sharded: the average is of whole ones, as a checkpoint has them.
-    Source: Sahoo et al. 2024, its published program.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+    def __init__(self, model: nn.Module) -> None:
         self.num_updates = 0
         self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if not is_readable(model):
             raise ValueError(
                 "the weights of this model are sharded or offloaded, so that no average of them can be kept; train "
-                "with ema_decay=None, or in plain data parallelism"
+                "without an average, or in plain data parallelism"
             )
         self.weights: dict[str, Tensor] = {
             name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
@@ -55,13 +50,16 @@ class ExponentialAverage:
         """Take the model's weights into the average, once after each optimizer step."""
         assert not self._is_applied
         self.num_updates += 1
-        decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         averages = list(self.weights.values())
         weights = [
             weight.detach().to(average.dtype)
             for weight, average in zip(self._parameters.values(), averages, strict=True)
         ]
-        get_ema_multi_avg_fn(decay)(averages, weights, self.num_updates)
+        self._mix(averages, weights)
+
+    @abstractmethod
+    def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        """Take the weights after update `num_updates`, from 1 on, into the averages, in place."""
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -119,22 +117,59 @@ class ExponentialAverage:
             parameter.copy_(tensors[_RAW + name])
 
 
-class AveragingCallback(TrainerCallback):
-    """Keeps an `ExponentialAverage` from a training's first step to its last, when it becomes the model's weights.
+class ExponentialAverage(WeightAverage):
+    """Exponential moving average of a model's trainable parameters.
+
+    average <- d average + (1 - d) weights after each optimizer step, with d = min(decay, (1 + n) / (10 + n)) at the
+    n-th, so that the first weights, which are random, are soon forgotten.
 
     Args:
-        decay: Of the average.
+        decay: In [0, 1); 0 makes the average the last weights.
+    Source: Sahoo et al. 2024, its published program.
     """
 
-    def __init__(self, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model)
         self.decay = decay
-        self.average: ExponentialAverage | None = None
-        """None before training and after it, when the model's weights are the average."""
 
-    def on_train_begin(self, *args: Any, model: nn.Module, **kwargs: Any) -> None:
+    def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
+        get_ema_multi_avg_fn(decay)(list(averages), list(weights), self.num_updates)
+
+
+class MeanOfWeights(WeightAverage):
+    """Mean of a model's trainable parameters after each optimizer step, as in averaged SGD; before one, as they are.
+
+    Source: Polyak and Juditsky 1992; `torch.optim.ASGD` with lambd = 0.
+    """
+
+    def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        get_swa_multi_avg_fn()(list(averages), list(weights), self.num_updates - 1)
+
+
+class AveragingCallback(TrainerCallback):
+    """Keeps an average of the weights up to a training's last step, when it becomes the model's weights.
+
+    Args:
+        make: Makes the average of a model.
+        from_start: Whether the average begins with the first step; else `begin` is called later.
+    """
+
+    def __init__(self, make: Callable[[nn.Module], WeightAverage], *, from_start: bool = True) -> None:
+        self.make = make
+        self.from_start = from_start
+        self.average: WeightAverage | None = None
+        """None before it begins, and after training, when the model's weights are the average."""
+
+    def begin(self, model: nn.Module) -> None:
         """Begin with the model's weights, unless a checkpoint has been read."""
         if self.average is None:
-            self.average = ExponentialAverage(model, self.decay)
+            self.average = self.make(model)
+
+    def on_train_begin(self, *args: Any, model: nn.Module, **kwargs: Any) -> None:
+        """Begin the average, if it is one from the start."""
+        if self.from_start:
+            self.begin(model)
 
     def on_step_end(self, *args: Any, optimizer: AcceleratedOptimizer, **kwargs: Any) -> None:
         """Take the weights in, unless the step was skipped, as it is where gradients in half precision overflow."""

@@ -13,8 +13,7 @@ from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 
-from hf_targets.training.arguments import AveragedTrainingArguments
-from hf_targets.training.averaging import AVERAGING_NAME
+from hf_targets.training.trainer import TargetTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,8 @@ def defect_of(checkpoint: Path, trainer: Trainer) -> str | None:
 def _needed_files(trainer: Trainer) -> set[str]:
     args = trainer.args
     needed = {TRAINER_STATE_NAME}
-    if isinstance(args, AveragedTrainingArguments) and args.ema_decay is not None:
-        needed.add(AVERAGING_NAME)
+    if isinstance(trainer, TargetTrainer):
+        needed |= trainer.checkpoint_files
     if args.save_only_model:
         return needed
     if not args.save_on_each_node:  # then a node's folder has only the states of its own processes

@@ -7,21 +7,10 @@ from typing import Any, cast
 
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerState
 
 from hf_targets.data.pair_encoding import pair_lengths
 from hf_targets.data.token_batches import TokenBatchSampler
-
-
-class _EpochOfBatches(TrainerCallback):
-    """Tells batches their epoch, also in the epoch that a run of several processes resumes: accelerate does not."""
-
-    def __init__(self, sampler: TokenBatchSampler) -> None:
-        self.sampler = sampler
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Choose the order of the epoch that begins, or goes on."""
-        self.sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
+from hf_targets.training.epochs import EpochCallback
 
 
 class TokenBatchLoading:
@@ -67,8 +56,8 @@ class TokenBatchLoading:
             seed=args.seed if args.data_seed is None else args.data_seed,
         )
         if shuffle:
-            self.remove_callback(_EpochOfBatches)  # of an earlier call of `train`
-            self.add_callback(_EpochOfBatches(sampler))
+            self.remove_callback(EpochCallback)  # of an earlier call of `train`
+            self.add_callback(EpochCallback(sampler))
         dataset = self._remove_unused_columns(dataset, description="training" if shuffle else "evaluation")
         loader = DataLoader(
             cast(Any, dataset),

@@ -66,6 +66,11 @@ class TargetTrainer(CosineRegularization):
         """The learning rate of the new parts, if it is another than the backbone's."""
         return None
 
+    @property
+    def checkpoint_files(self) -> set[str]:
+        """Names of the files that a checkpoint has beside what Trainer writes."""
+        return set()
+
     def _check_dataset(self, dataset: Any, name: str) -> None:
         check_words(dataset, f"the {name} data: ")
         if not isinstance(dataset, Dataset):
@@ -160,8 +165,11 @@ class TargetTrainer(CosineRegularization):
             inputs: Of an evaluation batch, without `num_words`.
         Returns: The loss, each row's summed negative log-likelihood (rows, 1), and each row's number of targets.
         """
-        targets = self._row_targets(inputs["labels"])
-        outputs = model(**inputs)
+        return self._losses_of(model(**inputs), self._row_targets(inputs["labels"]))
+
+    @staticmethod
+    def _losses_of(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `row_losses` of the outputs for each position's target (batch, time)."""
         logits = outputs.logits.float().transpose(1, 2)
         nlls = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
         return outputs.loss, nlls.sum(dim=1)[:, None], num_targets(targets)

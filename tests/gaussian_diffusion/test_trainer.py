@@ -72,7 +72,7 @@ def test_a_second_training_tells_its_own_batches_their_epoch(data, tmp_path):
     trainer.train()
     trainer.train()
     names = [type(callback).__name__ for callback in trainer.callback_handler.callbacks]
-    assert names.count("_EpochOfBatches") == 1
+    assert names.count("EpochCallback") == 1
 
 
 def test_a_resumed_training_ends_with_the_same_weights(data, tmp_path):

@@ -176,7 +176,7 @@ def test_the_trainer_of_causal_models_names_the_right_one(tmp_path):
 def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
     trainer = trainer_of(make(), tmp_path, data=rows(30), tokens_per_batch=48, num_train_epochs=2, max_steps=-1)
     trainer.get_train_dataloader()
-    (told,) = [one for one in trainer.callback_handler.callbacks if type(one).__name__ == "_EpochOfBatches"]
+    (told,) = [one for one in trainer.callback_handler.callbacks if type(one).__name__ == "EpochCallback"]
     for epoch, expected in ((None, 0), (1.0, 1), (1.999999999, 2), (2.4, 2)):
         trainer.state.epoch = epoch
         told.on_epoch_begin(trainer.args, trainer.state, trainer.control)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from datasets import Dataset
@@ -9,7 +11,7 @@ from transformers import TrainerCallback
 
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.losses import IGNORED
-from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage
+from hf_targets.training.averaging import AVERAGING_NAME, AveragingCallback, ExponentialAverage, MeanOfWeights
 from tests.masked_diffusion.training import bound, make_trainer
 from tests.memory import realigned
 from tests.trainer_runs import assert_same, losses, weights
@@ -40,6 +42,21 @@ def test_the_average_is_the_recursion_with_a_decay_that_warms_up(decay, steps, s
         d = min(decay, (1 + n) / (10 + n))
         expected = {name: d * old + (1 - d) * weights(model)[name] for name, old in expected.items()}
     assert_same(average.weights, {name: weight.float() for name, weight in expected.items()}, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=10, deadline=None)
+@given(steps=st.integers(0, 20), seed=st.integers(0, 99))
+def test_the_mean_is_of_the_weights_after_each_step_and_before_one_it_is_the_weights(steps, seed):
+    torch.manual_seed(seed)
+    model = make_model()
+    average, seen = MeanOfWeights(model), []
+    for _ in range(steps):
+        take_step(model)
+        average.update()
+        seen.append(weights(model))
+    seen = seen or [weights(model)]
+    for name, found in average.weights.items():
+        torch.testing.assert_close(found, torch.stack([one[name] for one in seen]).double().mean(dim=0).float())
 
 
 def test_without_decay_the_average_is_the_last_weights():
@@ -134,7 +151,7 @@ class Optimizer:
 
 
 def test_a_skipped_step_is_not_averaged():
-    model, callback, optimizer = make_model(), AveragingCallback(0.9), Optimizer()
+    model, callback, optimizer = make_model(), AveragingCallback(partial(ExponentialAverage, decay=0.9)), Optimizer()
     callback.on_train_begin(model=model)
     callback.on_step_end(optimizer=optimizer)
     optimizer.step_was_skipped = True
@@ -143,7 +160,7 @@ def test_a_skipped_step_is_not_averaged():
 
 
 def test_the_model_is_left_with_the_average_when_training_ends():
-    model, callback = make_model(), AveragingCallback(0.9)
+    model, callback = make_model(), AveragingCallback(partial(ExponentialAverage, decay=0.9))
     callback.on_train_begin(model=model)
     take_step(model)
     callback.on_step_end(optimizer=Optimizer())
