@@ -61,7 +61,7 @@ def test_a_text_that_repeats_itself_becomes_more_probable():
 
 def test_what_cannot_be_measured_is_refused():
     model = make_backbone("gpt2")
-    with pytest.raises(ValueError, match="the window of wide has 99 words, and the text 35; give a longer text"):
+    with pytest.raises(ValueError, match="the window of a cache has 99 words, and the text 35; give a longer text"):
         cached_perplexities(model, blocks(), {"wide": NeuralCache(window=99)})
     with pytest.raises(ValueError, match="2 blocks have none; give longer blocks"):
         cached_perplexities(model, [{"input_ids": [1]}] * 2, {})
