@@ -260,14 +260,15 @@ def format_column_differences(rows: Mapping[str, Sequence[Mapping[str, float]]])
     A difference below two standard errors is printed as none (`maths.statistics.format_difference`).
 
     >>> print(format_column_differences({"plain": [{"nsl": 4.0}, {"nsl": 6.0}], "ours": [{"nsl": 3.0}, {"nsl": 3.0}]}))
-    | model | nsl, steps |
+    | against plain | nsl, steps |
     | --- | ---: |
     | ours | -2.00 ± 1.00 |
     """
     first, *others = rows
     if not others:
         return ""
-    return _table(rows, {model: partial(_difference, rows[model], rows[first]) for model in others})
+    cells = {model: partial(_difference, rows[model], rows[first]) for model in others}
+    return _table(rows, cells, f"against {first}")
 
 
 def _mean(seeds: Sequence[Mapping[str, float]], name: str) -> str:
@@ -279,7 +280,11 @@ def _difference(seeds: Sequence[Mapping[str, float]], reference: Sequence[Mappin
     return format_difference(values, reference_values) if values and reference_values else ""
 
 
-def _table(rows: Mapping[str, Sequence[Mapping[str, float]]], cell_of: Mapping[str, Callable[[str], str]]) -> str:
+def _table(
+    rows: Mapping[str, Sequence[Mapping[str, float]]],
+    cell_of: Mapping[str, Callable[[str], str]],
+    corner: str = "model",
+) -> str:
     names = list(dict.fromkeys(chain.from_iterable(chain.from_iterable(rows.values()))))
     heading = [f"{name}, {_UNITS[name]}" if name in _UNITS else name for name in names]
-    return markdown_table(["model", *heading], [[model, *map(cell, names)] for model, cell in cell_of.items()])
+    return markdown_table([corner, *heading], [[model, *map(cell, names)] for model, cell in cell_of.items()])

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -99,7 +99,8 @@ def train_run(
     folder = Path(args.output_dir or ".")
     check_run_folder(folder)
     set_seed(args.seed)
-    model = make_model()
+    with _quiet(args):
+        model = make_model()
     if new_part_of(model) is None:
         args = args.for_baseline()
     _check_length(model, corpus)
@@ -173,9 +174,14 @@ def train_runs(
             content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(run) for run in runs]}
             write_json(experiment.folder / "results.json", content)
             say(f"{title}  test perplexity {run.test['perplexity']:.2f}  {run.seconds:.0f} s")
-        with without_bars_of_files() if args.disable_tqdm else nullcontext():  # whoever reads the log sees no bars
+        with _quiet(args):
             yield runs, trainer
         _release(trainer)
+
+
+def _quiet(args: TargetTrainingArguments) -> AbstractContextManager[None]:
+    """Keep bars of files out of the log of whoever asked for no bars."""
+    return without_bars_of_files() if args.disable_tqdm else nullcontext()
 
 
 def _release(trainer: TargetTrainer) -> None:

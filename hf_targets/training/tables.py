@@ -1,6 +1,6 @@
 """Tables of runs that were trained side by side: means over seeds, standard errors, and which differences are any."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hf_targets.markdown import markdown_table
@@ -26,17 +26,23 @@ def metrics_by_name(runs: Sequence[Run]) -> dict[str, list[dict[str, float]]]:
     return {name: [run.test for run in seeds] for name, seeds in by_name(runs).items()}
 
 
-def describe_comparison(runs: Sequence[Run], *, head_warmup_steps: int | None = None) -> str:
+def describe_comparison(
+    runs: Sequence[Run], *, head_warmup_steps: int | None = None, finetuned: Mapping[str, str] | None = None
+) -> str:
     """Return how runs compare, in Markdown, for the card of one of their models.
 
     Args:
         head_warmup_steps: Of the phase in which heads learnt alone, if there was one.
+        finetuned: To names of models that go on from a trained one, the name of that one.
     """
     has_heads = any(run.ensemble_weight is not None for run in runs)
     told = [
         "Figures are of the test text. All models were trained by the command below, on the same text, with the same "
         "updates, schedule, seeds and settings. The checkpoint of a run is the one of its lowest validation perplexity."
     ]
+    if finetuned:
+        each = ", ".join(f"{name} from {begun}" for name, begun in finetuned.items())
+        told.append(f"These go on from trained models, with further updates: {each}.")
     if has_heads:
         told.append(
             "The ensemble weight (lambda) is the best on the validation text. A training step with heads takes longer."
