@@ -162,6 +162,15 @@ from .training.text_settings import BlockSettings as BlockSettings
 from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
+from .awd_lstm.arguments import AwdLstmTrainingArguments as AwdLstmTrainingArguments
+from .awd_lstm.backbone import AwdLstmModel as AwdLstmModel
+from .awd_lstm.configuration import AwdLstmConfig as AwdLstmConfig
+from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
+from .awd_lstm.rows import LstmRow as LstmRow
+from .awd_lstm.rows import equally_trained as equally_trained
+from .awd_lstm.rows import lstm_rows as lstm_rows
+from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
+from .awd_lstm.usage import AWD_LSTM_USAGE as AWD_LSTM_USAGE
 from .backbones.devices import best_device as best_device
 from .cosine.digit_classifier import train_digit_classifier as train_digit_classifier
 from .cosine.geometry import EmbeddingGeometry as EmbeddingGeometry
@@ -223,6 +232,8 @@ from .multitoken.translation_rows import translation_rows as translation_rows
 from .neural_cache.cache import NeuralCache as NeuralCache
 from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
+from .neural_cache.perplexity import search_cache as search_cache
+from .neural_cache.settings import CacheSettings as CacheSettings
 from .phrases.answer_page import PageAnswer as PageAnswer
 from .phrases.answer_page import answer_page as answer_page
 from .phrases.cited_answers import answer_with_phrases as answer_with_phrases

@@ -62,6 +62,13 @@ MODELS = (
         auto_class="AutoModelForCausalLM",
         model="hf_targets.semi_autoregressive.model:SemiAutoregressiveForCausalLM",
     ),
+    Model(
+        model_type="awd_lstm",
+        config="hf_targets.awd_lstm.configuration:AwdLstmConfig",
+        auto_class="AutoModelForCausalLM",
+        model="hf_targets.awd_lstm.model:AwdLstmForCausalLM",
+        features="hf_targets.awd_lstm.backbone:AwdLstmModel",
+    ),
 )
 
 

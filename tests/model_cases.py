@@ -1,5 +1,6 @@
 """The one table of models that owe what every model owes; a new model adds a line to `CASES`."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.seq2seq_call import read_pair
 from hf_targets.maths.losses import IGNORED
+from tests.awd_lstm.models import make_awd_lstm
 from tests.masked_diffusion.models import CURVES, make_mdlm, masked_batch
 from tests.model_case import SIZES, Batch, ModelCase
 from tests.semi_autoregressive.models import KINDS, make_block_model, with_identity_curve
@@ -258,6 +260,41 @@ def _pair_case(family: str, kind: str) -> ModelCase:
     return case
 
 
+def _lstm_off(model: Any) -> tuple[Tensor, Tensor]:
+    ids = token_ids(2, 16)
+    return copy.deepcopy(model).train()(ids).logits, model(ids).logits
+
+
+def _weights_of_lstm(model: Any) -> dict[str, float]:
+    in_training = {"activation": model.config.activation_weight, "temporal": model.config.temporal_weight}
+    return {"next_token": 1.0, **(in_training if model.training else {})}
+
+
+def _lstm_case(**fields: Any) -> ModelCase:
+    case = ModelCase(
+        make=lambda: make_awd_lstm(**fields),
+        batch=lambda: training_inputs("embedding"),
+        text=_causal_text,
+        auto=AutoModelForCausalLM,
+        off=_lstm_off,
+        generate=lambda model: [model.generate(token_ids(2, 9), **FIVE, **way) for way in ({}, {"num_beams": 2})],
+        hidden=lambda model, ids: model.base_model(ids)[0],
+        part_weights=_weights_of_lstm,
+        settings={"weight_dropout": 0.25, "temporal_weight": 0.5},
+        sizes={"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 3},
+        pipelines=("text-generation", "feature-extraction"),
+        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in SIDES]),
+        refuses={"token_type_ids": "token_type_ids must be 0, as this model has no second segment"},
+        lacks={
+            "the logits of what it wraps": "it wraps none",
+            "one graph": "torch compiles no LSTM",
+            "attentions": "there is no attention",
+            "LoRA": "peft puts adapters on linear layers, and has none for an LSTM",
+        },
+    )
+    return case
+
+
 CASES = {
     **{f"difference-{family}": _causal_case(family, "difference") for family in FAMILIES},
     **{f"phrases-{family}": _causal_case(family, "phrases") for family in FAMILIES},
@@ -281,8 +318,10 @@ CASES = {
             ("mt5", "conditional"),  # its output matrix is not tied
         )
     },
+    "lstm-tied": _lstm_case(),
+    "lstm-untied": _lstm_case(tie_word_embeddings=False, num_hidden_layers=3),
 }
-ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain", "difference-marian", "blocks-words")
+ONE_OF_A_CLASS = ("difference-gpt2", "phrases-gpt2", "mdlm-plain", "difference-marian", "blocks-words", "lstm-tied")
 """One model of each class, for laws that take long."""
 
 

@@ -133,7 +133,7 @@ def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(cas
     assert found.keys() == {name for name, parameter in model.named_parameters() if id(parameter) in ours}
 
 
-@every_model
+@models_that_owe("LoRA")
 def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tmp_path):
     model, batch = case.make(), case.batch()
     name, own = new_part_of(model), len(new_parameters(model))
@@ -158,6 +158,8 @@ def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tm
 @models_that_owe("checkpointing")
 @pytest.mark.parametrize("lora", [False, True])
 def test_gradient_checkpointing_gives_the_same_gradients(case, lora):
+    if lora and "LoRA" in case.lacks:
+        pytest.skip(case.lacks["LoRA"])
     model, batch = with_dropout(case.make()), case.batch()
     if lora:
         model.enable_input_require_grads()

@@ -1,6 +1,6 @@
 """The one table of Trainers that owe what every Trainer of a target owes; a new one adds a line to `TRAINERS`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments, default_data_collator
 
 from hf_targets import (
+    AwdLstmTrainer,
+    AwdLstmTrainingArguments,
     DiffusionTrainer,
     DiffusionTrainingArguments,
     DynamicVocabTrainer,
@@ -23,6 +25,7 @@ from hf_targets import (
     TokenNgrams,
 )
 from hf_targets.maths.losses import IGNORED
+from tests.awd_lstm.training import text_blocks
 from tests.masked_diffusion import training as diffusion_training
 from tests.model_case import ModelCase
 from tests.model_cases import CASES
@@ -46,6 +49,7 @@ class TrainerCase:
         metrics: Names of its metrics.
         new_part_rate: The argument that is the learning rate of what the target adds; None: there is none.
         drawn: The output with random numbers that each process draws for itself from rows that leave it to chance.
+        lacks: Laws that it does not owe, and why.
     """
 
     model: ModelCase
@@ -59,6 +63,7 @@ class TrainerCase:
     weights: dict[str, float] = field(default_factory=dict)
     new_part_rate: str | None = None
     drawn: str | None = None
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
     def make(
         self,
@@ -72,11 +77,12 @@ class TrainerCase:
     ) -> Any:
         """Return a trainer; a plain one is that of Transformers."""
         trainer, kind = (Trainer, TrainingArguments) if plain else (self.trainer, self.arguments)
-        options = {**SHORT, "report_to": "none", "train_sampling_strategy": "sequential", **arguments}
+        own = {} if plain else self.options
+        options = {**SHORT, "report_to": "none", "train_sampling_strategy": "sequential", **own, **arguments}
         given = {} if compute_metrics is None else {"compute_metrics": compute_metrics}
         return trainer(
             model=self.model.make() if model is None else model,
-            args=kind(output_dir=str(folder), **({} if plain else self.options), **options),
+            args=kind(output_dir=str(folder), **options),
             train_dataset=self.rows(32) if rows is None else rows,
             eval_dataset=self.evaluated(7),
             data_collator=self.collator(),
@@ -159,6 +165,20 @@ TRAINERS = {
         options={"ema_decay": 0.5, "evaluation_draws": 2},
         drawn="timesteps",
     ),
+    "awd_lstm": TrainerCase(
+        model=CASES["lstm-tied"],
+        trainer=AwdLstmTrainer,
+        arguments=AwdLstmTrainingArguments,
+        rows=text_blocks,
+        evaluated=text_blocks,
+        metrics=("loss", "perplexity", "word_perplexity"),
+        options={"bptt": 8, "optim": "adamw_torch"},
+        weights={"activation_weight": 0.5, "temporal_weight": 3.0},
+        lacks={
+            "the steps of the plain trainer": "its state goes on from batch to batch",
+            "lower parts": "the parts beside the cross-entropy grow with what the model has to say",
+        },
+    ),
 }
 every_trainer = pytest.mark.parametrize("case", TRAINERS.values(), ids=TRAINERS)
 
@@ -167,3 +187,9 @@ def trainers_that(owe: Callable[[TrainerCase], Any]):
     """Parametrize over the trainers whose case says so."""
     chosen = {name: case for name, case in TRAINERS.items() if owe(case)}
     return pytest.mark.parametrize("case", chosen.values(), ids=chosen)
+
+
+def trainers_that_owe(law: str):
+    """Parametrize over the trainers that do not lack a law."""
+    assert any(law in case.lacks for case in TRAINERS.values()), f"no trainer lacks {law}; take every_trainer"
+    return trainers_that(lambda case: law not in case.lacks)

@@ -18,11 +18,13 @@ With `trust_remote_code=True` Transformers runs this file instead, which does th
 """
 
 from hf_targets import (  # noqa: F401
+    AwdLstmConfig,
     DifformerConfig,
     DynamicVocabConfig,
     MdlmConfig,
     MultiTokenConfig,
     MultiTokenSeq2SeqConfig,
+    SemiAutoregressiveConfig,
 )
 '''
 

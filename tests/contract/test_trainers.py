@@ -10,7 +10,7 @@ from hf_targets import cosine_regularization
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.maths.losses import IGNORED
 from tests.tiny_backbones import VOCAB, token_ids
-from tests.trainer_cases import TRAINERS, every_trainer, trainers_that
+from tests.trainer_cases import TRAINERS, every_trainer, trainers_that, trainers_that_owe
 from tests.trainer_runs import assert_same, losses, run_processes, weights, with_dropout
 
 plain_or_ours = pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
@@ -26,7 +26,7 @@ def assert_same_logs(one, other, *names):
 
 
 def part_names(case):
-    return [f"loss_{name}" for name in case.model.part_weights(case.model.make())]
+    return [f"loss_{name}" for name in case.model.part_weights(case.model.make().train())]
 
 
 @every_trainer
@@ -96,7 +96,7 @@ def test_the_logged_loss_is_the_weighted_sum_of_the_logged_parts(case, tmp_path)
     model = case.model.make()
     for name, weight in case.weights.items():
         setattr(model.config, name, weight)
-    shares = case.model.part_weights(model)
+    shares = case.model.part_weights(model.train())
     trainer = case.make(tmp_path, model, logging_steps=2)
     trainer.train()
     assert len(losses(trainer)) == 2
@@ -132,7 +132,8 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(case, tmp_path):
         log = [{k: v for k, v in entry.items() if k.startswith(seen)} for entry in trainer.state.log_history]
         times = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
         log = [{name: value for name, value in entry.items() if name not in times} for entry in log]
-        files = {file.name: load_file(file) for file in (folder / "checkpoint-8").glob("*.safetensors")}
+        last = folder / f"checkpoint-{trainer.state.global_step}"
+        files = {file.name: load_file(file) for file in last.glob("*.safetensors")}
         return weights(trainer.model), log, files
 
     whole, log, files = run(tmp_path / "run")
@@ -149,7 +150,7 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(case, tmp_path):
 def test_training_lowers_every_part_of_the_loss(case, options, tmp_path):
     trainer = case.make(tmp_path, rows=case.rows(4), max_steps=15, **options)
     trainer.train()
-    for name in ("loss", *part_names(case)):
+    for name in ("loss", *([] if "lower parts" in case.lacks else part_names(case))):
         assert losses(trainer)[-1][name] < 0.9 * losses(trainer)[0][name]
     assert losses(trainer)[-1]["loss"] < 0.8 * losses(trainer)[0]["loss"]
 
@@ -188,7 +189,7 @@ def test_data_that_do_not_fit_are_refused_before_training_starts(case, tmp_path)
         case.make(tmp_path, rows=case.rows(2).select([]))
 
 
-@every_trainer
+@trainers_that_owe("the steps of the plain trainer")
 def test_ours_and_the_plain_trainer_take_the_same_steps(case, tmp_path):
     logged = []
     for plain in (False, True):

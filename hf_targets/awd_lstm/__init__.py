@@ -1,0 +1,1 @@
+"""AWD-LSTM: a language model of LSTM layers with dropped recurrent weights."""

@@ -1,0 +1,95 @@
+"""Runs: stretches of text in the rows of a batch that an LSTM reads one by one, without padding and without a break."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The text of a batch (rows, time) as runs, packed as `torch.lstm` reads them: longest run first, step by step.
+
+    A run begins at the first token of a row, and wherever `position_ids` do not go up by one from the token before, as
+    in packed rows. Padding belongs to no run. The first run of a row goes on with the row's state; the others begin
+    with 0.
+
+    Attributes:
+        shape: Of the batch, (rows, time).
+        places: (tokens,), where in the flattened batch each token of the packed order lies.
+        run_of: (tokens,), the run of each.
+        batch_sizes: (steps,), the number of runs that have a token in each step; on the CPU.
+        row_of: (runs,), the row of each run.
+        is_first: (runs,), whether it is the first of its row.
+        last_of: (rows,), the last run of each row; -1 for a row of padding.
+    """
+
+    shape: tuple[int, int]
+    places: Tensor
+    run_of: Tensor
+    batch_sizes: Tensor
+    row_of: Tensor
+    is_first: Tensor
+    last_of: Tensor
+
+    @classmethod
+    def of(cls, keep: Tensor, position_ids: Tensor | None) -> Self | None:
+        """Return the runs of a batch; None if each row is one run from its first position to its last.
+
+        Args:
+            keep: (rows, time), true at text, false at padding.
+            position_ids: (rows, time) or (1, time); None: no row has a second run.
+        """
+        num_rows, time = keep.shape
+        places = keep.flatten().nonzero().flatten()
+        rows, device = places // time, keep.device
+        begins = torch.ones_like(places, dtype=torch.bool)
+        if len(places) > 1:
+            begins[1:] = rows[1:] != rows[:-1]
+            if position_ids is not None:
+                positions = position_ids.expand(num_rows, time).flatten()[places]
+                begins[1:] |= positions.diff() != 1
+        num_runs = int(begins.sum())
+        if len(places) == keep.numel() and num_runs == num_rows:
+            return None
+        run_of = begins.cumsum(0) - 1
+        starts = begins.nonzero().flatten()
+        lengths = torch.bincount(run_of, minlength=num_runs)
+        longest_first = lengths.argsort(descending=True, stable=True)
+        rank = torch.empty_like(longest_first)
+        rank[longest_first] = torch.arange(num_runs, device=device)
+        steps = torch.arange(len(places), device=device) - starts[run_of]
+        order = (steps * num_runs + rank[run_of]).argsort()
+        row_of = rows[starts][longest_first]
+        ends = torch.ones_like(begins)
+        ends[:-1] = rows[1:] != rows[:-1]
+        last_of = torch.full((num_rows,), -1, device=device)
+        last_of[rows[ends]] = rank[run_of[ends]]
+        first = torch.ones(num_runs, dtype=torch.bool, device=device)
+        first[1:] = rows[starts][1:] != rows[starts][:-1]
+        return cls(
+            (num_rows, time), places[order], rank[run_of][order], torch.bincount(steps).cpu(), row_of,
+            first[longest_first], last_of,
+        )  # fmt: skip
+
+    def pack(self, values: Tensor) -> Tensor:
+        """Return the text (tokens, d) of values (rows, time, d), in packed order."""
+        return values.flatten(0, 1)[self.places]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Return packed values (tokens, d) as (rows, time, d), 0 at padding."""
+        values = packed.new_zeros(self.shape[0] * self.shape[1], packed.shape[1])
+        return values.index_copy(0, self.places, packed).unflatten(0, self.shape)
+
+    def begin(self, state: Tensor) -> Tensor:
+        """Return the state (runs, d) with which each run begins, for that of the rows (rows, d)."""
+        return state[self.row_of] * self.is_first[:, None]
+
+    def end(self, found: Tensor, before: Tensor) -> Tensor:
+        """Return the state (rows, d) after the last run of each row, for that after all runs (runs, d).
+
+        Args:
+            before: (rows, d), which rows of padding keep.
+        """
+        return torch.where(self.last_of[:, None] < 0, before, found[self.last_of.clamp(min=0)])
