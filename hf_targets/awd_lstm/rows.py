@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hf_targets.awd_lstm.arguments import AwdLstmTrainingArguments
@@ -79,7 +79,7 @@ def lstm_rows(text: str) -> dict[str, LstmRow]:
                 f"finetunes of row {name} must name a row before it, of {', '.join(rows) or 'none'}, got "
                 f"{row.finetunes!r}"
             )
-        rows[name] = row
+        rows[name] = replace(row, cosine_weight=float(gamma))
     if not rows:
         raise ValueError('rows must name a model, such as {"plain": {}}, got none')
     return rows

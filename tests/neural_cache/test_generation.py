@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import BertConfig, BertLMHeadModel
 
 from hf_targets import NeuralCache, cache_processor
+from tests.awd_lstm.models import make_awd_lstm
 from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
 from tests.tiny_models import make_model
 from tests.tiny_seq2seq import make_pair_backbone
@@ -32,7 +33,14 @@ def next_scores(model, ids, cache):
 
 
 every_model = pytest.mark.parametrize(
-    "make", [lambda: make_backbone("gpt2"), lambda: make_backbone("llama"), lambda: make_backbone("opt"), make_model]
+    "make",
+    [
+        lambda: make_backbone("gpt2"),
+        lambda: make_backbone("llama"),
+        lambda: make_backbone("opt"),
+        make_model,
+        make_awd_lstm,
+    ],
 )
 
 

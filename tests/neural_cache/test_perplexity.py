@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from hf_targets import NeuralCache, cached_perplexities, perplexity_of_blocks
+from hf_targets import CacheSettings, NeuralCache, cached_perplexities, perplexity_of_blocks, search_cache
+from tests.awd_lstm.by_hand import read_by_hand
+from tests.awd_lstm.models import make_awd_lstm
 from tests.neural_cache.test_cache import by_hand, of_targets
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_model
@@ -37,6 +39,58 @@ def test_it_is_the_loop_over_the_positions_of_the_whole_text(make, monkeypatch):
         expected = of_targets(by_hand(cache, states, words, probabilities), words)
         assert found[name].nll == pytest.approx(-expected.log().sum().item(), rel=1e-5)
         assert found[name].num_tokens == len(words) and found[name].num_words == 40
+
+
+@pytest.mark.parametrize("length", [8, 5, 36])
+def test_a_model_whose_state_goes_on_reads_the_blocks_as_one_text(length, monkeypatch):
+    model = make_awd_lstm().double()
+    given = blocks(num_rows=35 // (length - 1), length=length)
+    text = torch.tensor([*given[0]["input_ids"], *(id_ for block in given[1:] for id_ in block["input_ids"][1:])])
+    probabilities = read_by_hand(model, text[:-1]).softmax(dim=-1)
+    states = model.model(text[None, :-1]).last_hidden_state[0]
+    monkeypatch.setattr("tests.neural_cache.test_cache.VOCAB", probabilities.shape[1])
+    found = cached_perplexities(model, given, CACHES, carries_state=True)
+    own = of_targets(probabilities, text[1:])
+    assert found["without cache"].nll == pytest.approx(-own.log().sum().item(), rel=1e-6)
+    for name, cache in CACHES.items():
+        expected = of_targets(by_hand(cache, states, text[1:], probabilities), text[1:])
+        assert found[name].nll == pytest.approx(-expected.log().sum().item(), rel=1e-6)
+    broken = [given[0], {"input_ids": [given[0]["input_ids"][-1] + 1, 2, 3], "num_words": 3}]
+    with pytest.raises(ValueError, match=r"a state that goes on needs one text.* block 1 begins with"):
+        cached_perplexities(model, broken, {}, carries_state=True)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("carries_state", [False, True])
+def test_the_search_finds_what_trying_each_cache_finds(waits, carries_state):
+    model, given = make_awd_lstm(), blocks(num_rows=12)
+    thetas, weights = [0.0, 0.3, 3.0], [0.0, 0.1, 0.4, 0.9]
+    caches = {(t, w): NeuralCache(9, t, w, waits) for t in thetas for w in weights}
+    tried = cached_perplexities(model, given, caches, carries_state=carries_state)
+    found = search_cache(model, given, 9, thetas, weights, carries_state=carries_state, waits=waits)
+    best = min(tried[pair].nll for pair in caches)
+    assert tried[found.theta, found.weight].nll == pytest.approx(best, rel=1e-6)
+    assert tried[found.theta, found.weight].nll < tried["without cache"].nll and found.waits == waits
+    with pytest.raises(ValueError, match=r"a search needs a theta and a weight, got thetas=\[\] and weights=\[0\.1\]"):
+        search_cache(model, given, 9, [], [0.1])
+
+
+def test_settings_of_caches_are_checked_and_say_words_where_the_data_counts_them():
+    for wrong, told in (
+        ({"cache_window": 0}, "window must be 1 or more, got 0"),
+        ({"cache_thetas": [-1.0]}, "theta must be 0 or more, got -1"),
+        ({"cache_weights": [1.0]}, r"weight \(lambda\) must be in \[0, 1\), got 1.0"),
+        ({"cache_weights": []}, "cache_thetas and cache_weights must each have a value, got none"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            CacheSettings(**wrong)
+    model, given = make_awd_lstm(), blocks()
+    cache, found = CacheSettings(cache_window=9).measured(model, given, given, carries_state=True)
+    expected = cached_perplexities(model, given, {"cache": cache}, carries_state=True)
+    assert found == {
+        "word perplexity": expected["without cache"].per_word,
+        "with cache": expected["cache"].per_word,
+    }
 
 
 def test_the_batch_and_padding_change_nothing():
