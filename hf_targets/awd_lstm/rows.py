@@ -1,12 +1,11 @@
 """The rows of a comparison of AWD-LSTMs: regularised or not, finetuned or not."""
 
-import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-from hf_targets.awd_lstm.arguments import AwdLstmTrainingArguments
 from hf_targets.awd_lstm.trainer import AwdLstmTrainer
+from hf_targets.training.row_arguments import cosine_weight_of, with_arguments
 from hf_targets.training.settings import parse_mapping
 
 
@@ -15,11 +14,11 @@ class LstmRow:
     """A model of a comparison.
 
     Attributes:
-        cosine_weight: Gamma; 0: output embeddings are not regularised.
+        cosine_weight: Gamma; None: that of the arguments.
         finetunes: Name of the row whose trained models this one goes on from; None: it begins with new weights.
     """
 
-    cosine_weight: float = 0.0
+    cosine_weight: float | None = None
     finetunes: str | None = None
 
     def trainer_of(self, finetune_epochs: float) -> Callable[..., AwdLstmTrainer]:
@@ -28,15 +27,12 @@ class LstmRow:
         Args:
             finetune_epochs: Most epochs of a row that finetunes.
         """
-
-        def make(*, args: AwdLstmTrainingArguments, **others: Any) -> AwdLstmTrainer:
-            args = copy.deepcopy(args)
-            args.cosine_weight = self.cosine_weight
-            if self.finetunes is not None:
-                args.average_from_start, args.num_train_epochs = True, finetune_epochs
-            return AwdLstmTrainer(args=args, **others)
-
-        return make
+        changes: dict[str, Any] = {}
+        if self.cosine_weight is not None:
+            changes["cosine_weight"] = self.cosine_weight
+        if self.finetunes is not None:
+            changes |= {"average_from_start": True, "num_train_epochs": finetune_epochs}
+        return with_arguments(AwdLstmTrainer, **changes)
 
 
 def equally_trained(rows: Mapping[str, LstmRow]) -> list[list[str]]:
@@ -70,16 +66,13 @@ def lstm_rows(text: str) -> dict[str, LstmRow]:
             raise ValueError(
                 f"row {name} has no such field: {', '.join(sorted(unknown))}; there are {', '.join(known)}"
             )
-        row = LstmRow(**content)
-        gamma = row.cosine_weight
-        if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma < float("inf"):
-            raise ValueError(f"cosine_weight of row {name} must be 0 or more, got {gamma!r}")
+        row = LstmRow(**{**content, "cosine_weight": cosine_weight_of(name, content)})
         if row.finetunes is not None and row.finetunes not in rows:
             raise ValueError(
                 f"finetunes of row {name} must name a row before it, of {', '.join(rows) or 'none'}, got "
                 f"{row.finetunes!r}"
             )
-        rows[name] = replace(row, cosine_weight=float(gamma))
+        rows[name] = row
     if not rows:
         raise ValueError('rows must name a model, such as {"plain": {}}, got none')
     return rows

@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_figures_of_an_unbroken_one(train
     ("given", "told"),
     [
         (["--rows", '{"a": {"finetunes": "b"}, "b": {}}'], "finetunes of row a must name a row before it, of none"),
-        (["--rows", '{"a": {"cosine_weight": -1}}'], "cosine_weight of row a must be 0 or more, got -1"),
+        (["--rows", '{"a": {"cosine_weight": -1}}'], r"row a: cosine_weight \(gamma\) must be 0 or more"),
         (["--rows", '{"a": {"gamma": 1}}'], "row a has no such field: gamma; there are cosine_weight, finetunes"),
         (["--rows", '{"a": 1}'], r"row a must be an object, such as \{\} for a plain model, got 1"),
         (["--rows", "{}"], 'rows must name a model, such as {"plain": {}}, got none'),
