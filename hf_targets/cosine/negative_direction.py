@@ -16,7 +16,8 @@ class DirectionCertificate:
     """Whether there is a uniformly negative direction, with a proof that can be checked by one product.
 
     Attributes:
-        direction: (d,), of length 1, with a negative product with every hidden state; None if there is none.
+        direction: (d,), of length 1, with a negative product with every hidden state, in their type (float32 or wider)
+            and on their device; None if there is none.
         margin: The largest cosine with a hidden state is minus this; no direction has a larger one. It is the distance
             from the origin of the convex hull of the states, each at length 1, and 0 without a direction.
         weights: (states,), at least 0, with sum 1, whose weighted sum of the hidden states is 0 but for rounding; None
@@ -29,10 +30,11 @@ class DirectionCertificate:
 
 
 def uniformly_negative_direction(hidden_states: Float[Tensor, "states dim"]) -> Float[Tensor, "dim"] | None:
-    """Return a direction v with v . h_i < 0 for all hidden states h_i, of length 1 in float64; None if there is none.
+    """Return a direction v with v . h_i < 0 for all hidden states h_i, of length 1; None if there is none.
 
     There is one exactly if the convex hull of the states does not contain the origin. Of all it is the one whose
-    largest cosine with a state is the least.
+    largest cosine with a state is the least. It is computed in float64, and has the states' device and type, in float32
+    or wider.
 
     Raises:
         ValueError: If there are no states, or a value is NaN or infinite.
@@ -60,12 +62,14 @@ def direction_certificate(hidden_states: Float[Tensor, "states dim"]) -> Directi
     if hidden_states.dim() != 2 or not hidden_states.numel():
         raise ValueError(f"there must be hidden states (states, dim), got the shape {tuple(hidden_states.shape)}")
     tolerance = max(_SOLVED, 4 * torch.finfo(hidden_states.dtype).eps)
+    like = hidden_states.new_empty(0, dtype=torch.promote_types(hidden_states.dtype, torch.float32))
     states = hidden_states.detach().to("cpu", torch.float64)
     if not torch.isfinite(states).all():
         raise ValueError("hidden states must be finite, got NaN or infinity")
     lengths = torch.linalg.vector_norm(states, dim=1)
     if not lengths.all():  # the origin is one of them
-        return DirectionCertificate(None, 0.0, torch.nn.functional.one_hot(lengths.argmin(), len(states)).double())
+        proof = torch.nn.functional.one_hot(lengths.argmin(), len(states))
+        return DirectionCertificate(None, 0.0, proof.to(like))
     units = states / lengths[:, None]
     shares = _nearest_point(units)
     nearest = shares @ units
@@ -74,8 +78,8 @@ def direction_certificate(hidden_states: Float[Tensor, "states dim"]) -> Directi
     margin = -(units @ direction).max().item()
     if not (distance > tolerance and margin > 0):
         weights = shares / lengths
-        return DirectionCertificate(None, 0.0, weights / weights.sum())
-    return DirectionCertificate(direction, margin, None)
+        return DirectionCertificate(None, 0.0, (weights / weights.sum()).to(like))
+    return DirectionCertificate(direction.to(like), margin, None)
 
 
 def _nearest_point(units: Tensor) -> Tensor:

@@ -119,3 +119,14 @@ def test_lengths_of_states_do_not_matter_and_half_precision_is_read():
 def test_what_are_no_states_is_refused(states, told):
     with pytest.raises(ValueError, match=told):
         uniformly_negative_direction(states)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_proof_has_the_type_of_the_states_so_that_a_product_checks_it(dtype):
+    states = random(40, 8).to(dtype)
+    above = (random(40, 8).abs() + 0.01).to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    direction, weights = uniformly_negative_direction(above), direction_certificate(states).weights
+    assert direction.dtype == weights.dtype == wide
+    assert (above.to(wide) @ direction).max() < 0
+    assert (weights @ states.to(wide)).abs().max() < 1e-6

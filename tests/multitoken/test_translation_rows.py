@@ -12,7 +12,6 @@ from hf_targets import (
 )
 from tests.tiny_seq2seq import make_pair_backbone
 
-
 TOKENIZER = train_bpe_tokenizer(["the sea and the ship"] * 5, 260, 64)
 
 
