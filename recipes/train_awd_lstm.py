@@ -4,7 +4,7 @@ The language models of the paper (one GPU; its test perplexities on WikiText-2 a
 65.8 and 64.1 finetuned, then 52.0 and 50.0 with the cache), and the published AWD-LSTM on Penn Treebank (58.8, 56.5
 and 52.5):
 
-    HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/paper.yaml
+    HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/wikitext2.yaml
     HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/ptb.yaml
 
 At a size for a CPU: `.../ptb_cpu.yaml` and `.../wikitext2_cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`.

@@ -29,8 +29,8 @@ class AwdLstmTrainingArguments(TargetTrainingArguments):
     average_from_start: bool = field(
         default=False,
         metadata={
-            "help": "Whether the mean of the weights begins with the first step, and training stops where it would "
-            "have begun otherwise: the finetuning of a trained model."
+            "help": "Finetuning of a trained model: the mean of the weights begins with the first step, and training "
+            "stops once evaluations no longer get better."
         },
     )
     eval_streams: int = field(

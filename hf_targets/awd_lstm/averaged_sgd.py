@@ -34,8 +34,7 @@ class NonMonotoneTrigger(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, *, model: nn.Module, **kwargs: Any
     ) -> None:
         """Begin the mean, or stop, if this evaluation says so."""
-        losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
-        if not self._is_training or not no_longer_better(losses, self.interval):
+        if not self._is_training or not no_longer_better(evaluated(state), self.interval):
             return
         if self.averaging.from_start:
             control.should_training_stop = True
@@ -43,8 +42,13 @@ class NonMonotoneTrigger(TrainerCallback):
             self.averaging.begin(model)
 
 
+def evaluated(state: TrainerState) -> list[float]:
+    """Return the losses of a training's evaluations, without one before its first step."""
+    return [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry and entry["step"]]
+
+
 def no_longer_better(losses: Sequence[float], interval: int) -> bool:
-    """Return whether the last loss is above the least of all but the `interval` ones before it.
+    """Return whether the last loss is above the best of the losses before the `interval` most recent other ones.
 
     >>> no_longer_better([5.0, 4.0, 4.1], 1)
     False

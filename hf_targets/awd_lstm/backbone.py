@@ -106,6 +106,11 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         check_segments(token_type_ids)
         if input_ids is not None:
             check_ids(input_ids, num_rows(self.embed_tokens), "input_ids")
+        elif text.shape[2:] != (config.embedding_size,):  # torch.lstm does not look
+            raise ValueError(
+                f"inputs_embeds must be (batch, time, {config.embedding_size}), as embedding_size says, got "
+                f"{tuple(text.shape)}"
+            )
         use_cache = config.use_cache if use_cache is None else use_cache
         given = past_key_values is not None
         cache = as_lstm_cache(past_key_values, len(self.layers)) if use_cache or given else None
@@ -168,6 +173,8 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
 def _runs_of(text: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Runs | None:
     """Return the runs of a text (batch, time); None if each row is one."""
     rows, time = text.shape[:2]
+    if position_ids is not None and position_ids.shape not in ((rows, time), (1, time)):
+        raise ValueError(f"position_ids must be (batch, time), {(rows, time)}, got {tuple(position_ids.shape)}")
     if attention_mask is None and (position_ids is None or time == 1):
         return None
     keep = torch.ones(rows, time, dtype=torch.bool, device=text.device)

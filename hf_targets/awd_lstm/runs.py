@@ -17,7 +17,7 @@ class Runs:
 
     Attributes:
         shape: Of the batch, (rows, time).
-        places: (tokens,), where in the flattened batch each token of the packed order lies.
+        positions: (tokens,), the index in the flattened batch of each token of the packed order.
         run_of: (tokens,), the run of each.
         batch_sizes: (steps,), the number of runs that have a token in each step; on the CPU.
         row_of: (runs,), the row of each run.
@@ -26,7 +26,7 @@ class Runs:
     """
 
     shape: tuple[int, int]
-    places: Tensor
+    positions: Tensor
     run_of: Tensor
     batch_sizes: Tensor
     row_of: Tensor
@@ -42,16 +42,15 @@ class Runs:
             position_ids: (rows, time) or (1, time); None: no row has a second run.
         """
         num_rows, time = keep.shape
-        places = keep.flatten().nonzero().flatten()
-        rows, device = places // time, keep.device
-        begins = torch.ones_like(places, dtype=torch.bool)
-        if len(places) > 1:
+        kept = keep.flatten().nonzero().flatten()
+        rows, device = kept // time, keep.device
+        begins = torch.ones_like(kept, dtype=torch.bool)
+        if len(kept) > 1:
             begins[1:] = rows[1:] != rows[:-1]
             if position_ids is not None:
-                positions = position_ids.expand(num_rows, time).flatten()[places]
-                begins[1:] |= positions.diff() != 1
+                begins[1:] |= position_ids.expand(num_rows, time).flatten()[kept].diff() != 1
         num_runs = int(begins.sum())
-        if len(places) == keep.numel() and num_runs == num_rows:
+        if len(kept) == keep.numel() and num_runs == num_rows:
             return None
         run_of = begins.cumsum(0) - 1
         starts = begins.nonzero().flatten()
@@ -59,7 +58,7 @@ class Runs:
         longest_first = lengths.argsort(descending=True, stable=True)
         rank = torch.empty_like(longest_first)
         rank[longest_first] = torch.arange(num_runs, device=device)
-        steps = torch.arange(len(places), device=device) - starts[run_of]
+        steps = torch.arange(len(kept), device=device) - starts[run_of]
         order = (steps * num_runs + rank[run_of]).argsort()
         row_of = rows[starts][longest_first]
         ends = torch.ones_like(begins)
@@ -69,18 +68,18 @@ class Runs:
         first = torch.ones(num_runs, dtype=torch.bool, device=device)
         first[1:] = rows[starts][1:] != rows[starts][:-1]
         return cls(
-            (num_rows, time), places[order], rank[run_of][order], torch.bincount(steps).cpu(), row_of,
+            (num_rows, time), kept[order], rank[run_of][order], torch.bincount(steps).cpu(), row_of,
             first[longest_first], last_of,
         )  # fmt: skip
 
     def pack(self, values: Tensor) -> Tensor:
         """Return the text (tokens, d) of values (rows, time, d), in packed order."""
-        return values.flatten(0, 1)[self.places]
+        return values.flatten(0, 1)[self.positions]
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Return packed values (tokens, d) as (rows, time, d), 0 at padding."""
         values = packed.new_zeros(self.shape[0] * self.shape[1], packed.shape[1])
-        return values.index_copy(0, self.places, packed).unflatten(0, self.shape)
+        return values.index_copy(0, self.positions, packed).unflatten(0, self.shape)
 
     def begin(self, state: Tensor) -> Tensor:
         """Return the state (runs, d) with which each run begins, for that of the rows (rows, d)."""

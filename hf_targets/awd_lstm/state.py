@@ -102,13 +102,16 @@ def states_of(cache: Cache | None, index: int, num_rows: int, like: Tensor, size
     """Return the state (rows, size) of a layer, 0 where nothing was read yet.
 
     Raises:
-        ValueError: If the cache has another number of rows.
+        ValueError: If the cache has another number of rows, or is of a model of other sizes.
     """
     layers = lstm_layers(cache)
     hidden, cell = (layers[index].keys, layers[index].values) if layers else (None, None)
     if hidden is None or cell is None:
         zeros = torch.zeros(num_rows, size, dtype=like.dtype, device=like.device)
         return zeros, zeros
-    if len(hidden) != num_rows:
-        raise ValueError(f"past_key_values is of {len(hidden)} rows, and the text has {num_rows}; give a new cache")
+    if hidden.shape != (num_rows, size) or cell.shape != (num_rows, size):  # torch.lstm does not look
+        raise ValueError(
+            f"layer {index} of past_key_values must be states of {num_rows} rows, as the text has, and width {size}, "
+            f"got {tuple(hidden.shape)} and {tuple(cell.shape)}; give a new cache"
+        )
     return hidden.to(like.device), cell.to(like.device)

@@ -1,17 +1,20 @@
 """Training and evaluation of AWD-LSTMs on one long text, whose state goes on from batch to batch."""
 
+import logging
 from pathlib import Path
 from typing import Any, cast
 
+from accelerate.optimizer import AcceleratedOptimizer
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel, TrainerState
+from transformers.trainer_utils import IntervalStrategy
 
 from hf_targets.awd_lstm.arguments import AwdLstmTrainingArguments
-from hf_targets.awd_lstm.averaged_sgd import NonMonotoneTrigger
+from hf_targets.awd_lstm.averaged_sgd import NonMonotoneTrigger, evaluated, no_longer_better
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.awd_lstm.state import as_lstm_cache, lstm_layers
 from hf_targets.backbones.new_parts import unwrapped
@@ -20,6 +23,8 @@ from hf_targets.maths.losses import perplexity
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.averaging import AveragingCallback, MeanOfWeights
 from hf_targets.training.epochs import EpochCallback
+
+logger = logging.getLogger(__name__)
 
 
 class AwdLstmTrainer(AveragedTrainer):
@@ -34,14 +39,16 @@ class AwdLstmTrainer(AveragedTrainer):
 
     Once evaluations no longer get better, the mean of the weights is what is evaluated, saved and left in the model.
 
-    # Departs: the published program draws the lengths of segments anew in each epoch, so that epochs have different
-    numbers of steps. Here they are drawn once, and each epoch has them in another order. It drops the end of the text
-    that does not fill all rows; here the last rows are shorter.
-
     Raises:
-        ValueError: If the model or the arguments are of another class, labels are to be smoothed, one process has
-            several GPUs, or the blocks of a data set are not one text.
+        ValueError: If the model or the arguments are of another class, labels are to be smoothed, the batch size is to
+            be found, one process has several GPUs, there are several evaluation texts to begin a mean by, or the blocks
+            of a data set are not one text.
     Source: Merity et al., "Regularizing and Optimizing LSTM Language Models", sections 3 and 4; salesforce/awd-lstm-lm.
+    Departs: The published program draws the lengths of segments anew in each epoch, so that epochs have different
+        numbers of steps. Here they are drawn once, and each epoch has them in another order. It drops the end of the
+        text that does not fill all rows; here the last rows are shorter. It multiplies the rate of a cut segment by
+        the length that was drawn, we by its own. It leaves the checkpoint of the lowest loss, as we do with
+        `load_best_model_at_end`, and keeps the model it begins with if no finetuned one is better.
     """
 
     args: AwdLstmTrainingArguments
@@ -62,7 +69,14 @@ class AwdLstmTrainer(AveragedTrainer):
                 f"the state of the rows stays with their process, so each process needs one GPU, got {args.n_gpu}; "
                 "start with accelerate launch, or choose one with CUDA_VISIBLE_DEVICES"
             )
+        if args.auto_find_batch_size:
+            raise ValueError("auto_find_batch_size would cut the text into other rows in mid-training; leave it out")
         super().__init__(model, args, **kwargs)
+        if args.nonmonotone_interval is not None and isinstance(self.eval_dataset, dict):
+            raise ValueError(
+                f"the mean of the weights begins by one evaluation text, got {', '.join(self.eval_dataset)}; give one, "
+                "or set nonmonotone_interval=None"
+            )
         self._loss_shifts_labels = False  # each label is the token after its position
         self._states: dict[int, Cache] = {}
         self._evaluated: dict[int, Cache] = {}
@@ -133,13 +147,19 @@ class AwdLstmTrainer(AveragedTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as Trainer does; each epoch begins with a state of 0."""
+        if self._averaging is not None and self.args.eval_strategy == IntervalStrategy.NO:
+            logger.warning(
+                "There are no evaluations, by which the mean of the weights would %s; set eval_strategy='epoch', or "
+                "nonmonotone_interval=None",
+                "end training" if self._averaging.from_start else "begin",
+            )
         self._states.clear()
         return super().train(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a segment, from the state after the segment before."""
-        if "place" not in inputs:
-            raise ValueError("a batch needs its place in the text, which the loaders of this trainer give it")
+        if "segment" not in inputs:
+            raise ValueError("a batch needs its segment of the text, which the loaders of this trainer give it")
         self._segment = inputs["input_ids"].shape[1]
         return super().compute_loss(model, self._from_state(inputs, self._states), *args, **kwargs)
 
@@ -151,10 +171,10 @@ class AwdLstmTrainer(AveragedTrainer):
     def _from_state(self, inputs: dict[str, Any], states: dict[int, Cache]) -> dict[str, Any]:
         """Return the model's arguments for a batch, with the state of its rows among them."""
         inputs = dict(inputs)
-        place = inputs.pop("place")
-        if place["begins"]:
-            states[place["group"]] = DynamicCache()
-        state = states[place["group"]]
+        segment = inputs.pop("segment")
+        if segment["begins"]:
+            states[segment["group"]] = DynamicCache()
+        state = states[segment["group"]]
         for layer in lstm_layers(state):
             layer.detach()
         return {**inputs, "shift_labels": inputs.pop("labels"), "past_key_values": state, "use_cache": True}
@@ -165,6 +185,11 @@ class AwdLstmTrainer(AveragedTrainer):
         found = {"loss": total / num_tokens, "perplexity": perplexity(total / num_tokens)}
         return {**found, "word_perplexity": perplexity(total / num_words)} if num_words else found
 
+    def has_ended(self, state: TrainerState) -> bool:
+        """Return whether a finetuning has come to the end that its evaluations set."""
+        interval = self.args.nonmonotone_interval
+        return self.args.average_from_start and interval is not None and no_longer_better(evaluated(state), interval)
+
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of all parameters: the published program lets biases decay, too."""
         return [name for name, _ in model.named_parameters()]
@@ -172,11 +197,13 @@ class AwdLstmTrainer(AveragedTrainer):
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create the optimizer, each of whose steps has a learning rate in proportion to the length of its segment."""
         optimizer = super().create_optimizer(model)
+        while isinstance(optimizer, AcceleratedOptimizer):  # of an earlier call of `train`
+            optimizer = optimizer.optimizer
         if self._scaled is not optimizer:
             self._scaled = optimizer
             optimizer.register_step_pre_hook(self._shorten)
             optimizer.register_step_post_hook(self._restore)
-        return optimizer
+        return cast(Optimizer, self.optimizer)
 
     def _shorten(self, optimizer: Optimizer, *_: Any) -> None:
         self._rates = [group["lr"] for group in optimizer.param_groups]
@@ -206,7 +233,16 @@ class AwdLstmTrainer(AveragedTrainer):
         super()._load_rng_state(checkpoint)
         if checkpoint is None:
             return
-        tensors = load_file(Path(checkpoint) / _state_file(self.args.process_index), device=str(self.args.device))
+        file, groups = Path(checkpoint) / _state_file(self.args.process_index), self.args.gradient_accumulation_steps
+        tensors = load_file(file) if file.is_file() else {}
+        found = {int(name.split(".")[0]) for name in tensors}, {len(tensor) for tensor in tensors.values()}
+        if found != (set(range(groups)), {self.args.per_device_train_batch_size}):
+            raise ValueError(
+                f"{checkpoint} has no state for {groups} batches of {self.args.per_device_train_batch_size} rows of "
+                f"process {self.args.process_index}; resume with the batch size, the gradient accumulation and the "
+                "processes that it was saved with, and save without save_only_model"
+            )
+        tensors = {name: tensor.to(self.args.device) for name, tensor in tensors.items()}
         self._states = {}
         for group in sorted({int(name.split(".")[0]) for name in tensors}):
             own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{group}.")}

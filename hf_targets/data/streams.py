@@ -43,6 +43,8 @@ class TextStream:
         Raises:
             ValueError: If a block does not begin with the last token of the one before.
         """
+        if blocks is None:
+            raise ValueError(f"there is no {name} data; give the trainer a data set of blocks")
         ids, labels, last = [], [], None
         has_mask = "attention_mask" in blocks.column_names
         for index, block in enumerate(blocks.with_format("numpy")):
@@ -64,7 +66,7 @@ class TextStream:
 
 
 class StreamRows(TorchDataset):
-    """A text in rows that begin at equal distances in it; what is left at the end of the last ones is no target.
+    """A text cut into rows of the same length. Positions after its end, in the last rows, are no targets.
 
     Args:
         num_rows: Rows that have text.
@@ -92,15 +94,15 @@ class StreamRows(TorchDataset):
     def __getitem__(self, segment: Segment) -> dict[str, Any]:
         """Return a segment of a group: `input_ids` and `labels` (rows, tokens), the label that of the next token.
 
-        `place` says of which group it is, and whether it begins the text. `num_words`, if the data tells, is of the
-        whole text, in the first row.
+        `segment` has the number of the group, and whether it is the first segment of its rows. `num_words`, if the data
+        tells, is of the whole text, in the first row.
         """
         begin, end, group = segment
         rows, part = self._groups[group], slice(begin, end)
         found: dict[str, Any] = {
             "input_ids": self._ids[rows.start : rows.stop, part],
             "labels": self._targets[rows.start : rows.stop, part],
-            "place": {"group": group, "begins": begin == 0},
+            "segment": {"group": group, "begins": begin == 0},
         }
         if self._num_words is not None:
             words = torch.zeros(len(rows), dtype=torch.long)

@@ -34,8 +34,11 @@ class NeuralCache:
     )
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"window must be 1 or more, got {self.window}")
+        for name in ("theta", "weight"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
+                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
+        if type(self.window) is not int or self.window < 1:
+            raise ValueError(f"window must be an integer, 1 or more, got {self.window!r}")
         if not (math.isfinite(self.theta) and self.theta >= 0):
             raise ValueError(f"theta must be 0 or more, got {self.theta}")
         if not 0 <= self.weight < 1:

@@ -50,10 +50,13 @@ def cached_perplexities(
         ValueError: If there is no target, the text has fewer words than the window of a cache, a block is malformed
             (`perplexity_of_blocks`) or does not go on from the one before, or the model has an encoder.
     """
+    if WITHOUT in caches:
+        raise ValueError(f"a cache must not have the name {WITHOUT!r}, which the figures without one have; rename it")
     text = _Text.of(blocks, batch_size, caches.values())
     sums: dict[str, float] = dict.fromkeys([WITHOUT, *caches], 0.0)
-    for own, with_caches in _target_probabilities(model, text, list(caches.values()), carries_state=carries_state):
-        for name, probabilities in zip(sums, [own, *with_caches], strict=True):
+    for nlls, with_caches in _target_probabilities(model, text, list(caches.values()), carries_state=carries_state):
+        sums[WITHOUT] += nlls.sum().item()
+        for name, probabilities in zip(caches, with_caches, strict=True):
             sums[name] -= probabilities.log().sum().item()
     return {name: BlockPerplexity(value, text.num_targets, text.num_words) for name, value in sums.items()}
 
@@ -86,7 +89,8 @@ def search_cache(
     choices = [[NeuralCache(window, theta, weight, waits) for weight in weights] for theta in thetas]
     text = _Text.of(blocks, batch_size, caches)
     sums = torch.zeros(len(thetas), len(weights), dtype=torch.float64)
-    for own, with_caches in _target_probabilities(model, text, caches, carries_state=carries_state):
+    for nlls, with_caches in _target_probabilities(model, text, caches, carries_state=carries_state):
+        own = (-nlls).exp()
         for row, half in enumerate(with_caches):
             of_cache = 2 * half - own  # half is (own + of_cache) / 2, and own where the cache is silent
             for column, weight in enumerate(weights):
@@ -144,7 +148,7 @@ class _Text:
 def _target_probabilities(
     model: PreTrainedModel, text: _Text, caches: Sequence[NeuralCache], *, carries_state: bool
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """Yield the probabilities of all targets, part by part: those of the model, and those with each cache."""
+    """Yield the model's -log p of all targets, part by part, and their probabilities with each cache, in float64."""
     if carries_state:
         text.check_goes_on()
     device, size = execution_device(model), 1 if carries_state else text.batch_size
@@ -164,13 +168,14 @@ def _target_probabilities(
                 ids, mask = padded_rows([row for row, _ in part])
                 logits = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
             states, words, nlls = _in_order(read[0], logits, [labels for _, labels in part])
-            own, kept = (-nlls).exp(), words != IGNORED
+            nlls, kept = nlls.double(), words != IGNORED
+            own = (-nlls).exp()
             memories = memories or [cache.memory(1, states) for cache in caches]
             found = [
                 cache.target_probabilities(own[None], states[None], words[None], memory)[0][kept]
                 for cache, memory in zip(caches, memories, strict=True)
             ]
-            yield own[kept], found
+            yield nlls[kept], found
 
 
 def _in_order(states: Tensor, logits: Tensor, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,10 @@ from hf_targets.neural_cache.perplexity import WITHOUT, cached_perplexities, sea
 
 @dataclass
 class CacheSettings:
-    """The caches among which the best on the validation text is chosen."""
+    """The caches among which the best on the validation text is chosen.
+
+    Departs: the published programs have fixed settings, and a cache that waits until its window is full.
+    """
 
     settings_title: ClassVar[str] = "Continuous cache"
 

@@ -140,7 +140,9 @@ class ExponentialAverage(WeightAverage):
 class MeanOfWeights(WeightAverage):
     """Mean of a model's trainable parameters after each optimizer step, as in averaged SGD; before one, as they are.
 
-    Source: Polyak and Juditsky 1992; `torch.optim.ASGD` with lambd = 0.
+    Source: Polyak and Juditsky 1992; algorithm 1 of Merity et al., "Regularizing and Optimizing LSTM Language Models".
+    Departs: `torch.optim.ASGD`, which their program uses, leaves the first step out of the mean, and applies a changed
+        learning rate one step late.
     """
 
     def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:

@@ -15,6 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint, set_newer_aside
 from hf_targets.training.outputs import TRAINING_NAME, write_json
+from hf_targets.training.trainer import TargetTrainer
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def _find(trainer: Trainer) -> list[Any]:
         return [None, None, None]
     set_newer_aside(checkpoint)
     state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    is_over = state.global_step >= max_steps or _has_stopped_early(state)
+    has_ended = _has_stopped_early(state) or (isinstance(trainer, TargetTrainer) and trainer.has_ended(state))
+    is_over = state.global_step >= max_steps or has_ended
     return [str(checkpoint), None, max_steps if is_over else None]
 
 

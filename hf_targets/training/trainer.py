@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
-from transformers import EvalPrediction, PreTrainedModel, TrainingArguments, default_data_collator
+from transformers import EvalPrediction, PreTrainedModel, TrainerState, TrainingArguments, default_data_collator
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_parameters
@@ -70,6 +70,10 @@ class TargetTrainer(CosineRegularization):
     def checkpoint_files(self) -> set[str]:
         """Names of the files that a checkpoint has beside what Trainer writes."""
         return set()
+
+    def has_ended(self, state: TrainerState) -> bool:
+        """Return whether a training in this state has ended early by a rule of its own, so that it is not resumed."""
+        return False
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         check_words(dataset, f"the {name} data: ")

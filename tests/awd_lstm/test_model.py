@@ -190,8 +190,17 @@ def test_what_an_lstm_cannot_do_is_refused():
     static = StaticCache(config=other.config, max_cache_len=16)
     with pytest.raises(ValueError, match="got a StaticCache; an LSTM has one state"):
         model(ids, past_key_values=static)
-    with pytest.raises(ValueError, match="past_key_values is of 2 rows, and the text has 1"):
+    with pytest.raises(ValueError, match=r"layer 0 .* states of 1 rows, as the text has, and width 24, got \(2, 24\)"):
         model(ids[:1], past_key_values=model(ids).past_key_values)
+    for size in (4, 20, 28, 300):
+        narrow = make_awd_lstm(hidden_size=size)(ids).past_key_values
+        with pytest.raises(ValueError, match=rf"and width 24, got \(2, {size}\) and \(2, {size}\); give a new cache"):
+            model(ids, past_key_values=narrow)
+    for width in (5, 15, 20, 400):
+        with pytest.raises(ValueError, match=rf"inputs_embeds must be \(batch, time, 16\).* got \(2, 6, {width}\)"):
+            model(inputs_embeds=torch.randn(2, 6, width))
+    with pytest.raises(ValueError, match=r"position_ids must be \(batch, time\), \(2, 6\), got \(2, 5\)"):
+        model(ids, position_ids=torch.arange(5).expand(2, 5))
     with pytest.raises(
         ValueError, match=r"attention_mask must be \(batch, time\), 0 at padding, got shape \(2, 1, 6, 6\)"
     ):

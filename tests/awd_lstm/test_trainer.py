@@ -8,10 +8,12 @@ from transformers import TrainerCallback
 from hf_targets import AwdLstmForCausalLM, AwdLstmTrainer, AwdLstmTrainingArguments
 from hf_targets.awd_lstm.averaged_sgd import no_longer_better
 from hf_targets.training.averaging import AVERAGING_NAME
+from hf_targets.training.outputs import TRAINING_NAME
+from hf_targets.training.resuming import train
 from tests.awd_lstm.models import make_awd_lstm
 from tests.awd_lstm.training import lone_nll, make_trainer, text_blocks
 from tests.tiny_backbones import make_backbone
-from tests.trainer_runs import assert_same, losses, weights
+from tests.trainer_runs import assert_same, losses, run_processes, weights
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
 WORSE = {"nonmonotone_interval": 1, "learning_rate": 0.2, "rows": text_blocks(32, first=11), **EVALUATED}
@@ -163,6 +165,75 @@ def test_an_evaluation_after_training_begins_no_mean(tmp_path):
     assert_same(before, weights(trainer.model), rtol=0, atol=0)
 
 
+def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_path):
+    def run(resume):
+        trainer = make_trainer(tmp_path, max_steps=10, average_from_start=True, **WORSE)
+        train(trainer, resume=resume)
+        return trainer
+
+    whole = run(resume=False)
+    (tmp_path / TRAINING_NAME).unlink()  # killed after the last checkpoint, before the end was recorded
+    again = run(resume=True)
+    assert whole.state.global_step == again.state.global_step == 3
+    assert_same(weights(whole.model), weights(again.model), rtol=1e-5, atol=1e-7)
+
+
+def test_a_second_training_scales_its_rates_once(tmp_path):
+    steps = Steps()
+    trainer = make_trainer(tmp_path, callbacks=[steps], max_steps=3)
+    trainer.train()
+    trainer.train()
+    assert len(steps.rates) == 6 and set(steps.rates) == {1e-2}
+    assert len(trainer._scaled._optimizer_step_pre_hooks) == 1
+
+
+def test_a_mean_that_nothing_begins_is_told(tmp_path, caplog):
+    make_trainer(tmp_path, max_steps=1).train()
+    assert "There are no evaluations, by which the mean of the weights would begin" in caplog.text
+    caplog.clear()
+    make_trainer(tmp_path, max_steps=1, nonmonotone_interval=None).train()
+    make_trainer(tmp_path, max_steps=1, eval_strategy="epoch").train()
+    assert "There are no evaluations" not in caplog.text
+
+
+_TWO = """
+import sys, torch
+from pathlib import Path
+from tests.awd_lstm.training import make_trainer
+from tests.trainer_runs import weights
+
+folder, found = Path(sys.argv[1]), []
+options = {"ddp_backend": "gloo", "per_device_train_batch_size": 2, "max_steps": 8}
+for name, resumed in (("whole", None), ("again", str(folder / "whole" / "checkpoint-3"))):
+    trainer = make_trainer(folder / name, save_strategy="steps", save_steps=3, **options)
+    trainer.train(resume_from_checkpoint=resumed)
+    found.append((weights(trainer.model), trainer.state.log_history[-2]["loss"]))
+torch.save(found, folder / f"{trainer.args.process_index}.pt")
+"""
+
+
+def test_two_processes_go_on_each_with_the_states_of_its_rows(tmp_path):
+    run_processes(_TWO, tmp_path)
+    for process in range(2):
+        (whole, loss), (again, resumed) = torch.load(tmp_path / f"{process}.pt", weights_only=False)
+        assert_same(whole, again, rtol=0, atol=0)
+        assert loss == resumed
+
+
+@pytest.mark.parametrize("changed", [{"per_device_train_batch_size": 2}, {"gradient_accumulation_steps": 2}])
+def test_a_checkpoint_of_other_rows_is_not_resumed(changed, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2}
+    make_trainer(tmp_path, **options).train()
+    trainer = make_trainer(tmp_path, **{**options, **changed})
+    with pytest.raises(
+        ValueError, match=r"has no state for . batches of . rows of process 0; resume with the batch size"
+    ):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    (tmp_path / "checkpoint-2" / "carried_state_0.safetensors").unlink()
+    with pytest.raises(ValueError, match="and save without save_only_model"):
+        make_trainer(tmp_path, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
 def test_a_checkpoint_has_the_states_of_its_rows(tmp_path):
     trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=2, gradient_accumulation_steps=2)
     trainer.train()
@@ -183,6 +254,12 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
         AwdLstmTrainer(make_backbone("gpt2"), args)
     with pytest.raises(ValueError, match=r"label_smoothing_factor must be 0, got 0\.1"):
         make_trainer(tmp_path, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="auto_find_batch_size would cut the text into other rows"):
+        make_trainer(tmp_path, auto_find_batch_size=True)
+    with pytest.raises(ValueError, match="begins by one evaluation text, got a, b; give one"):
+        make_trainer(tmp_path, eval_dataset={"a": text_blocks(2), "b": text_blocks(2)})
+    with pytest.raises(ValueError, match="there is no train data; give the trainer a data set of blocks"):
+        AwdLstmTrainer(make_awd_lstm(), args).train()
     with pytest.raises(ValueError, match="the train data must be one text"):
         make_trainer(tmp_path, rows=text_blocks(32).shuffle(seed=0)).train()
     with pytest.raises(ValueError, match="a text of 13 tokens to predict cannot be read in 14 rows"):

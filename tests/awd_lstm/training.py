@@ -29,12 +29,13 @@ def make_trainer(folder: Path, model: Any = None, **arguments: Any) -> AwdLstmTr
     """Return a trainer of a tiny model."""
     callbacks = arguments.pop("callbacks", None)
     rows = arguments.pop("rows", None)
+    evaluated = arguments.pop("eval_dataset", text_blocks(7, seed=1))
     options = {**SHORT, "report_to": "none", "optim": "sgd", "bptt": 8, **arguments}
     return AwdLstmTrainer(
         model=make_awd_lstm() if model is None else model,
         args=AwdLstmTrainingArguments(output_dir=str(folder), **options),
         train_dataset=text_blocks(32) if rows is None else rows,
-        eval_dataset=text_blocks(7, seed=1),
+        eval_dataset=evaluated,
         callbacks=callbacks,
     )
 

@@ -54,8 +54,8 @@ def test_all_groups_of_all_processes_together_read_each_token_once_in_order(data
         assert len(segments) == len(sampler)
         for segment in segments:
             batch = rows[segment]
-            group = batch["place"]["group"]
-            assert batch["place"]["begins"] == (segment[0] == 0) and batch["input_ids"].shape[0] == size
+            group = batch["segment"]["group"]
+            assert batch["segment"]["begins"] == (segment[0] == 0) and batch["input_ids"].shape[0] == size
             for offset, (ids, labels) in enumerate(zip(batch["input_ids"], batch["labels"], strict=True)):
                 pairs = [(int(one), int(label)) for one, label in zip(ids, labels, strict=True) if label != IGNORED]
                 read[starts[group] + offset] += pairs

@@ -148,7 +148,10 @@ def test_published_settings():
 @pytest.mark.parametrize(
     "options, told",
     [
-        ({"window": 0}, "window must be 1 or more, got 0"),
+        ({"window": 0}, "window must be an integer, 1 or more, got 0"),
+        ({"window": 2.5}, "window must be an integer, 1 or more, got 2.5"),
+        ({"theta": "1"}, "theta must be a number, got '1'"),
+        ({"weight": None}, "weight must be a number, got None"),
         ({"theta": -1.0}, "theta must be 0 or more, got -1"),
         ({"theta": math.nan}, "theta must be 0 or more, got nan"),
         ({"weight": 1.0}, r"weight \(lambda\) must be in \[0, 1\), got 1"),

@@ -77,7 +77,7 @@ def test_the_search_finds_what_trying_each_cache_finds(waits, carries_state):
 
 def test_settings_of_caches_are_checked_and_say_words_where_the_data_counts_them():
     for wrong, told in (
-        ({"cache_window": 0}, "window must be 1 or more, got 0"),
+        ({"cache_window": 0}, "window must be an integer, 1 or more, got 0"),
         ({"cache_thetas": [-1.0]}, "theta must be 0 or more, got -1"),
         ({"cache_weights": [1.0]}, r"weight \(lambda\) must be in \[0, 1\), got 1.0"),
         ({"cache_weights": []}, "cache_thetas and cache_weights must each have a value, got none"),
@@ -113,8 +113,20 @@ def test_a_text_that_repeats_itself_becomes_more_probable():
     assert math.isfinite(found["cache"].per_token)
 
 
+def test_a_word_of_no_probability_in_floats_is_counted():
+    model = make_backbone("gpt2")
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1e5)
+    given = blocks()
+    expected = perplexity_of_blocks(model, given).nll
+    assert expected > 1e4 and math.isfinite(expected)
+    assert cached_perplexities(model, given, {})["without cache"].nll == pytest.approx(expected, rel=1e-5)
+
+
 def test_what_cannot_be_measured_is_refused():
     model = make_backbone("gpt2")
+    with pytest.raises(ValueError, match="a cache must not have the name 'without cache'"):
+        cached_perplexities(model, blocks(), {"without cache": NeuralCache(window=9)})
     with pytest.raises(ValueError, match="the window of a cache has 99 words, and the text 35; give a longer text"):
         cached_perplexities(model, blocks(), {"wide": NeuralCache(window=99)})
     with pytest.raises(ValueError, match="2 blocks have none; give longer blocks"):

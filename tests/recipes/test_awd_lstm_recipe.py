@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_figures_of_an_unbroken_one(train
         (["--rows", '{"a": {"gamma": 1}}'], "row a has no such field: gamma; there are cosine_weight, finetunes"),
         (["--rows", '{"a": 1}'], r"row a must be an object, such as \{\} for a plain model, got 1"),
         (["--rows", "{}"], 'rows must name a model, such as {"plain": {}}, got none'),
-        (["--cache_window", "0"], "window must be 1 or more, got 0"),
+        (["--cache_window", "0"], "window must be an integer, 1 or more, got 0"),
         (["--weight_dropout", "1"], r"weight_dropout must be in \[0, 1\), got 1.0"),
         (["--bptt", "0"], "bptt must be 1 or more, got 0"),
     ],
