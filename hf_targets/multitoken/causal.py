@@ -10,6 +10,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_targets.backbones.backbone import find_output_scale, read_causal
 from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.multitoken.call import call_outputs
+from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.model import MultiTokenModel
 
 
@@ -30,7 +32,7 @@ class MultiTokenCausalLMOutput(CausalLMOutputWithPast):
     last_hidden_state: Tensor | None = None
 
 
-class MultiTokenForCausalLM(MultiTokenModel):
+class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
     """Any causal language model with N - 1 heads, which predict the second to the N-th next token.
 
     The hidden state at position i (it has read tokens 0..i) predicts token i+1 with the ordinary head, and token i+1+n
@@ -114,7 +116,8 @@ class MultiTokenForCausalLM(MultiTokenModel):
             token_type_ids=token_type_ids,
             num_items_in_batch=num_items_in_batch,
         )
-        outputs, own = self._call_outputs(
+        outputs, own = call_outputs(
+            self,
             call,
             weight,
             nll_weights=nll_weights,

@@ -10,6 +10,8 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from hf_targets.backbones.backbone import find_output_scale
 from hf_targets.backbones.seq2seq_call import Seq2SeqCall, decoder_inputs_of, read_same
+from hf_targets.multitoken.call import call_outputs
+from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig
 
@@ -31,7 +33,7 @@ class MultiTokenSeq2SeqLMOutput(Seq2SeqLMOutput):
     last_hidden_state: Tensor | None = None
 
 
-class MultiTokenForSeq2SeqLM(MultiTokenModel):
+class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
     """Any encoder-decoder language model with N - 1 heads on its decoder: Marian, BART, mBART, Pegasus, T5 and others.
 
     The decoder's hidden state at position i predicts label i with the ordinary head, and label i+n with head n, as
@@ -137,7 +139,8 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel):
             past_key_values=past_key_values,
             num_items_in_batch=num_items_in_batch,
         )
-        outputs, own = self._call_outputs(
+        outputs, own = call_outputs(
+            self,
             call,
             weight,
             nll_weights=nll_weights,
