@@ -70,6 +70,8 @@ from .multitoken.draft_heads import train_draft_heads as train_draft_heads
 from .multitoken.drafting.output import DraftedGenerationOutput as DraftedGenerationOutput
 from .multitoken.head_kinds import HEADS as HEADS
 from .multitoken.head_kinds import Head as Head
+from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
+from .multitoken.masked_configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm

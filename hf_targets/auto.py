@@ -37,6 +37,12 @@ MODELS = (
         model="hf_targets.multitoken.seq2seq:MultiTokenForSeq2SeqLM",
     ),
     Model(
+        model_type="multitoken_masked",
+        config="hf_targets.multitoken.masked_configuration:MultiTokenMaskedConfig",
+        auto_class="AutoModelForMaskedLM",
+        model="hf_targets.multitoken.masked:MultiTokenForMaskedLM",
+    ),
+    Model(
         model_type="dynamic_vocab",
         config="hf_targets.phrases.configuration:DynamicVocabConfig",
         auto_class="AutoModelForCausalLM",

@@ -23,6 +23,7 @@ from hf_targets import (  # noqa: F401
     DynamicVocabConfig,
     MdlmConfig,
     MultiTokenConfig,
+    MultiTokenMaskedConfig,
     MultiTokenSeq2SeqConfig,
     SemiAutoregressiveConfig,
 )

@@ -60,10 +60,11 @@ class WrapsBackbone:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, and give its backbone a copy of the model's `generation_config`."""
+        """Load a model, and give its backbone a copy of the model's `generation_config` if it has one."""
         loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model.backbone.generation_config = copy.deepcopy(model.generation_config)
+        if model.can_generate():
+            model.backbone.generation_config = copy.deepcopy(model.generation_config)
         return loaded
 
     @property

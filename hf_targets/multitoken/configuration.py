@@ -1,7 +1,7 @@
 """The configuration of a language model with future-token heads."""
 
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
@@ -97,15 +97,17 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         default=None, metadata={"help": "Name or path of the base model, which a checkpoint of only heads loads."}
     )
 
+    least_ngram_size: ClassVar[int] = 2
     attribute_map = {"own_outputs": "separate_output_heads"}  # noqa: RUF012, the base class declares it
 
     def __post_init__(self, **kwargs) -> None:
         if "own_outputs" in kwargs:  # its name in older checkpoints
             self.separate_output_heads = kwargs.pop("own_outputs")
         check_fields(self)
-        if self.ngram_size < 2:
+        if self.ngram_size < self.least_ngram_size:
+            counted = "includes the next token and " if self.least_ngram_size == 2 else ""
             raise ValueError(
-                f"ngram_size (N) includes the next token and must be 2 or more, got {self.ngram_size}; "
+                f"ngram_size (N) {counted}must be {self.least_ngram_size} or more, got {self.ngram_size}; "
                 "for a model without heads use the backbone itself"
             )
         if self.head not in HEADS:
@@ -138,6 +140,11 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
                 "leave it out, or leave out separate_output_heads=True"
             )
         super().__post_init__(**kwargs)
+
+    @property
+    def num_future_heads(self) -> int:
+        """The number of heads: one for each token after the next one."""
+        return self.ngram_size - 1
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "own_outputs" in state:  # pickled before the field had its name

@@ -12,7 +12,7 @@ from hf_targets.multitoken.head_kinds import HEADS
 
 
 class FutureHeads(nn.Module):
-    """Heads 1 to N - 1; `heads[n - 1]` is head n, a `Head`.
+    """Heads 1 to `config.num_future_heads`; `heads[n - 1]` is head n, a `Head`.
 
     A module of its own rather than a ModuleList, so that peft can train it through `modules_to_save=["heads"]`.
 
@@ -27,7 +27,7 @@ class FutureHeads(nn.Module):
         head = HEADS[config.head]
         self.reads_conjugate = head.reads_conjugate
         self.differences = config.target == "difference"
-        self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.ngram_size - 1))
+        self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.num_future_heads))
         self.outputs: nn.ModuleList | None = None
         if config.separate_output_heads:
             assert vocab_size is not None, "heads with output matrices of their own need vocab_size"
@@ -47,7 +47,7 @@ class FutureHeads(nn.Module):
         """Return what turns predictions of head n into logits: the head's own matrix, or `shared`.
 
         Args:
-            n: 1 to N - 1.
+            n: From 1 on.
         Raises:
             ValueError: If the head's own layer is not a plain linear layer, for example with LoRA on it.
         """

@@ -89,15 +89,15 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         base = load_base(base, loading, auto_class=cls.auto_class)
         if isinstance(base, MultiTokenModel):
             raise ValueError("the base model has future-token heads already; give its `.backbone` for new ones")
-        output = output_embedding(base)
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
         # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.base_fingerprint = Fingerprint.of(base)
         place_new_part(model, base, "heads")
-        model.heads.copy_outputs(output)
-        model.generation_config = copy.deepcopy(base.generation_config)
+        model.heads.copy_outputs(output_embedding(base))
+        if model.can_generate():
+            model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
 
     def _init_weights(self, module: nn.Module) -> None:

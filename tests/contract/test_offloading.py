@@ -21,6 +21,8 @@ KINDS = [  # of heads and encoders, on tied and untied output matrices
     "embedding-bart",
     "difference-t5",
     "conditional-mt5",
+    "masked-difference-bert",
+    "masked-masked_only-modernbert",
     "blocks-words",
     "blocks-curves",
 ]
@@ -45,8 +47,9 @@ def device_map(model) -> dict[str, str]:
     own = (*model.named_parameters(), *model.named_buffers())
     parts += [name for name, _ in own if name.count(".") == 1]
     on_disk = ("backbone.transformer", "lm_head", "output_layer", "0", "outputs", "projection", "vocab_embed")
+    of_masked = ("backbone.bert", "backbone.cls", "backbone.head", "backbone.decoder")
     of_pairs = ("backbone.model", "backbone.shared", "backbone.encoder", "backbone.decoder")
-    return {name: "disk" if name.endswith((*on_disk, *of_pairs)) else "cpu" for name in parts}
+    return {name: "disk" if name.endswith((*on_disk, *of_pairs, *of_masked)) else "cpu" for name in parts}
 
 
 @every_kind

@@ -1,0 +1,102 @@
+"""A masked language model read as far as its output matrix: its transform belongs to what is read."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device, num_rows
+
+
+@torch.compiler.disable(recursive=False)  # its hook is made for one call
+def read_masked(backbone: PreTrainedModel, *, with_logits: bool, **inputs: Any) -> tuple[Tensor, Any]:
+    """Return what the output matrix reads, (batch, time, d), and the outputs of the model.
+
+    Args:
+        with_logits: Whether the outputs have logits; otherwise the matrix multiplies nothing.
+        inputs: Arguments of the model, without labels.
+    """
+    with _read_by(output_embedding(backbone), with_logits=with_logits) as read:
+        outputs = backbone(**inputs, return_dict=True)
+    return read[0], outputs
+
+
+@contextmanager
+def _read_by(layer: nn.Module, *, with_logits: bool) -> Iterator[list[Tensor]]:
+    """Give a list that each call of a layer in this thread adds its input to."""
+    read, owner = [], threading.get_ident()
+
+    @torch.compiler.disable  # it asks for the thread
+    def keep(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if threading.get_ident() != owner or not isinstance(inputs[0], Tensor):
+            return None  # of another call of the model, or a computation inside the layer (`call_inside`)
+        read.append(inputs[0])
+        return None if with_logits else (inputs[0][:, :0].detach(), *inputs[1:])
+
+    hook = layer.register_forward_pre_hook(keep)
+    try:
+        yield read
+    finally:
+        hook.remove()
+
+
+@torch.no_grad()
+def check_masked_backbone(backbone: PreTrainedModel) -> None:
+    """Check on a few tokens that a model reads them from both sides, and that its logits come from its output matrix.
+
+    Raises:
+        ValueError: If it has an encoder beside its text or no output matrix, if it reads the text before a token only,
+            or if its logits are anything else than its output matrix applied once, such as a soft cap after it.
+    """
+    name = type(backbone).__name__
+    if backbone.config.is_encoder_decoder:
+        raise ValueError(f"{name} has an encoder; use MultiTokenForSeq2SeqLM for it")
+    if backbone.get_output_embeddings() is None:
+        raise ValueError(f"{name} has no output matrix to share; load the model with AutoModelForMaskedLM")
+    layer = output_embedding(backbone)
+    device = execution_device(layer)
+    if device.type == "meta" or layer.weight.numel() == 0:
+        return  # not loaded yet, or sharded
+    ids = torch.arange(8, device=device)[None] % num_rows(layer)
+    other = torch.cat([ids[:, :-1], (ids[:, -1:] + 3) % num_rows(layer)], dim=1)
+    with without_dropout(backbone), _read_by(layer, with_logits=True) as read:
+        logits = [backbone(input_ids=text).logits for text in (ids, other)]
+    if len(read) != 2:
+        raise ValueError(
+            f"{name} does not call its output matrix once, as our heads do, but in another way; choose another model"
+        )
+    if torch.equal(read[0][:, 0], read[1][:, 0]):
+        raise ValueError(
+            f"{name} reads only the tokens before a position, so that it is no masked model; use MultiTokenForCausalLM"
+        )
+    if added := _parameters_after(backbone, layer, ids):
+        raise ValueError(f"{name} changes its logits after its output matrix, by {added}; choose another model")
+    product, given = layer(read[0]).float(), logits[0].float()
+    rounding = max(2.0**-15, 4 * torch.finfo(layer.weight.dtype).eps) * float(given.abs().max())
+    if product.shape != given.shape or not float((product - given).abs().max()) <= rounding:
+        raise ValueError(
+            f"{name} does more with its logits than its output matrix (a soft cap, a scale, a mask of tokens), which "
+            "heads cannot share; choose another model"
+        )
+
+
+@torch.enable_grad()
+def _parameters_after(backbone: PreTrainedModel, layer: nn.Module, ids: Tensor) -> str:
+    """Return the names of trainable parameters, other than those of the output matrix, that change what it gives."""
+    hook = layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].detach(), *inputs[1:]))
+    try:
+        logits = backbone(input_ids=ids).logits
+    finally:
+        hook.remove()
+    own = set(map(id, layer.parameters()))
+    named = {name: p for name, p in backbone.named_parameters() if p.requires_grad and id(p) not in own}
+    if not named or not logits.requires_grad:
+        return ""
+    found = torch.autograd.grad(logits.float().sum(), list(named.values()), allow_unused=True)
+    return ", ".join(name for name, gradient in zip(named, found, strict=True) if gradient is not None)

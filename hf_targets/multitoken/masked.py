@@ -1,0 +1,209 @@
+"""A masked language model around any backbone, with heads that predict word differences at masked positions."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+from hf_targets.backbones.inputs import check_attention_mask, check_count, check_ids, check_shapes
+from hf_targets.backbones.masked_reading import check_masked_backbone, read_masked
+from hf_targets.backbones.weight_access import call_inside, num_rows
+from hf_targets.backbones.wrapping import backbone_inputs
+from hf_targets.maths.losses import IGNORED, ngram_weights, target_count
+from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.multitoken.heads import FutureHeads
+from hf_targets.multitoken.masked_configuration import MASKED_FIELDS, MultiTokenMaskedConfig
+from hf_targets.multitoken.masked_words import following_words
+from hf_targets.multitoken.model import MultiTokenModel
+
+NOT_TAKEN = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
+"""Arguments of models that write text, which the backbone might ignore without a word."""
+
+
+@dataclass
+class MultiTokenMaskedLMOutput(MaskedLMOutput):
+    """The output of `MultiTokenForMaskedLM`, in every mode.
+
+    Attributes:
+        loss: L_0 / 2 + alpha / (2 N) * (L_1 + ... + L_N); None without labels.
+        loss_parts: The terms of that sum, unweighted and detached: `masked_token`, and `head_1` to `head_N`.
+        logits: (batch, time, vocab), the backbone's; None if they were skipped.
+        last_hidden_state: (batch, time, d), the input of the output matrix and the heads; None unless requested.
+    """
+
+    loss_parts: dict[str, Tensor] | None = None
+    last_hidden_state: Tensor | None = None
+
+
+class HeadsOfMasked(FutureHeads):
+    """Heads 1 to N, all of which read the state of a masked position."""
+
+    def forward(self, states: Tensor, tokens: Tensor | None) -> list[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return each head's predicted embeddings (masked, d).
+
+        Args:
+            states: (masked, d).
+            tokens: (masked, N, d), embeddings of the masked word and of the N - 1 words that follow; None: heads
+                predict words, not differences.
+        """
+        own = self.states(states, len(self))
+        return [
+            self.complete(n, own[:, n - 1], None if tokens is None else tokens[:, :n]) for n in range(1, len(self) + 1)
+        ]
+
+
+class MultiTokenForMaskedLM(MultiTokenModel):
+    """Any masked language model with N heads: BERT, RoBERTa, ModernBERT, DistilBERT, ELECTRA's generator and others.
+
+    At a masked position the ordinary head predicts the masked word, and head n the level-n difference of the masked
+    word and the n words that follow; the sum of this and its conjugate is the predicted embedding of the n-th word that
+    follows. With `target="embedding"` head n predicts that embedding directly. Heads read what the output matrix reads,
+    so that the transform before it is part of the model. Logits are those of the backbone.
+
+    The words that follow are those of the row, most of which the model sees: a leak that the paper names. With
+    `masked_only=True`, its proposal for later, they are the masked words that follow, and nothing of a target is seen.
+
+    `model.backbone.save_pretrained(folder)` saves what `AutoModelForSequenceClassification` and others fine-tune.
+
+    Args:
+        config: The configuration of the heads, which contains that of the backbone.
+        backbone: The model to wrap, used as it is; None makes one with random weights.
+    Raises:
+        ValueError: If the backbone reads only what is before a token, or its logits are not its output matrix applied
+            once.
+    Source: Heo et al., "N-gram Prediction and Word Difference Representations for Language Modeling", the section on
+        masked language models and appendix A.3.
+    """
+
+    config_class = MultiTokenMaskedConfig
+    auto_class = AutoModelForMaskedLM
+    heads_class = HeadsOfMasked
+    base_fields = MASKED_FIELDS
+    trained_by = "MultiTokenMaskedTrainer"
+
+    @classmethod
+    def _output_scale(cls, backbone: PreTrainedModel) -> float | None:
+        check_masked_backbone(backbone)
+        return None
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        num_items_in_batch: Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        output_last_hidden_state: bool = False,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> MultiTokenMaskedLMOutput:
+        """Compute logits, and with labels the loss.
+
+        Args:
+            input_ids: (batch, time).
+            attention_mask: (batch, time), 0 at padding.
+            token_type_ids, position_ids: (batch, time), for a backbone that takes them.
+            labels: (batch, time), the word at each masked position; -100 elsewhere.
+            num_items_in_batch: Divisor of every part of the loss; None uses the number of labels here.
+            skip_logits: Whether to skip the logits; None skips them in training with labels.
+            output_last_hidden_state: Whether to return what the output matrix reads.
+            kwargs: Passed to the backbone, except `label_smoothing`, the share of the uniform distribution in the
+                targets of the loss.
+        Raises:
+            ValueError: If shapes do not fit, an id is outside the vocabulary, there is `num_items_in_batch` but no
+                labels, or words that follow are to be predicted and there are no `input_ids` to take them from.
+        """
+        if return_dict is False:
+            raise ValueError("return_dict=False is not supported: the output is always a MultiTokenMaskedLMOutput")
+        if given := [name for name in NOT_TAKEN if kwargs.get(name) is not None]:
+            raise ValueError(
+                f"a masked model takes no {given[0]}: it gives logits of all positions, has no cache and no ensemble, "
+                "and its labels are not shifted; leave it out"
+            )
+        smoothing: float = kwargs.pop("label_smoothing", 0.0)
+        check_count(num_items_in_batch, has_labels=labels is not None)
+        text = check_shapes(input_ids, inputs_embeds, labels=labels)
+        check_attention_mask(attention_mask, text, None)
+        vocab_size = num_rows(self.get_output_embeddings())
+        if input_ids is not None:
+            check_ids(input_ids, vocab_size, "input_ids")
+        if labels is not None:
+            check_ids(labels, vocab_size, "labels", IGNORED)
+        skips = self.training and labels is not None if skip_logits is None else skip_logits
+        states, outputs = read_masked(
+            self.backbone,
+            with_logits=not skips,
+            **backbone_inputs(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+            ),
+            **kwargs,
+        )
+        output = MultiTokenMaskedLMOutput(
+            logits=None if skips else outputs.logits,
+            last_hidden_state=states if output_last_hidden_state else None,  # pyright: ignore[reportArgumentType]
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+        if labels is not None:
+            if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+                labels = labels.masked_fill(attention_mask == 0, IGNORED)
+            words = self._words(labels, input_ids, attention_mask)
+            count = target_count(labels, num_items_in_batch)
+            # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
+            score = partial(_score, cast(HeadsOfMasked, self.heads), self.config.loss_weight)
+            layer = self.get_output_embeddings()
+            total, sums = call_inside(layer, score, states[labels != IGNORED], words, smoothing)
+            output.loss = total / count
+            output.loss_parts = {f"head_{n}" if n else "masked_token": part / count for n, part in enumerate(sums)}
+        return output
+
+    def _words(self, labels: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+        """Return `following_words` of a call."""
+        config = cast(MultiTokenMaskedConfig, self.config)
+        if input_ids is None and not config.masked_only:
+            raise ValueError(
+                "the words that follow a masked one are taken from input_ids, and there are none; give input_ids, or "
+                "use heads with masked_only=True"
+            )
+        two_axes = isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
+        keep = attention_mask != 0 if two_axes else torch.ones_like(labels, dtype=torch.bool)
+        return following_words(labels, None if config.masked_only else input_ids, cast(Tensor, keep), config.ngram_size)
+
+
+def _score(
+    heads: HeadsOfMasked,
+    loss_weight: float,
+    matrix: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    words: Tensor,
+    smoothing: float,
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the weighted sum of all losses at masked positions, and each head's sum, without a gradient.
+
+    Args:
+        states: (masked, d).
+        words: (masked, N + 1), of `following_words`.
+    """
+    known = words[:, :-1].clamp(min=0)  # what stands at a word that is missing counts nowhere
+    predicted = heads(states, F.embedding(known, matrix.detach()) if heads.differences else None)
+    weights = ngram_weights(len(predicted), loss_weight)
+    factors = torch.tensor(weights, dtype=torch.promote_types(states.dtype, torch.float32), device=states.device)
+    total, losses = weighted_cross_entropy(
+        torch.cat([states, *predicted]), matrix, words.T.flatten(), factors.repeat_interleave(len(states)), bias,
+        label_smoothing=smoothing,
+    )  # fmt: skip
+    return total, list(losses.view(len(weights), -1).sum(dim=1))
