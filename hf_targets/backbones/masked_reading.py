@@ -39,7 +39,7 @@ def _read_by(layer: nn.Module, *, with_logits: bool) -> Iterator[list[Tensor]]:
         read.append(inputs[0])
         return None if with_logits else (inputs[0][:, :0].detach(), *inputs[1:])
 
-    hook = layer.register_forward_pre_hook(keep)
+    hook = layer.register_forward_pre_hook(keep)  # pyright: ignore[reportArgumentType]
     try:
         yield read
     finally:
