@@ -71,7 +71,13 @@ from .multitoken.drafting.output import DraftedGenerationOutput as DraftedGenera
 from .multitoken.head_kinds import HEADS as HEADS
 from .multitoken.head_kinds import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
+from .multitoken.masked_arguments import (
+    MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments,
+)
 from .multitoken.masked_configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
+from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
+from .multitoken.masking import MaskingCollator as MaskingCollator
+from .multitoken.masking import mask_rows as mask_rows
 from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm

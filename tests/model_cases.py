@@ -14,12 +14,12 @@ from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.seq2seq_call import read_pair
 from hf_targets.maths.losses import IGNORED
 from tests.awd_lstm.models import make_awd_lstm
+from tests.masked_case import masked_case
 from tests.masked_diffusion.models import CURVES, make_mdlm
 from tests.masked_diffusion.models import masked_batch as mdlm_batch
 from tests.model_case import SIZES, Batch, ModelCase
 from tests.semi_autoregressive.models import KINDS, make_block_model, with_identity_curve
 from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, token_ids
-from tests.tiny_masked import make_masked_backbone, make_masked_model, masked_batch, masked_text
 from tests.tiny_models import make_any, make_vocabulary, training_inputs
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS, make_pair_backbone, make_pair_model, pairs
 
@@ -262,45 +262,6 @@ def _pair_case(family: str, kind: str) -> ModelCase:
     return case
 
 
-def _masked_off(model: Any) -> tuple[Tensor, Tensor]:
-    ids = masked_batch()["input_ids"]
-    return model(ids).logits, model.backbone(ids).logits
-
-
-def _weights_of_masked(model: Any) -> dict[str, float]:
-    weights = _weights_of_heads(model)
-    return {"masked_token": weights.pop("next_token"), **weights}
-
-
-def _masked_case(family: str, kind: str) -> ModelCase:
-    lacks = {
-        "one graph": "which rows its losses read depends on values",
-        "generation": "it writes no text",
-    }
-    if family in ("distilbert", "modernbert"):
-        lacks["use_cache"] = "its configuration has no such field"
-    if family == "roberta":
-        lacks["padding"] = "it finds positions by its padding token, and takes no others"
-    case = ModelCase(
-        make=lambda: make_masked_model(family, kind),
-        batch=masked_batch,
-        text=lambda length: masked_text(token_ids(1, length, seed=length) % (VOCAB - 5) + 3),
-        auto=AutoModelForMaskedLM,
-        off=_masked_off,
-        generate=lambda model: [],
-        hidden=lambda model, ids: model.base_model(ids)[0],
-        part_weights=_weights_of_masked,
-        settings={"loss_weight": 0.3, "masked_only": True},
-        sizes=dict(zip(SIZES, (VOCAB, 32, 2, 4, 64), strict=True)),
-        wraps=lambda: make_masked_backbone(family),
-        pipelines=("fill-mask", "feature-extraction"),
-        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in SIDES]),
-        refuses={"shift_labels": "a masked model takes no shift_labels: it gives logits of all positions"},
-        lacks=lacks,
-    )
-    return case
-
-
 def _lstm_off(model: Any) -> tuple[Tensor, Tensor]:
     ids = token_ids(2, 16)
     return copy.deepcopy(model).train()(ids).logits, model(ids).logits
@@ -360,7 +321,7 @@ CASES = {
         )
     },
     **{
-        f"masked-{kind}-{family}": _masked_case(family, kind)
+        f"masked-{kind}-{family}": masked_case(family, kind)
         for family, kind in (
             ("bert", "difference"),
             ("roberta", "masked_only"),

@@ -16,6 +16,8 @@ from hf_targets import (
     DiffusionTrainingArguments,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
+    MultiTokenMaskedTrainer,
+    MultiTokenMaskedTrainingArguments,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
@@ -30,6 +32,7 @@ from tests.masked_diffusion import training as diffusion_training
 from tests.model_case import ModelCase
 from tests.model_cases import CASES
 from tests.tiny_backbones import token_ids
+from tests.tiny_masked import MASK
 from tests.tiny_models import make_collator
 from tests.trainer_runs import SHORT
 
@@ -117,6 +120,20 @@ def _masked_rows(num_rows: int) -> Dataset:
     return diffusion_training.masked_blocks(num_rows).map(unlabelled)
 
 
+def _rows_with_masked_words(num_rows: int) -> Dataset:
+    """Return padded rows in which about every third word is masked; others have no label."""
+
+    def masked(row: dict[str, list], index: int) -> dict[str, list]:
+        chosen = [kept and (place + index) % 3 == 1 for place, kept in enumerate(row["attention_mask"])]
+        pairs = list(zip(row["input_ids"], chosen, strict=True))
+        return {
+            "input_ids": [MASK if hidden else id_ for id_, hidden in pairs],
+            "labels": [id_ if hidden else IGNORED for id_, hidden in pairs],
+        }
+
+    return padded_rows(num_rows).map(masked, with_indices=True)
+
+
 _MULTITOKEN = TrainerCase(
     model=CASES["difference-gpt2"],
     trainer=MultiTokenTrainer,
@@ -135,6 +152,17 @@ TRAINERS = {
         model=CASES["difference-marian"],
         trainer=MultiTokenSeq2SeqTrainer,
         arguments=MultiTokenSeq2SeqTrainingArguments,
+    ),
+    "masked": TrainerCase(
+        model=CASES["masked-difference-bert"],
+        trainer=MultiTokenMaskedTrainer,
+        arguments=MultiTokenMaskedTrainingArguments,
+        rows=_rows_with_masked_words,
+        evaluated=_rows_with_masked_words,
+        metrics=("perplexity",),
+        weights={"loss_weight": 0.6},
+        new_part_rate="head_learning_rate",
+        lacks={"labels": "it masks words itself where there are none"},
     ),
     "phrases": TrainerCase(
         model=CASES["phrases-gpt2"],

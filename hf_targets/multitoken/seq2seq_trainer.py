@@ -4,7 +4,6 @@ from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
@@ -14,7 +13,7 @@ from transformers import (
 )
 
 from hf_targets.evaluation.translation import translation_scores
-from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments
 from hf_targets.multitoken.trainer import MultiTokenTrainer
 from hf_targets.training.token_batch_loading import TokenBatchLoading
@@ -97,14 +96,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
         """
         if self.has_heads:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
-        outputs, labels = model(**inputs), inputs["labels"]
-        smoothing = self.args.label_smoothing_factor if model.training else 0.0
-        settings = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
-        total = F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten(), **settings)
-        loss = total / target_count(labels, num_items_in_batch) * self._loss_scale(num_items_in_batch)
-        loss = self._regularized(loss, model, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
+        return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
 
     def prediction_step(
         self,

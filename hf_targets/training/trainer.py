@@ -41,6 +41,8 @@ class TargetTrainer(CosineRegularization):
 
     count_columns: tuple[str, ...] = (WORDS_COLUMN,)
     """Columns of numbers that a perplexity is divided by, which no model reads."""
+    needed_columns: tuple[str, ...] = ("input_ids", "labels")
+    """Columns that data must have."""
     made_by = "hf_targets.pack_blocks makes them"
     """What to do about data without the columns that are needed."""
 
@@ -79,10 +81,10 @@ class TargetTrainer(CosineRegularization):
         check_words(dataset, f"the {name} data: ")
         if not isinstance(dataset, Dataset):
             return  # none, or one whose rows are not known before they are asked for
-        if missing := {"input_ids", "labels"} - set(dataset.column_names):
+        if missing := set(self.needed_columns) - set(dataset.column_names):
             raise ValueError(
-                f"the {name} data needs the columns input_ids and labels, and lacks {', '.join(sorted(missing))} among "
-                f"{dataset.column_names}; {self.made_by}"
+                f"the {name} data needs the columns {' and '.join(self.needed_columns)}, and lacks "
+                f"{', '.join(sorted(missing))} among {dataset.column_names}; {self.made_by}"
             )
         if not len(dataset):
             raise ValueError(f"the {name} data must have rows, got none")

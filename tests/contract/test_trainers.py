@@ -178,7 +178,7 @@ def test_data_that_do_not_fit_are_refused_before_training_starts(case, tmp_path)
     for change, told in (
         ({"input_ids": [[1, VOCAB + 3]]}, f"got {VOCAB + 3}"),
         ({"labels": [[VOCAB, 2]]}, f"labels must be token ids in .* got {VOCAB}"),
-        ({"labels": None}, "lacks labels among"),
+        *([] if "labels" in case.lacks else [({"labels": None}, "lacks labels among")]),
     ):
         columns = {name: column for name, column in {**row, **change}.items() if column is not None}
         with pytest.raises(ValueError, match=told):
