@@ -6,6 +6,7 @@ from .curves.sentence_curve import SentenceCurve as SentenceCurve
 from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import load_corpus as load_corpus
 from .data.documents import documents_of as documents_of
+from .data.enclosed_blocks import enclosed_blocks as enclosed_blocks
 from .data.joint_bpe import train_joint_bpe as train_joint_bpe
 from .data.ngram_counts import count_ngrams as count_ngrams
 from .data.pair_encoding import encode_pairs as encode_pairs
@@ -14,6 +15,7 @@ from .data.pair_filters import filter_pairs as filter_pairs
 from .data.parallel_text import load_pairs as load_pairs
 from .data.token_batches import TokenBatchSampler as TokenBatchSampler
 from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
+from .data.tokenization import train_masking_tokenizer as train_masking_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
 from .evaluation.answers import measure_answers as measure_answers
 from .evaluation.citations import citation_scores as citation_scores
@@ -75,6 +77,7 @@ from .multitoken.masked_arguments import (
     MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments,
 )
 from .multitoken.masked_configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
+from .multitoken.masked_rows import masked_model_rows as masked_model_rows
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
 from .multitoken.masking import MaskingCollator as MaskingCollator
 from .multitoken.masking import mask_rows as mask_rows
@@ -85,6 +88,7 @@ from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.usage import DRAFT_USAGE as DRAFT_USAGE
+from .multitoken.usage import MASKED_USAGE as MASKED_USAGE
 from .phrases.arguments import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
 from .phrases.batches.generated_negatives import Generation as Generation

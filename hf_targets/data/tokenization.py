@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -11,6 +12,14 @@ PAD = "<|pad|>"
 END_OF_LINE = "<eos>"
 UNKNOWN_WORD = "<unk>"
 PAD_WORD = "<pad>"
+MASKING_TOKENS: dict[str, Any] = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+"""The special tokens of BERT, by the names of their roles."""
 _ONLY_PYTHON_SPACES = "\x1c\x1d\x1e\x1f"  # white space for `str.split`, and not for `WhitespaceSplit`
 
 
@@ -45,6 +54,38 @@ def train_bpe_tokenizer(
         eos_token=END_OF_TEXT,
         unk_token=END_OF_TEXT,
         pad_token=PAD,
+        **length,
+    )
+
+
+def train_masking_tokenizer(
+    texts: Iterable[str], vocab_size: int, model_max_length: int | None = None
+) -> PreTrainedTokenizerFast:
+    """Return a byte-level byte-pair tokenizer trained on `texts`, with the special tokens of BERT.
+
+    A text is encoded as `[CLS] text [SEP]`, a pair as `[CLS] first [SEP] second [SEP]` with token types 0 and 1.
+
+    Args:
+        texts, model_max_length: As for `train_bpe_tokenizer`.
+        vocab_size: Number of ids, with the 256 bytes and five special tokens, which have the first ids.
+
+    Raises:
+        ValueError: As `train_bpe_tokenizer`.
+
+    >>> tokenizer = train_masking_tokenizer(["the cat sat on the mat\\n"], vocab_size=262)
+    >>> tokenizer.convert_ids_to_tokens(tokenizer("the", "cat")["input_ids"])
+    ['[CLS]', 't', 'h', 'e', '[SEP]', 'c', 'at', '[SEP]']
+    """
+    tokenizer = byte_level_pieces(texts, vocab_size, list(MASKING_TOKENS.values()))
+    ends = [(MASKING_TOKENS[name], tokenizer.token_to_id(MASKING_TOKENS[name])) for name in ("cls_token", "sep_token")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    length = {} if model_max_length is None else {"model_max_length": model_max_length}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **MASKING_TOKENS,
         **length,
     )
 

@@ -1,6 +1,17 @@
-"""The code on the card of draft heads."""
+"""The code on the cards of draft heads and of masked models."""
 
 from hf_targets.training.model_card import Usage
+
+MASKED_USAGE = Usage(
+    load="""from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")""",
+    run="""inputs = tokenizer("The [MASK] is", return_tensors="pt")
+best = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].argmax(dim=-1)
+print(tokenizer.decode(best))""",
+    task="fill-mask",
+)
 
 DRAFT_USAGE = Usage(
     load="""from hf_targets import MultiTokenForCausalLM
