@@ -44,7 +44,7 @@ ROWS = '{"plain": null, "wdr": {"ngram_size": 2}, "wdr-masked-only": {"ngram_siz
 
 @dataclass
 class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings):
-    """The models of table 7 of the earlier paper."""
+    """Masked models with and without heads."""
 
     dataset: str = field_of(BlockSettings, "dataset", "wikitext-2")
     block_size: int = field_of(BlockSettings, "block_size", 128)

@@ -120,7 +120,7 @@ def _masked_rows(num_rows: int) -> Dataset:
     return diffusion_training.masked_blocks(num_rows).map(unlabelled)
 
 
-def _rows_with_masked_words(num_rows: int) -> Dataset:
+def _rows_with_following_tokens(num_rows: int) -> Dataset:
     """Return padded rows in which about every third word is masked; others have no label."""
 
     def masked(row: dict[str, list], index: int) -> dict[str, list]:
@@ -157,8 +157,8 @@ TRAINERS = {
         model=CASES["masked-difference-bert"],
         trainer=MultiTokenMaskedTrainer,
         arguments=MultiTokenMaskedTrainingArguments,
-        rows=_rows_with_masked_words,
-        evaluated=_rows_with_masked_words,
+        rows=_rows_with_following_tokens,
+        evaluated=_rows_with_following_tokens,
         metrics=("perplexity",),
         weights={"loss_weight": 0.6},
         new_part_rate="head_learning_rate",

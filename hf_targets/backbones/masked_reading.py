@@ -63,8 +63,9 @@ def check_masked_backbone(backbone: PreTrainedModel) -> None:
     device = execution_device(layer)
     if device.type == "meta" or layer.weight.numel() == 0:
         return  # not loaded yet, or sharded
-    ids = torch.arange(8, device=device)[None] % num_rows(layer)
-    other = torch.cat([ids[:, :-1], (ids[:, -1:] + 3) % num_rows(layer)], dim=1)
+    ids = _trial_ids(backbone, num_rows(layer)).to(device)
+    other = ids.clone()
+    other[:, 1] = ids[:, 2]
     with without_dropout(backbone), _read_by(layer, with_logits=True) as read:
         logits = [backbone(input_ids=text).logits for text in (ids, other)]
     if len(read) != 2:
@@ -84,6 +85,13 @@ def check_masked_backbone(backbone: PreTrainedModel) -> None:
             f"{name} does more with its logits than its output matrix (a soft cap, a scale, a mask of tokens), which "
             "heads cannot share; choose another model"
         )
+
+
+def _trial_ids(backbone: PreTrainedModel, vocab_size: int) -> Tensor:
+    """Return the first token ids (1, 8) that are no padding, by which some models tell the length of a text."""
+    padding = {getattr(backbone.config, name, None) for name in ("pad_token_id", "pad_index")}
+    known = [id_ for id_ in range(vocab_size) if id_ not in padding]
+    return torch.tensor([(known * 8)[:8]])
 
 
 @torch.enable_grad()

@@ -1,10 +1,10 @@
 """Tokenizers trained on a corpus: byte-level pieces for any text, whole words for the classic benchmarks."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 END_OF_TEXT = "<|endoftext|>"
@@ -76,7 +76,8 @@ def train_masking_tokenizer(
     >>> tokenizer.convert_ids_to_tokens(tokenizer("the", "cat")["input_ids"])
     ['[CLS]', 't', 'h', 'e', '[SEP]', 'c', 'at', '[SEP]']
     """
-    tokenizer = byte_level_pieces(texts, vocab_size, list(MASKING_TOKENS.values()))
+    mask = AddedToken(MASKING_TOKENS["mask_token"], lstrip=True, special=True)  # takes the space before it, as words do
+    tokenizer = byte_level_pieces(texts, vocab_size, [*list(MASKING_TOKENS.values())[:-1], mask])
     ends = [(MASKING_TOKENS[name], tokenizer.token_to_id(MASKING_TOKENS[name])) for name in ("cls_token", "sep_token")]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
@@ -85,12 +86,12 @@ def train_masking_tokenizer(
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        **MASKING_TOKENS,
+        **{**MASKING_TOKENS, "mask_token": mask},
         **length,
     )
 
 
-def byte_level_pieces(texts: Iterable[str], vocab_size: int, special_tokens: list[str]) -> Tokenizer:
+def byte_level_pieces(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str | AddedToken]) -> Tokenizer:
     """Return byte-level byte-pair pieces trained on `texts`, without anything around an encoded text.
 
     Args:
@@ -102,7 +103,8 @@ def byte_level_pieces(texts: Iterable[str], vocab_size: int, special_tokens: lis
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(special_tokens):
         raise ValueError(
-            f"vocab_size must be at least {len(alphabet) + len(special_tokens)} (each byte and {special_tokens}), "
+            f"vocab_size must be at least {len(alphabet) + len(special_tokens)} (each byte and "
+            f"{list(map(str, special_tokens))}), "
             f"got {vocab_size}; raise it"
         )
     tokenizer = Tokenizer(models.BPE())
@@ -110,7 +112,7 @@ def byte_level_pieces(texts: Iterable[str], vocab_size: int, special_tokens: lis
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=special_tokens,
+        special_tokens=list(special_tokens),
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )

@@ -33,6 +33,8 @@ class CheckpointMixin(StrictLoading):
     """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
 
     config_class: ClassVar[type[MultiTokenConfig]]
+    base_fields: ClassVar[tuple[str, ...]] = BASE_FIELDS
+    """The fields of its configuration that a user chooses when putting heads on a base model."""
     base_fingerprint: Fingerprint | None = None
     """Fingerprint of the backbone when the heads were added; None in a model that was loaded whole."""
 
@@ -103,7 +105,7 @@ class CheckpointMixin(StrictLoading):
         """
         name = pretrained_model_name_or_path
         hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
-        own = {key: kwargs.pop(key) for key in BASE_FIELDS if key in kwargs}
+        own = {key: kwargs.pop(key) for key in cls.base_fields if key in kwargs}
         wants_info = kwargs.pop("output_loading_info", False)
         loading = {key: value for key, value in kwargs.items() if key not in hub}
         known, unused = cls._read_config(name, config, hub, own, loading)
@@ -141,6 +143,7 @@ class CheckpointMixin(StrictLoading):
             values = config.to_dict()
         cls.check_kind(name, values)
         if isinstance(config, cls.config_class) and not own:
+            cls.config_class.from_dict(values)  # raises an error if an Auto class has set a field out of its range
             return config, loading
         fields = loading if config is None else {}
         read: Any = cls.config_class.from_dict({**values, **own}, return_unused_kwargs=True, **fields)
@@ -159,7 +162,7 @@ class CheckpointMixin(StrictLoading):
             )
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
         state, made_for = read_tensors(file), _read_fingerprint(file)
-        fields = {key: getattr(config, key) for key in BASE_FIELDS}
+        fields = {key: getattr(config, key) for key in cls.base_fields}
         backbone = cls._load_backbone(base, backbone_kwargs)
         if made_for is None:
             logger.info("%s has no fingerprint of its base model: cannot check that it is %s", file, base)

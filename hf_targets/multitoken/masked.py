@@ -10,19 +10,19 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from hf_targets.backbones.inputs import check_attention_mask, check_count, check_ids, check_shapes
+from hf_targets.backbones.inputs import check_attention_mask, check_count, check_ids, check_integers, check_shapes
 from hf_targets.backbones.masked_reading import check_masked_backbone, read_masked
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED, ngram_weights, target_count
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.multitoken.following_tokens import following_tokens
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.masked_configuration import MASKED_FIELDS, MultiTokenMaskedConfig
-from hf_targets.multitoken.masked_words import following_words
 from hf_targets.multitoken.model import MultiTokenModel
 
 NOT_TAKEN = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
-"""Arguments of models that write text, which the backbone might ignore without a word."""
+"""Arguments of models that write text, which the backbone might silently ignore."""
 
 
 @dataclass
@@ -48,8 +48,8 @@ class HeadsOfMasked(FutureHeads):
 
         Args:
             states: (masked, d).
-            tokens: (masked, N, d), embeddings of the masked word and of the N - 1 words that follow; None: heads
-                predict words, not differences.
+            tokens: (masked, N, d), embeddings of the masked token and of the N - 1 tokens that follow; None: heads
+                predict tokens, not differences.
         """
         own = self.states(states, len(self))
         return [
@@ -60,13 +60,14 @@ class HeadsOfMasked(FutureHeads):
 class MultiTokenForMaskedLM(MultiTokenModel):
     """Any masked language model with N heads: BERT, RoBERTa, ModernBERT, DistilBERT, ELECTRA's generator and others.
 
-    At a masked position the ordinary head predicts the masked word, and head n the level-n difference of the masked
-    word and the n words that follow; the sum of this and its conjugate is the predicted embedding of the n-th word that
+    At a masked position the ordinary head predicts the masked token, and head n the level-n difference of that token
+    and the n tokens that follow. The sum of this and its conjugate is the predicted embedding of the n-th token that
     follows. With `target="embedding"` head n predicts that embedding directly. Heads read what the output matrix reads,
     so that the transform before it is part of the model. Logits are those of the backbone.
 
-    The words that follow are those of the row, most of which the model sees: a leak that the paper names. With
-    `masked_only=True`, its proposal for later, they are the masked words that follow, and nothing of a target is seen.
+    The tokens that follow are those of the row, most of which the model sees: a leak that the paper names. With
+    `masked_only=True`, its proposal for later, they are the masked tokens that follow: of these the model sees only the
+    tenth that masking leaves in place.
 
     `model.backbone.save_pretrained(folder)` saves what `AutoModelForSequenceClassification` and others fine-tune.
 
@@ -112,7 +113,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             input_ids: (batch, time).
             attention_mask: (batch, time), 0 at padding.
             token_type_ids, position_ids: (batch, time), for a backbone that takes them.
-            labels: (batch, time), the word at each masked position; -100 elsewhere.
+            labels: (batch, time), the token at each masked position; -100 elsewhere. Labels at padding are no targets.
             num_items_in_batch: Divisor of every part of the loss; None uses the number of labels here.
             skip_logits: Whether to skip the logits; None skips them in training with labels.
             output_last_hidden_state: Whether to return what the output matrix reads.
@@ -120,7 +121,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
                 targets of the loss.
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, there is `num_items_in_batch` but no
-                labels, or words that follow are to be predicted and there are no `input_ids` to take them from.
+                labels, or tokens that follow are to be predicted and there are no `input_ids` to take them from.
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenMaskedLMOutput")
@@ -131,7 +132,13 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             )
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
         check_count(num_items_in_batch, has_labels=labels is not None)
-        text = check_shapes(input_ids, inputs_embeds, labels=labels)
+        text = check_shapes(input_ids, inputs_embeds)
+        check_integers(labels=labels)
+        if labels is not None and labels.shape != text.shape[:2]:
+            raise ValueError(
+                f"labels must have the shape of input_ids, {tuple(text.shape[:2])}, got {tuple(labels.shape)}; give "
+                "the token of each masked position, and -100 elsewhere"
+            )
         check_attention_mask(attention_mask, text, None)
         vocab_size = num_rows(self.get_output_embeddings())
         if input_ids is not None:
@@ -160,27 +167,30 @@ class MultiTokenForMaskedLM(MultiTokenModel):
         if labels is not None:
             if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
                 labels = labels.masked_fill(attention_mask == 0, IGNORED)
-            words = self._words(labels, input_ids, attention_mask)
+            tokens = self._tokens(labels, input_ids, attention_mask)
             count = target_count(labels, num_items_in_batch)
             # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
             score = partial(_score, cast(HeadsOfMasked, self.heads), self.config.loss_weight)
             layer = self.get_output_embeddings()
-            total, sums = call_inside(layer, score, states[labels != IGNORED], words, smoothing)
+            masked = states[(labels != IGNORED).to(states.device)]
+            total, sums = call_inside(layer, score, masked, tokens.to(states.device), smoothing)
             output.loss = total / count
             output.loss_parts = {f"head_{n}" if n else "masked_token": part / count for n, part in enumerate(sums)}
         return output
 
-    def _words(self, labels: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
-        """Return `following_words` of a call."""
+    def _tokens(self, labels: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+        """Return `following_tokens` of a call."""
         config = cast(MultiTokenMaskedConfig, self.config)
         if input_ids is None and not config.masked_only:
             raise ValueError(
-                "the words that follow a masked one are taken from input_ids, and there are none; give input_ids, or "
+                "the tokens that follow a masked one are taken from input_ids, and there are none; give input_ids, or "
                 "use heads with masked_only=True"
             )
         two_axes = isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
         keep = attention_mask != 0 if two_axes else torch.ones_like(labels, dtype=torch.bool)
-        return following_words(labels, None if config.masked_only else input_ids, cast(Tensor, keep), config.ngram_size)
+        return following_tokens(
+            labels, None if config.masked_only else input_ids, cast(Tensor, keep), config.ngram_size
+        )
 
 
 def _score(
@@ -189,21 +199,21 @@ def _score(
     matrix: Tensor,
     bias: Tensor | None,
     states: Tensor,
-    words: Tensor,
+    tokens: Tensor,
     smoothing: float,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the weighted sum of all losses at masked positions, and each head's sum, without a gradient.
 
     Args:
         states: (masked, d).
-        words: (masked, N + 1), of `following_words`.
+        tokens: (masked, N + 1), of `following_tokens`.
     """
-    known = words[:, :-1].clamp(min=0)  # what stands at a word that is missing counts nowhere
+    known = tokens[:, :-1].clamp(min=0)  # after a missing token there is no target
     predicted = heads(states, F.embedding(known, matrix.detach()) if heads.differences else None)
     weights = ngram_weights(len(predicted), loss_weight)
     factors = torch.tensor(weights, dtype=torch.promote_types(states.dtype, torch.float32), device=states.device)
     total, losses = weighted_cross_entropy(
-        torch.cat([states, *predicted]), matrix, words.T.flatten(), factors.repeat_interleave(len(states)), bias,
+        torch.cat([states, *predicted]), matrix, tokens.T.flatten(), factors.repeat_interleave(len(states)), bias,
         label_smoothing=smoothing,
     )  # fmt: skip
     return total, list(losses.view(len(weights), -1).sum(dim=1))

@@ -11,7 +11,7 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
     """Arguments of `MultiTokenMaskedTrainer`."""
 
     mask_share: float = field(
-        default=0.15, metadata={"help": "Share of the words that are masked and predicted, in (0, 1]."}
+        default=0.15, metadata={"help": "Share of the tokens that are masked and predicted, in (0, 1]."}
     )
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}

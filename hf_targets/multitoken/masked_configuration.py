@@ -48,8 +48,8 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
     masked_only: bool = field(
         default=False,
         metadata={
-            "help": "Whether differences are made of masked words alone: the n-th masked word that follows in the row, "
-            "not the n-th word. Otherwise the words after a masked one are often seen by the model, as in the paper."
+            "help": "Whether differences are made of masked tokens alone: of the n-th masked token that follows in the "
+            "row, not of the n-th token. Otherwise the model sees most of the tokens that follow, as in the paper."
         },
     )
 
@@ -68,8 +68,8 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
 
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""
-        what = "word differences" if self.target == "difference" else "words that follow"
-        alone = ", of masked words alone" if self.masked_only else ""
+        what = "word differences" if self.target == "difference" else "tokens that follow"
+        alone = ", of masked tokens alone" if self.masked_only else ""
         return (
             f"A {self.get_text_config().model_type} model with heads that predict {what} at masked positions "
             f"(N = {self.ngram_size}, alpha {self.loss_weight:g}{alone})"

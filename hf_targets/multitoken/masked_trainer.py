@@ -1,5 +1,7 @@
 """Training and evaluation of masked models with heads, or of plain masked models as their baseline."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from datasets import Dataset
@@ -7,35 +9,37 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masked_arguments import MultiTokenMaskedTrainingArguments
-from hf_targets.multitoken.masking import MaskingCollator, check_masked, mask_rows
-from hf_targets.multitoken.trainer import MultiTokenTrainer
+from hf_targets.multitoken.masking import MaskingCollator, check_masked
+from hf_targets.multitoken.trainer import MultiTokenTrainer, heads_of
 from hf_targets.training.epochs import EpochCallback
 from hf_targets.training.trainer import TargetTrainer
 
 EVALUATION_SEED = 0
-"""Of the words that evaluations mask: the same for all models and seeds."""
+"""Of the tokens that evaluations mask: the same for all models and seeds."""
 
 
 class MultiTokenMaskedTrainer(MultiTokenTrainer):
     """Trainer of `MultiTokenForMaskedLM`, plain or under peft, and of a plain masked model as its baseline.
 
-    It has what `MultiTokenTrainer` adds to Transformers' Trainer, and:
-    - In each epoch other words are masked (`MaskingCollator`), `mask_share` of them. With persistent workers of the
-      data loader they are the same in each.
-    - An evaluation masks the same words for every model, and reports `perplexity`: exp of the mean negative
-      log-likelihood of masked words. It depends on `mask_share`.
+    As `MultiTokenTrainer` it logs each part of the loss, smooths labels, and may give the heads a learning rate of
+    their own. And:
+    - In each epoch other tokens are masked (`MaskingCollator`), `mask_share` of them.
+    - Evaluations mask the same tokens for every model and seed, and report `perplexity`: exp of the mean negative
+      log-likelihood of masked tokens. It depends on `mask_share`.
 
-    Data sets have `input_ids`. With a column `labels`, as `hf_targets.mask_rows` makes it, words are masked already.
+    Data sets have `input_ids`. With a column `labels`, as `hf_targets.mask_rows` makes it, tokens are masked already.
+    With a collator of your own, which masks them itself, so do evaluations.
 
     Raises:
-        ValueError: As `MultiTokenTrainer`; if there is neither a tokenizer nor a collator; or if a data set has labels
-            and no masked word.
+        ValueError: If there is neither a tokenizer nor a collator; if all labels of a data set stand in its
+            `input_ids`, too; if no row of the data has more than N tokens; or as `MultiTokenTrainer` does.
     """
 
     args: MultiTokenMaskedTrainingArguments
     needed_columns = ("input_ids",)
-    made_by = "hf_targets.mask_rows makes them"
+    made_by = "hf_targets.enclosed_blocks makes them"
 
     def __init__(
         self,
@@ -50,14 +54,16 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
             raise ValueError(f"args must be MultiTokenMaskedTrainingArguments, got {type(args).__name__}")
         if data_collator is None:
             if processing_class is None:
-                raise ValueError("words are masked by the tokenizer's mask token; give processing_class=tokenizer")
+                raise ValueError("tokens are masked by the tokenizer's mask token; give processing_class=tokenizer")
             seed = args.seed if args.data_seed is None else args.data_seed
             data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed)
-        self._masked: dict[str, Dataset] = {}
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
+        self._loss_shifts_labels = False  # each label is the token at its own position
+        self._of_evaluations: Any = data_collator
         if isinstance(data_collator, MaskingCollator):
             self.add_callback(EpochCallback(data_collator))
-        self._loss_shifts_labels = False  # each label is the word at its own position
+            tokenizer, share = data_collator.tokenizer, data_collator.share
+            self._of_evaluations = MaskingCollator(tokenizer, share, seed=EVALUATION_SEED)
 
     @property
     def smooths_labels(self) -> bool:
@@ -65,36 +71,43 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         return True
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
-        super()._check_dataset(dataset, name)
-        if isinstance(dataset, Dataset) and "labels" in dataset.column_names:
+        if isinstance(dataset, Dataset) and {"input_ids", "labels"} <= set(dataset.column_names):
             check_masked(dataset, name)
+        super()._check_dataset(dataset, name)
+        if not isinstance(dataset, Dataset):
+            return
+        core = heads_of(self.model) if self.has_heads else None  # pyright: ignore[reportArgumentType]
+        if core is not None and (longest := max(map(len, dataset["input_ids"]))) <= len(core.heads):
+            raise ValueError(
+                f"ngram_size (N) is {len(core.heads)}, and no row of the {name} data has more than {longest} tokens, "
+                "so that the last head would have no target; lower ngram_size, or give longer rows"
+            )
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        return labels
+        has_padding = attention_mask is not None and attention_mask.dim() == 2
+        return labels.masked_fill(attention_mask == 0, IGNORED) if has_padding else labels  # pyright: ignore
 
     def _row_targets(self, labels: Tensor) -> Tensor:
         return labels
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the loader of an evaluation, whose words are masked once for all."""
-        known: Any = self.eval_dataset
-        dataset = (
-            known[eval_dataset] if isinstance(eval_dataset, str) else known if eval_dataset is None else eval_dataset
-        )
-        return super().get_eval_dataloader(self._mask_once(dataset))
+        """Return the loader of an evaluation, which masks the same tokens each time."""
+        with self._evaluating():
+            return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Return the loader of data to predict, masked as for an evaluation."""
-        return super().get_test_dataloader(self._mask_once(test_dataset))
+        self._check_dataset(test_dataset, "test")
+        with self._evaluating():
+            return super().get_test_dataloader(test_dataset)
 
-    def _mask_once(self, dataset: Any) -> Any:
-        if not isinstance(dataset, Dataset) or "labels" in dataset.column_names:
-            return dataset
-        tokenizer: Any = self.processing_class
-        if dataset._fingerprint not in self._masked:
-            masked = mask_rows(dataset, tokenizer, self.args.mask_share, seed=EVALUATION_SEED)
-            self._masked[dataset._fingerprint] = masked
-        return self._masked[dataset._fingerprint]
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        training, self.data_collator = self.data_collator, self._of_evaluations
+        try:
+            yield
+        finally:
+            self.data_collator = training
 
     def compute_loss(
         self,
@@ -112,9 +125,9 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss, each row's negative log-likelihood of masked words (rows, 1), and how many there are."""
+        """Return the loss, each row's negative log-likelihood of masked tokens (rows, 1), and how many there are."""
         return TargetTrainer.row_losses(self, model, inputs)
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
-        """Return the perplexity of masked words."""
+        """Return the perplexity of masked tokens."""
         return TargetTrainer.metrics(self, losses, num_tokens, num_words)

@@ -1,4 +1,4 @@
-"""Masking the words of texts: anew in each training batch, and once for all for an evaluation."""
+"""Masking tokens: other ones in each epoch of a training, and the same ones in each evaluation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,14 +17,17 @@ from hf_targets.maths.losses import IGNORED
 
 
 class MaskingCollator:
-    """Pads rows and masks their words: of those chosen, 80% become the mask token, 10% a random word, and 10% stay.
+    """Pads rows and masks their tokens: of those chosen, 80% become the mask token, 10% a random one, and 10% stay.
 
-    Which words of a row are chosen depends on the row, the seed and the epoch alone: not on other rows, processes, or
-    how often a training was broken off. Rows that have `labels` are masked already, and are only padded.
+    Which of a row are chosen depends on the row, the seed and the epoch alone: not on other rows or processes, and not
+    on where a training was resumed. Rows that have `labels` are masked already, and are only padded.
+
+    `MultiTokenMaskedTrainer` tells it the epoch. In Transformers' own Trainer, add `EpochCallback(collator)` of
+    `hf_targets.training.epochs`; without it each epoch masks the same tokens.
 
     Args:
         tokenizer: With a mask token.
-        share: Of the words that are chosen, in (0, 1].
+        share: Of the tokens that are chosen, in (0, 1].
     Raises:
         ValueError: If the tokenizer has no mask token, or the share is out of range.
     Source: Devlin et al. 2018, section 3.1; `transformers.DataCollatorForLanguageModeling`.
@@ -34,37 +37,38 @@ class MaskingCollator:
         check_share(share)
         if tokenizer.mask_token_id is None:
             raise ValueError(
-                f"words are masked by a mask token, and this {type(tokenizer).__name__} has none; add one with "
+                f"tokens are masked by a mask token, and this {type(tokenizer).__name__} has none; add one with "
                 "tokenizer.add_special_tokens({'mask_token': '[MASK]'}), and resize the model's embeddings"
             )
-        self.seed, self.epoch = seed, 0
+        self.tokenizer, self.share, self.seed = tokenizer, share, seed
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers of a data loader see it change
         self._mask = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share, seed=seed)
         self._pad = DataCollatorForTokenClassification(tokenizer)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the words of an epoch, from 0 on."""
-        self.epoch = epoch
+        """Choose the tokens of an epoch, from 0 on."""
+        self._epoch.fill_(epoch)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Return a batch with `input_ids`, `attention_mask` and `labels`, which are -100 at words not chosen."""
+        """Return a batch with `input_ids`, `attention_mask` and `labels`, which are -100 at tokens not chosen."""
         return self._pad([dict(row) if "labels" in row else self._masked(dict(row)) for row in rows])
 
     def _masked(self, row: dict[str, Any]) -> dict[str, Any]:
         ids = torch.as_tensor(row["input_ids"], dtype=torch.long)
-        digest = xxh64_intdigest(ids.numpy().tobytes(), seed=self.seed + 2**32 * self.epoch)
+        digest = xxh64_intdigest(ids.numpy().tobytes(), seed=(self.seed + 2**32 * int(self._epoch)) % 2**64)
         self._mask.generator = torch.Generator().manual_seed(digest >> 1)
         hidden, labels = self._mask.torch_mask_tokens(ids[None].clone())
         return {**row, "input_ids": hidden[0].tolist(), "labels": labels[0].tolist()}
 
 
 def check_share(share: float) -> None:
-    """Raise a ValueError if a share of words to mask is not in (0, 1]."""
+    """Raise a ValueError if a share of tokens to mask is not in (0, 1]."""
     if not 0 < share <= 1:
         raise ValueError(f"mask_share must be in (0, 1], got {share}")
 
 
 def mask_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, share: float = 0.15, *, seed: int = 0) -> Dataset:
-    """Return rows whose words are masked once for all: with `labels`, and the same for the same rows and seed.
+    """Return rows whose tokens are masked once for all, with `labels`: the same ones for the same rows and seed.
 
     Args:
         rows: With `input_ids`.
@@ -79,21 +83,25 @@ def mask_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, share: float = 
 
 
 def check_masked(rows: Dataset, name: str) -> None:
-    """Check that rows with labels have masked words.
+    """Check that rows with labels have masked tokens.
 
     Args:
         name: Of the data, for the error.
     Raises:
-        ValueError: If each label is the id that stands at its position, as in data for a causal model.
+        ValueError: If labels are no lists as long as `input_ids`, or each label is the id that stands at its position,
+            as in data for a causal model.
     """
-    has_labels = False
-    for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True):
+    has_labels, has_masked = False, False
+    for index, (ids, labels) in enumerate(zip(rows["input_ids"], rows["labels"], strict=True)):
+        if not isinstance(labels, Sequence) or len(labels) != len(ids):
+            raise ValueError(
+                f"labels of the {name} data must be lists as long as input_ids, with -100 at tokens that are not "
+                f"masked; row {index} has {labels!r:.40} for {len(ids)} tokens"
+            )
         has_labels |= any(label != IGNORED for label in labels)
-        if any(label not in (IGNORED, id_) for id_, label in zip(ids, labels, strict=True)):
-            return
-    if not has_labels:
-        return  # nothing to learn, and nothing that is seen
-    raise ValueError(
-        f"no word of the {name} data is masked: all of its labels stand in input_ids too. Remove the column labels, "
-        "and words are masked in each batch; or mask them with hf_targets.mask_rows"
-    )
+        has_masked |= any(label not in (IGNORED, id_) for id_, label in zip(ids, labels, strict=True))
+    if has_labels and not has_masked:
+        raise ValueError(
+            f"no token of the {name} data is masked: all of its labels stand in input_ids too. Remove the column "
+            "labels, and tokens are masked in each batch; or mask them with hf_targets.mask_rows"
+        )

@@ -21,7 +21,7 @@ from hf_targets.backbones.wrapping import (
 )
 from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.multitoken.checkpoint import CheckpointMixin
-from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
+from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.heads import FutureHeads
 
 
@@ -40,8 +40,6 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
     auto_class: ClassVar[Any] = AutoModelForCausalLM
     """The Auto class of the backbone."""
     heads_class: ClassVar[type[FutureHeads]] = FutureHeads
-    base_fields: ClassVar[tuple[str, ...]] = BASE_FIELDS
-    """The fields of its configuration that `from_base` takes."""
     new_part = "heads"
     trained_by = "MultiTokenTrainer"
 

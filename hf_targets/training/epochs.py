@@ -17,7 +17,13 @@ class EpochCallback(TrainerCallback):
 
     def __init__(self, sampler: HasEpochs) -> None:
         self.sampler = sampler
+        self._epoch: int | None = None
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Begin to count."""
+        self._epoch = None
 
     def on_epoch_begin(self, args: Any, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Choose the order of the epoch that begins, or goes on."""
-        self.sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
+        """Choose the order of the epoch that begins, or goes on; `state.epoch` does not count those of a stream."""
+        self._epoch = int((state.epoch or 0.0) + 1e-6) if self._epoch is None else self._epoch + 1
+        self.sampler.set_epoch(self._epoch)

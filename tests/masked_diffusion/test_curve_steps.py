@@ -14,7 +14,7 @@ def same(one: CurveStep, other: CurveStep) -> bool:
 
 
 @pytest.mark.parametrize("kind", WITH_CURVE)
-def test_the_output_matrix_reads_the_points_of_masked_words(kind):
+def test_the_output_matrix_reads_the_points_of_following_tokens(kind):
     model, canvas = make_mdlm(kind), masked_ids(2, 9)
     (step,) = curves_of_canvases(model, [canvas], row=1)
     assert step.masked.tolist() == (canvas[1] == MASK).tolist()

@@ -11,13 +11,16 @@ from transformers import (
     BertConfig,
     BertModel,
     EsmConfig,
+    LongformerConfig,
     MobileBertConfig,
+    XLMConfig,
 )
 
 from hf_targets import MultiTokenForMaskedLM, MultiTokenMaskedConfig
 from hf_targets.maths.differences import word_differences
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.masked_words import following_words
+from hf_targets.multitoken.following_tokens import following_tokens
+from tests.memory import realigned
 from tests.tiny_backbones import SMALL, VOCAB, make_backbone, pad_rows, token_ids
 from tests.tiny_masked import MASK, MASKED_CONFIGS, make_masked_backbone, make_masked_model, masked_batch, masked_text
 from tests.tiny_seq2seq import make_pair_backbone
@@ -46,8 +49,14 @@ def test_the_words_that_follow_are_those_that_a_loop_finds(data, rows, time, num
                 expected.append(rest + [IGNORED] * (num_following + 1 - len(rest)))
                 rest = own[own.index(text[row, i].item()) :][: num_following + 1]
                 alone.append(rest + [IGNORED] * (num_following + 1 - len(rest)))
-    assert following_words(labels, seen, keep, num_following).tolist() == expected
-    assert following_words(labels, None, keep, num_following).tolist() == alone
+    assert following_tokens(labels, seen, keep, num_following).tolist() == expected
+    assert following_tokens(labels, None, keep, num_following).tolist() == alone
+
+
+def test_a_difference_needs_all_tokens_between():
+    labels, text = torch.tensor([[IGNORED, 8, IGNORED, IGNORED]]), torch.tensor([[7, MASK, 9, 10]])
+    keep = torch.tensor([[True, True, False, True]])  # a hole
+    assert following_tokens(labels, text, keep, 2).tolist() == [[8, IGNORED, IGNORED]]
 
 
 @every_family
@@ -84,7 +93,7 @@ def test_words_that_follow_directly_are_predicted_by_the_simple_heads():
     batch = masked_batch(2, 14)
     output = model(**batch, output_last_hidden_state=True)
     layer, states = model.get_output_embeddings(), output.last_hidden_state[batch["labels"] != IGNORED]
-    words = following_words(batch["labels"], batch["input_ids"], torch.ones(2, 14, dtype=torch.bool), 2)
+    words = following_tokens(batch["labels"], batch["input_ids"], torch.ones(2, 14, dtype=torch.bool), 2)
     for n in (1, 2):
         loss = F.cross_entropy(layer(model.heads[n - 1](states)), words[:, n], ignore_index=IGNORED, reduction="sum")
         torch.testing.assert_close(output.loss_parts[f"head_{n}"], loss / len(words))
@@ -97,7 +106,7 @@ def test_only_the_papers_variant_sees_what_its_heads_predict(masked_only):
     ids = torch.tensor([[5, 11, 12, 13, 14, 15, 16, 17]])
     masked = torch.tensor([[0, 0, 1, 0, 0, 1, 0, 0]]).bool()  # 12 and 15
     given, labels = ids.masked_fill(masked, MASK), ids.masked_fill(~masked, IGNORED)
-    words = following_words(labels, None if masked_only else given, torch.ones_like(masked), 1)
+    words = following_tokens(labels, None if masked_only else given, torch.ones_like(masked), 1)
     target = words[0, 1].item()
     assert target == (15 if masked_only else 13)
     embeds = model.get_input_embeddings()(given).detach().requires_grad_()
@@ -165,9 +174,34 @@ def test_models_that_cannot_have_heads_are_refused_in_words():
             MultiTokenForMaskedLM.from_base(base)
 
 
+@pytest.mark.parametrize("pad", [0, 1, 2, 7, None])
+def test_padding_ids_do_not_hide_that_a_model_reads_both_sides(pad):
+    config = XLMConfig(vocab_size=VOCAB, emb_dim=32, n_layers=1, n_heads=4, pad_index=VOCAB - 1 if pad is None else pad)
+    assert MultiTokenForMaskedLM.from_base(AutoModelForMaskedLM.from_config(config)).heads is not None
+    wide = {**SMALL, "num_hidden_layers": 1, "intermediate_size": 48, "max_position_embeddings": 40}
+    longformer = LongformerConfig(**wide, attention_window=4, pad_token_id=pad or 0)
+    assert MultiTokenForMaskedLM.from_base(AutoModelForMaskedLM.from_config(longformer)).heads is not None
+
+
+@pytest.mark.parametrize("load", [MultiTokenForMaskedLM, AutoModelForMaskedLM])
+def test_heads_alone_come_back_on_their_base_model(load, tmp_path):
+    make_masked_backbone().save_pretrained(tmp_path / "base")
+    fields = {"ngram_size": 3, "masked_only": True, "loss_weight": 0.3}
+    model = MultiTokenForMaskedLM.from_base(tmp_path / "base", **fields).eval()
+    model.save_pretrained(tmp_path / "heads", heads_only=True)
+    again = realigned(load.from_pretrained(tmp_path / "heads"))
+    batch = masked_batch()
+    assert type(again) is MultiTokenForMaskedLM and again.config.masked_only and len(again.heads) == 3
+    assert torch.equal(again(**batch).loss, realigned(model)(**batch).loss)
+    for saved in ("heads", "whole"):
+        model.save_pretrained(tmp_path / saved, heads_only=saved == "heads")
+        with pytest.raises(ValueError, match=r"ensemble_weight must be None, got 0\.9"):
+            AutoModelForMaskedLM.from_pretrained(tmp_path / saved, ensemble_weight=0.9)
+
+
 def test_wrong_arguments_are_told():
     model, batch = make_masked_model(), masked_batch()
-    with pytest.raises(ValueError, match="words that follow a masked one are taken from input_ids, and there are none"):
+    with pytest.raises(ValueError, match="that follow a masked one are taken from input_ids, and there are none"):
         model(inputs_embeds=model.get_input_embeddings()(batch["input_ids"]), labels=batch["labels"])
     alone = make_masked_model(kind="masked_only")
     embeds = alone.get_input_embeddings()(batch["input_ids"])
@@ -175,6 +209,8 @@ def test_wrong_arguments_are_told():
     for name in ("logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights"):
         with pytest.raises(ValueError, match=f"a masked model takes no {name}: it gives logits of all positions"):
             model(**batch, **{name: 1})
+    with pytest.raises(ValueError, match="give the token of each masked position, and -100 elsewhere"):
+        model(batch["input_ids"], labels=batch["labels"][:, 1:])
     for fields, told in (
         ({"ngram_size": 0}, r"ngram_size \(N\) must be 1 or more, got 0"),
         ({"ensemble_weight": 0.1}, "ensemble_weight must be None, got 0.1: a masked model writes no text"),

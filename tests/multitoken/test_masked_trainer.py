@@ -37,12 +37,13 @@ def texts(num_rows: int, length: int = 12) -> Dataset:
 
 def make_trainer(folder, model=None, **arguments):
     rows = arguments.pop("rows", None)
+    evaluated = arguments.pop("eval_dataset", None)
     given = {"processing_class": TOKENIZER} | arguments.pop("given", {})
     return MultiTokenMaskedTrainer(
         make_masked_model() if model is None else model,
         MultiTokenMaskedTrainingArguments(str(folder), report_to="none", **{**SHORT, **arguments}),
         train_dataset=texts(64) if rows is None else rows,
-        eval_dataset=texts(9),
+        eval_dataset=texts(9) if evaluated is None else evaluated,
         **given,
     )
 
@@ -78,6 +79,56 @@ def test_an_evaluation_masks_the_same_words_for_every_model_and_seed(make, tmp_p
         trainer = make_trainer(tmp_path, model, mask_share=0.3, seed=seed, per_device_eval_batch_size=4)
         assert trainer.evaluate()["eval_perplexity"] == pytest.approx(expected, rel=1e-5)
     assert trainer.predict(texts(9)).metrics["test_perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_evaluation_text_is_masked_once_also_by_workers_in_streams_and_by_a_collator_that_is_given(tmp_path):
+    data = {"a": texts(9), "b": Dataset.from_dict({"input_ids": texts(20)["input_ids"][9:]})}
+    expected = {name: mask_rows(rows, TOKENIZER, 0.3) for name, rows in data.items()}
+    model, found = make_masked_model(), {}
+    for name, rows in expected.items():
+        ids, labels = torch.tensor(rows["input_ids"][:]), torch.tensor(rows["labels"][:])
+        found[name] = F.cross_entropy(model(ids).logits.transpose(1, 2), labels).exp().item()
+    assert found["a"] != pytest.approx(found["b"], rel=1e-3)
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    collator = {"data_collator": MaskingCollator(TOKENIZER, 0.3, seed=5), "processing_class": None}
+    for options in ({"mask_share": 0.3, **workers}, {"given": collator}):
+        trainer = make_trainer(tmp_path, model, eval_dataset=data, **options)
+        for _ in range(2):
+            metrics = trainer.evaluate()
+            for name, value in found.items():
+                assert metrics[f"eval_{name}_perplexity"] == pytest.approx(value, rel=1e-5)
+    stream = data["a"].to_iterable_dataset()
+    for seed in (0, 1):
+        trainer = make_trainer(tmp_path, model, eval_dataset=stream, mask_share=0.3, seed=seed)
+        assert trainer.evaluate()["eval_perplexity"] == pytest.approx(found["a"], rel=1e-5)
+
+
+@pytest.mark.parametrize("workers", [{}, {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}])
+def test_each_pass_over_a_stream_masks_other_tokens(workers, tmp_path):
+    seen = []
+    trainer = make_trainer(tmp_path, rows=texts(8).to_iterable_dataset(), max_steps=6, **workers)
+    trainer.model.register_forward_pre_hook(lambda _, args, given: seen.append(given["labels"]), with_kwargs=True)
+    trainer.train()
+    passes = [torch.cat(seen[i : i + 2]) for i in (0, 2, 4)]
+    assert not torch.equal(passes[0], passes[1]) and not torch.equal(passes[1], passes[2])
+    expected = MaskingCollator(TOKENIZER, 0.15, seed=42)
+    for epoch, labels in enumerate(passes):
+        expected.set_epoch(epoch)
+        assert torch.equal(labels, expected([{"input_ids": ids} for ids in texts(8)["input_ids"]])["labels"])
+
+
+def test_labels_at_padding_are_no_targets_in_training_and_evaluation(tmp_path):
+    rows = {"input_ids": [[3, MASK, 5, 0], [MASK, 6, 0, 0]], "attention_mask": [[1, 1, 1, 0], [1, 1, 0, 0]]}
+    labels = [[IGNORED, 4, IGNORED, IGNORED], [7, IGNORED, IGNORED, IGNORED]]
+    at_padding = [[*row[:3], 9] for row in labels]
+    found = []
+    for given in (labels, at_padding):
+        data = Dataset.from_dict({**rows, "labels": given})
+        trainer = make_trainer(tmp_path, make_masked_model(ngram_size=1), rows=data, max_steps=1)
+        trainer.train()
+        found.append((weights(trainer.model), losses(trainer)[0]["loss"], trainer.evaluate(data)["eval_perplexity"]))
+    assert found[0][1:] == found[1][1:]
+    assert_same(found[0][0], found[1][0], rtol=0, atol=0)
 
 
 def test_training_masks_other_words_in_each_epoch_and_resumes_where_it_was(tmp_path):
@@ -120,16 +171,25 @@ def test_heads_lower_the_perplexity_of_what_they_are_trained_on(tmp_path):
 
 
 def test_what_cannot_be_trained_is_told(tmp_path):
-    with pytest.raises(ValueError, match="words are masked by the tokenizer's mask token; give processing_class"):
+    with pytest.raises(ValueError, match="tokens are masked by the tokenizer's mask token; give processing_class"):
         make_trainer(tmp_path, given={"processing_class": None})
-    with pytest.raises(ValueError, match=r"words are masked by a mask token, and this .* has none; add one with"):
+    with pytest.raises(ValueError, match=r"tokens are masked by a mask token, and this .* has none; add one with"):
         make_trainer(tmp_path, given={"processing_class": word_level_tokenizer(["a b\n"])})
     seen = Dataset.from_dict({"input_ids": [[1, 2]], "labels": [[1, 2]]})
-    with pytest.raises(ValueError, match=r"no word of the train data is masked: .* Remove the column labels"):
+    with pytest.raises(ValueError, match=r"no token of the train data is masked: .* Remove the column labels"):
         make_trainer(tmp_path, rows=seen)
     with pytest.raises(ValueError, match="an evaluation needs at least one target"):
-        unlabelled = Dataset.from_dict({"input_ids": [[1, 2]], "labels": [[IGNORED, IGNORED]]})
+        unlabelled = Dataset.from_dict({"input_ids": [[1, 2, 3]], "labels": [[IGNORED] * 3]})
         make_trainer(tmp_path).evaluate(unlabelled)
+    with pytest.raises(ValueError, match="no token of the test data is masked"):
+        make_trainer(tmp_path).predict(seen)
+    for labels, told in (([1], r"row 0 has \[1\] for 2 tokens"), (1, "row 0 has 1 for 2 tokens")):
+        with pytest.raises(ValueError, match=f"labels of the train data must be lists as long as input_ids.* {told}"):
+            make_trainer(tmp_path, rows=Dataset.from_dict({"input_ids": [[1, 2]], "labels": [labels]}))
+    with pytest.raises(ValueError, match=r"lacks input_ids among .*enclosed_blocks makes them"):
+        make_trainer(tmp_path, rows=Dataset.from_dict({"text": ["a"]}))
+    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 12, and no row of the train data has more than 12"):
+        make_trainer(tmp_path, make_masked_model(ngram_size=12))
     for fields, told in (
         ({"mask_share": 0.0}, r"mask_share must be in \(0, 1\], got 0"),
         ({"mask_share": 1.5}, r"mask_share must be in \(0, 1\], got 1.5"),

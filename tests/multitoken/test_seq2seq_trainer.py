@@ -179,5 +179,6 @@ def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
     (told,) = [one for one in trainer.callback_handler.callbacks if type(one).__name__ == "EpochCallback"]
     for epoch, expected in ((None, 0), (1.0, 1), (1.999999999, 2), (2.4, 2)):
         trainer.state.epoch = epoch
+        told.on_train_begin()
         told.on_epoch_begin(trainer.args, trainer.state, trainer.control)
         assert told.sampler.epoch == expected

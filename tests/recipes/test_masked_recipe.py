@@ -51,6 +51,7 @@ def test_the_saved_models_fill_masks_and_their_backbones_are_fine_tuned(trained)
         assert run_code(place, folder).strip()
         tuned = AutoModelForSequenceClassification.from_pretrained(place / "backbone", num_labels=2)
         tokenizer = AutoTokenizer.from_pretrained(place / "backbone")
+        assert tokenizer.tokenize("the [MASK] is")[-2:] == [" [MASK]", "Ġis"]  # takes its space, as tokens do
         pair = tokenizer("The import", "a statement", return_tensors="pt")
         assert pair["token_type_ids"][0, -1] == 1 and tuned(**pair).logits.shape == (1, 2)
 
