@@ -117,7 +117,7 @@ def assert_refused(case, argument, *calls):
     return argument in case.refuses
 
 
-@wrappers_that_write
+@models_that(lambda case: not case.lacks.keys() & {"the logits of what it wraps", "generation"})
 @pytest.mark.usefixtures("clear_choices")
 def test_generation_begins_from_embeddings_where_what_is_wrapped_does(case):
     model, ids = case.make().double(), token_ids(2, 5)
