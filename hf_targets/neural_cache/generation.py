@@ -35,11 +35,17 @@ class NeuralCacheProcessor(LogitsProcessor):
         self._last = torch.empty(0)  # (batch, d), the state that the next word will follow
         self._seen = torch.empty(0)  # (batch, time), the tokens of the last call
 
-    def _listen(self, module: Any, arguments: Any, named: dict[str, Any], output: Any) -> None:
-        """Keep the last hidden states of a pass, and which positions of a prompt are no padding."""
+    def _listen(self, module: Any, arguments: Any, *rest: Any) -> None:
+        """Keep the last hidden states of a pass, and which positions of a prompt are no padding.
+
+        Args:
+            rest: The named arguments of the pass, and its output. Torch leaves the former out of another thread's pass
+                while it registers this hook or removes it.
+        """
         thread = get_ident()
-        if self._thread not in (None, thread):
+        if self._thread not in (None, thread) or len(rest) < 2:
             return
+        named, output = rest
         states, past = output[0].detach(), named.get("past_key_values")
         if thread not in self._passes or past is None or past.get_seq_length() == states.shape[1]:  # a text begins
             self._passes[thread] = _Pass(named.get("attention_mask"))
