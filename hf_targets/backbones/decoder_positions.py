@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 @contextmanager
 def decoder_positions(backbone: PreTrainedModel, positions: Tensor | None) -> Iterator[None]:
-    """Make the decoder use given positions inside the `with` block, if it has a table of positions.
+    """Make the decoder use given positions inside the `with` block, in this thread, if it has a table of positions.
 
     T5 and its kin have none: their attention depends on distances between places in the cache.
 
@@ -23,11 +24,16 @@ def decoder_positions(backbone: PreTrainedModel, positions: Tensor | None) -> It
         yield
         return
 
-    def give(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, {**kwargs, "position_ids": positions}
+    thread = get_ident()
+
+    def give(module: nn.Module, args: tuple, *named: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        if get_ident() != thread or not named:  # torch may not know yet that this hook takes named arguments
+            return None
+        return args, {**named[0], "position_ids": positions}
 
     def flatten(module: nn.Module, args: tuple, embeddings: Tensor) -> Tensor:
-        return embeddings[0] if embeddings.ndim == 4 else embeddings  # BART adds a dimension
+        is_wide = embeddings.ndim == 4 and get_ident() == thread  # BART adds a dimension to positions that are given
+        return embeddings[0] if is_wide else embeddings
 
     hooks = [table.register_forward_pre_hook(give, with_kwargs=True), table.register_forward_hook(flatten)]
     try:
