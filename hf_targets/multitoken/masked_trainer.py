@@ -77,10 +77,10 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         if not isinstance(dataset, Dataset):
             return
         core = heads_of(self.model) if self.has_heads else None  # pyright: ignore[reportArgumentType]
-        if core is not None and (longest := max(map(len, dataset["input_ids"]))) <= len(core.heads):
+        if core is not None and not any(len(ids) > len(core.heads) for ids in dataset["input_ids"]):
             raise ValueError(
-                f"ngram_size (N) is {len(core.heads)}, and no row of the {name} data has more than {longest} tokens, "
-                "so that the last head would have no target; lower ngram_size, or give longer rows"
+                f"ngram_size (N) is {len(core.heads)}, and no row of the {name} data has more tokens, so that "
+                "the last head would have no target; lower ngram_size, or give longer rows"
             )
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:

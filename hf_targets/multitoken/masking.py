@@ -91,7 +91,7 @@ def check_masked(rows: Dataset, name: str) -> None:
         ValueError: If labels are no lists as long as `input_ids`, or each label is the id that stands at its position,
             as in data for a causal model.
     """
-    has_labels, has_masked = False, False
+    has_labels = False
     for index, (ids, labels) in enumerate(zip(rows["input_ids"], rows["labels"], strict=True)):
         if not isinstance(labels, Sequence) or len(labels) != len(ids):
             raise ValueError(
@@ -99,8 +99,9 @@ def check_masked(rows: Dataset, name: str) -> None:
                 f"masked; row {index} has {labels!r:.40} for {len(ids)} tokens"
             )
         has_labels |= any(label != IGNORED for label in labels)
-        has_masked |= any(label not in (IGNORED, id_) for id_, label in zip(ids, labels, strict=True))
-    if has_labels and not has_masked:
+        if any(label not in (IGNORED, id_) for id_, label in zip(ids, labels, strict=True)):
+            return
+    if has_labels:
         raise ValueError(
             f"no token of the {name} data is masked: all of its labels stand in input_ids too. Remove the column "
             "labels, and tokens are masked in each batch; or mask them with hf_targets.mask_rows"

@@ -188,7 +188,7 @@ def test_what_cannot_be_trained_is_told(tmp_path):
             make_trainer(tmp_path, rows=Dataset.from_dict({"input_ids": [[1, 2]], "labels": [labels]}))
     with pytest.raises(ValueError, match=r"lacks input_ids among .*enclosed_blocks makes them"):
         make_trainer(tmp_path, rows=Dataset.from_dict({"text": ["a"]}))
-    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 12, and no row of the train data has more than 12"):
+    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 12, and no row of the train data has more tokens"):
         make_trainer(tmp_path, make_masked_model(ngram_size=12))
     for fields, told in (
         ({"mask_share": 0.0}, r"mask_share must be in \(0, 1\], got 0"),
