@@ -1,6 +1,9 @@
 # The public names, each from where it is made: `hf_targets/__init__.py` reads this file, and so do editors and type
 # checkers. A name is imported when it is first asked for.
 
+from .crammed_bert.classifier import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
+from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
+from .crammed_bert.masked import CrammedBertForMaskedLM as CrammedBertForMaskedLM
 from .curves.configuration import CurveConfig as CurveConfig
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
 from .data.blocks import pack_blocks as pack_blocks

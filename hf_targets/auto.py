@@ -21,6 +21,8 @@ class Model(NamedTuple):
     model: str
     features: str | None = None
     """The class for `AutoModel`; None: the model without its output embedding."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Other Auto classes, and the classes for them."""
 
 
 MODELS = (
@@ -75,6 +77,19 @@ MODELS = (
         model="hf_targets.awd_lstm.model:AwdLstmForCausalLM",
         features="hf_targets.awd_lstm.backbone:AwdLstmModel",
     ),
+    Model(
+        model_type="crammed_bert",
+        config="hf_targets.crammed_bert.configuration:CrammedBertConfig",
+        auto_class="AutoModelForMaskedLM",
+        model="hf_targets.crammed_bert.masked:CrammedBertForMaskedLM",
+        features="hf_targets.crammed_bert.backbone:CrammedBertModel",
+        others=(
+            (
+                "AutoModelForSequenceClassification",
+                "hf_targets.crammed_bert.classifier:CrammedBertForSequenceClassification",
+            ),
+        ),
+    ),
 )
 
 
@@ -92,7 +107,8 @@ def _register_configurations(configuration_auto: Any) -> None:
 
 def _register_models(modeling_auto: Any) -> None:
     for model in MODELS:
-        for auto_class, load in ((model.auto_class, _model), ("AutoModel", _features)):
+        others = [(auto_class, partial(_other, name=name)) for auto_class, name in model.others]
+        for auto_class, load in ((model.auto_class, _model), ("AutoModel", _features), *others):
             mapping = getattr(modeling_auto, auto_class)._model_mapping
             _lazy_entries(mapping).add(model.config, partial(load, model))
         if model.auto_class == "AutoModelForCausalLM":  # Trainer's label smoother shifts labels of these classes only
@@ -113,6 +129,10 @@ def _configuration(model: Model) -> tuple[str, type]:
 
 def _model(model: Model) -> tuple[type, type]:
     return resolve_name(model.config), resolve_name(model.model)
+
+
+def _other(model: Model, name: str) -> tuple[type, type]:
+    return resolve_name(model.config), resolve_name(name)
 
 
 def _features(model: Model) -> tuple[type, type]:

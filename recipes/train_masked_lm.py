@@ -1,18 +1,19 @@
 """Train masked models: plain, with word differences as in the paper, and with differences of masked words alone.
 
-What appendix A.3 of the earlier paper does with CrammedBERT, with a BERT of any size, on WikiText-2:
+What appendix A.3 of the earlier paper does with CrammedBERT, on WikiText-2:
 
     HF_TARGETS_DATA=data accelerate launch recipes/train_masked_lm.py recipes/settings/train_masked_lm/paper.yaml
 
-At a size for a CPU: `.../cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`. `backbone` in the folder of each
-model is what `AutoModelForSequenceClassification` fine-tunes. Notes: recipes/multitoken.md.
+At a size for a CPU: `.../crammed_cpu.yaml`, and `.../cpu.yaml` with a BERT; in a minute, on documentation:
+`.../smoke.yaml`. `backbone` in the folder of each model is what recipes/evaluate_glue.py fine-tunes. Notes:
+recipes/multitoken.md.
 """
 
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets import (
     MASKED_USAGE,
@@ -47,6 +48,7 @@ class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings):
     """Masked models with and without heads."""
 
     dataset: str = field_of(BlockSettings, "dataset", "wikitext-2")
+    architecture: str = field(default="bert", metadata={"help": '"bert" or "crammed_bert".'})
     block_size: int = field_of(BlockSettings, "block_size", 128)
     hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 768)
     feed_forward_size: int = field(default=3072, metadata={"help": "Width of the feed-forward layers, d_ff."})
@@ -60,12 +62,15 @@ class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         ModelSizeSettings.__post_init__(self)
+        if self.architecture not in ("bert", "crammed_bert"):
+            raise ValueError(f'architecture must be "bert" or "crammed_bert", got {self.architecture!r}')
         masked_model_rows(self.rows)
 
 
 def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any] | None) -> PreTrainedModel:
     """Return the untrained model of a row."""
-    config = BertConfig(
+    config = AutoConfig.for_model(
+        setup.architecture,
         vocab_size=len(tokenizer),
         hidden_size=setup.hidden_size,
         num_hidden_layers=setup.num_layers,
@@ -74,7 +79,7 @@ def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, 
         max_position_embeddings=setup.block_size,
         hidden_dropout_prob=setup.dropout,
         attention_probs_dropout_prob=setup.dropout,
-        pad_token_id=tokenizer.pad_token_id,  # pyright: ignore
+        pad_token_id=tokenizer.pad_token_id,
     )
     base = AutoModelForMaskedLM.from_config(config)
     return base if row is None else MultiTokenForMaskedLM.from_base(base, **row)
@@ -88,6 +93,8 @@ def main() -> None:
     experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
     texts = setup.load()
     tokenizer = train_masking_tokenizer(texts["train"]["text"], setup.vocab_size, setup.block_size)
+    if setup.architecture == "crammed_bert":
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]  # it has no segments
     corpus = {str(split): enclosed_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
     models = {name: partial(make_model, setup, tokenizer, row) for name, row in rows.items()}
     runs, make = [], partial(MultiTokenMaskedTrainer, processing_class=tokenizer)

@@ -1,10 +1,12 @@
-"""What the contract's laws need to know of masked models with heads."""
+"""What the contract's laws need to know of masked models, with heads and without."""
 
+import copy
 from typing import Any
 
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
+from tests.crammed_bert.models import make_crammed_bert
 from tests.model_case import SIZES, ModelCase
 from tests.tiny_backbones import VOCAB, token_ids
 from tests.tiny_masked import make_masked_backbone, make_masked_model, masked_batch, masked_text
@@ -20,20 +22,29 @@ def _weights_of_masked(model: Any) -> dict[str, float]:
     return {"masked_token": 0.5} | {f"head_{n}": model.config.loss_weight / (2 * count) for n in range(1, count + 1)}
 
 
+def _text(length: int) -> dict[str, Tensor]:
+    return masked_text(token_ids(1, length, seed=length) % (VOCAB - 5) + 3)
+
+
+_LACKS = {
+    "one graph": "which rows its losses read depends on values",
+    "generation": "it writes no text",
+}
+_NO_SEGMENTS = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
+_NOT_SHIFTED = "a masked model takes no shift_labels: it gives logits of all positions"
+
+
 def masked_case(family: str, kind: str) -> ModelCase:
     """Return the case of heads of a kind on a masked model of a family."""
-    lacks = {
-        "one graph": "which rows its losses read depends on values",
-        "generation": "it writes no text",
-    }
-    if family in ("distilbert", "modernbert"):
+    lacks = dict(_LACKS)
+    if family in ("distilbert", "modernbert", "crammed_bert"):
         lacks["use_cache"] = "its configuration has no such field"
     if family == "roberta":
         lacks["padding"] = "it finds positions by its padding token, and takes no others"
     case = ModelCase(
         make=lambda: make_masked_model(family, kind),
         batch=masked_batch,
-        text=lambda length: masked_text(token_ids(1, length, seed=length) % (VOCAB - 5) + 3),
+        text=_text,
         auto=AutoModelForMaskedLM,
         off=_masked_off,
         generate=lambda model: [],
@@ -44,7 +55,37 @@ def masked_case(family: str, kind: str) -> ModelCase:
         wraps=lambda: make_masked_backbone(family),
         pipelines=("fill-mask", "feature-extraction"),
         compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
-        refuses={"shift_labels": "a masked model takes no shift_labels: it gives logits of all positions"},
+        refuses={"shift_labels": _NOT_SHIFTED, **(_NO_SEGMENTS if family == "crammed_bert" else {})},
         lacks=lacks,
+    )
+    return case
+
+
+def _dropout_off(model: Any) -> tuple[Tensor, Tensor]:
+    ids = masked_batch()["input_ids"]
+    return copy.deepcopy(model).train()(ids).logits, model(ids).logits
+
+
+def crammed_case() -> ModelCase:
+    """Return the case of a CrammedBERT, which has no heads."""
+    case = ModelCase(
+        make=make_crammed_bert,
+        batch=masked_batch,
+        text=_text,
+        auto=AutoModelForMaskedLM,
+        off=_dropout_off,
+        generate=lambda model: [],
+        hidden=lambda model, ids: model.base_model(ids)[0],
+        part_weights=lambda model: {"masked_token": 1.0},
+        settings={"layer_norm_eps": 1e-5, "classifier_pooling": "cls"},
+        sizes=dict(zip(SIZES, (VOCAB, 32, 2, 4, 32), strict=True)),
+        pipelines=("fill-mask", "feature-extraction"),
+        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
+        refuses={"shift_labels": _NOT_SHIFTED, **_NO_SEGMENTS},
+        lacks={
+            **_LACKS,
+            "use_cache": "its configuration has no such field",
+            "the logits of what it wraps": "it wraps none",
+        },
     )
     return case

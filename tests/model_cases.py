@@ -14,7 +14,7 @@ from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.seq2seq_call import read_pair
 from hf_targets.maths.losses import IGNORED
 from tests.awd_lstm.models import make_awd_lstm
-from tests.masked_case import masked_case
+from tests.masked_case import crammed_case, masked_case
 from tests.masked_diffusion.models import CURVES, make_mdlm
 from tests.masked_diffusion.models import masked_batch as mdlm_batch
 from tests.model_case import SIZES, Batch, ModelCase
@@ -328,8 +328,10 @@ CASES = {
             ("distilbert", "embedding"),
             ("modernbert", "masked_only"),
             ("electra", "difference"),  # its output matrix is narrower than its layers
+            ("crammed_bert", "masked_only"),
         )
     },
+    "crammed": crammed_case(),
     "lstm-tied": _lstm_case(),
     "lstm-untied": _lstm_case(tie_word_embeddings=False, num_hidden_layers=3),
 }
@@ -340,6 +342,7 @@ ONE_OF_A_CLASS = (
     "difference-marian",
     "masked-difference-bert",
     "blocks-words",
+    "crammed",
     "lstm-tied",
 )
 """One model of each class, for laws that take long."""

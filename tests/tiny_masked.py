@@ -15,13 +15,13 @@ from transformers import (
     RobertaConfig,
 )
 
-from hf_targets import MultiTokenForMaskedLM
+from hf_targets import CrammedBertConfig, MultiTokenForMaskedLM
 from hf_targets.maths.losses import IGNORED
 from tests.tiny_backbones import SMALL, VOCAB, token_ids
 
 MASK = VOCAB - 1
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-SIZES = {**SMALL, "intermediate_size": 48, "max_position_embeddings": 64}
+NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SIZES: dict[str, Any] = {**SMALL, "intermediate_size": 48, "max_position_embeddings": 64}
 MASKED_CONFIGS = {
     "bert": lambda: BertConfig(**SIZES, **NO_DROPOUT, pad_token_id=0),
     "roberta": lambda: RobertaConfig(**SIZES, **NO_DROPOUT, pad_token_id=0, bos_token_id=1, eos_token_id=2),
@@ -34,6 +34,7 @@ MASKED_CONFIGS = {
         global_attn_every_n_layers=2,
     ),
     "electra": lambda: ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=16, pad_token_id=0),  # a narrow output
+    "crammed_bert": lambda: CrammedBertConfig(**SIZES, **NO_DROPOUT),
     "albert": lambda: AlbertConfig(**SIZES, **NO_DROPOUT, embedding_size=16, pad_token_id=0, bos_token_id=1),
 }  # fmt: skip
 KINDS = {"difference": {}, "embedding": {"target": "embedding"}, "masked_only": {"masked_only": True, "ngram_size": 3}}

@@ -97,9 +97,11 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
         )
 
 
-def check_segments(token_type_ids: Tensor | None) -> None:
+def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenizer single texts, not pairs") -> None:
     """Check that all segment ids are 0, for a model that has no second segment.
 
+    Args:
+        hint: Advice for the end of the error.
     Raises:
         ValueError: If a segment id is not 0.
     """
@@ -107,8 +109,7 @@ def check_segments(token_type_ids: Tensor | None) -> None:
         return
     if token_type_ids.any():
         raise ValueError(
-            f"token_type_ids must be 0, as this model has no second segment, got {int(token_type_ids.max())}; give "
-            "the tokenizer single texts, not pairs"
+            f"token_type_ids must be 0, as this model has no second segment, got {int(token_type_ids.max())}; {hint}"
         )
 
 

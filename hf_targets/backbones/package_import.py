@@ -19,6 +19,7 @@ With `trust_remote_code=True` Transformers runs this file instead, which does th
 
 from hf_targets import (  # noqa: F401
     AwdLstmConfig,
+    CrammedBertConfig,
     DifformerConfig,
     DynamicVocabConfig,
     MdlmConfig,

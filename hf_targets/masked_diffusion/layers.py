@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hf_targets.backbones.eager_attention import eager_attention
 from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 
@@ -80,16 +81,6 @@ def _rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return states * cosines.to(states.dtype) + torch.cat([-second, first], dim=-1) * sines.to(states.dtype)
 
 
-def _eager_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
-) -> tuple[Tensor, Tensor]:
-    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    return (weights @ value).transpose(1, 2), weights
-
-
 class DitBlock(GradientCheckpointingLayer):
     """One block: x + gate * attention(modulate(norm(x))), then the same with the MLP.
 
@@ -156,7 +147,7 @@ class DitBlock(GradientCheckpointingLayer):
         heads = self.attn_qkv(hidden).view(batch, length, 3, self.config.num_attention_heads, -1)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         name = cast(str, self.config._attn_implementation)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, _eager_attention)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
         attended, weights = attend(
             self,
             _rotate(query, *rotary),

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from hf_targets.backbones.inputs import check_attention_mask, check_count, check_ids, check_integers, check_shapes
+from hf_targets.backbones.inputs import check_attention_mask
+from hf_targets.backbones.masked_inputs import check_masked_call, without_padding
 from hf_targets.backbones.masked_reading import check_masked_backbone, read_masked
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
@@ -20,9 +21,6 @@ from hf_targets.multitoken.following_tokens import following_tokens
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.masked_configuration import MASKED_FIELDS, MultiTokenMaskedConfig
 from hf_targets.multitoken.model import MultiTokenModel
-
-NOT_TAKEN = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
-"""Arguments of models that write text, which the backbone might silently ignore."""
 
 
 @dataclass
@@ -125,26 +123,16 @@ class MultiTokenForMaskedLM(MultiTokenModel):
         """
         if return_dict is False:
             raise ValueError("return_dict=False is not supported: the output is always a MultiTokenMaskedLMOutput")
-        if given := [name for name in NOT_TAKEN if kwargs.get(name) is not None]:
-            raise ValueError(
-                f"a masked model takes no {given[0]}: it gives logits of all positions, has no cache and no ensemble, "
-                "and its labels are not shifted; leave it out"
-            )
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
-        check_count(num_items_in_batch, has_labels=labels is not None)
-        text = check_shapes(input_ids, inputs_embeds)
-        check_integers(labels=labels)
-        if labels is not None and labels.shape != text.shape[:2]:
-            raise ValueError(
-                f"labels must have the shape of input_ids, {tuple(text.shape[:2])}, got {tuple(labels.shape)}; give "
-                "the token of each masked position, and -100 elsewhere"
-            )
+        text = check_masked_call(
+            input_ids,
+            inputs_embeds,
+            labels,
+            num_items_in_batch,
+            kwargs,
+            vocab_size=num_rows(self.get_output_embeddings()),
+        )
         check_attention_mask(attention_mask, text, None)
-        vocab_size = num_rows(self.get_output_embeddings())
-        if input_ids is not None:
-            check_ids(input_ids, vocab_size, "input_ids")
-        if labels is not None:
-            check_ids(labels, vocab_size, "labels", IGNORED)
         skips = self.training and labels is not None if skip_logits is None else skip_logits
         states, outputs = read_masked(
             self.backbone,
@@ -165,8 +153,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             attentions=outputs.get("attentions"),
         )
         if labels is not None:
-            if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
-                labels = labels.masked_fill(attention_mask == 0, IGNORED)
+            labels = without_padding(labels, attention_mask)
             tokens = self._tokens(labels, input_ids, attention_mask)
             count = target_count(labels, num_items_in_batch)
             # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix

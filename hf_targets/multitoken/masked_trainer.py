@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masked_arguments import MultiTokenMaskedTrainingArguments
 from hf_targets.multitoken.masking import MaskingCollator, check_masked
@@ -116,13 +117,18 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Compute the loss of a model with heads as `MultiTokenTrainer` does, and that of a plain one from its logits.
+        """Compute the loss of a model of ours as `MultiTokenTrainer` does, and that of any other from its logits.
 
         BERT and its kin divide their loss by the targets of a part of a step, whatever the count of the whole step.
         """
-        if self.has_heads:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
+        is_plain_of_ours = (
+            getattr(unwrapped(cast(nn.Module, self.model)), "trained_by", None) == "MultiTokenMaskedTrainer"
+        )
+        if not self.has_heads and not is_plain_of_ours:
+            return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
+        if not self.has_heads and model.training:
+            inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, each row's negative log-likelihood of masked tokens (rows, 1), and how many there are."""

@@ -1,0 +1,1 @@
+"""CrammedBERT, a BERT that is quick to pre-train, and its published checkpoints."""

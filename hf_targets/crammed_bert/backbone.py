@@ -1,0 +1,139 @@
+"""The layers of a CrammedBERT without its output matrix: from token ids to hidden states."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
+
+from hf_targets.backbones.checkpoint import StrictLoading
+from hf_targets.backbones.inputs import check_attention_mask, check_ids, check_segments, check_shapes
+from hf_targets.backbones.recorded_states import Wanted, recorded_weights
+from hf_targets.backbones.weight_access import num_rows
+from hf_targets.crammed_bert.configuration import CrammedBertConfig
+from hf_targets.crammed_bert.layers import CrammedBertLayer, ScaledSines
+
+NO_SEGMENTS = (
+    "a CrammedBERT tells two texts apart by the token between them alone: set "
+    'tokenizer.model_input_names = ["input_ids", "attention_mask"]'
+)
+
+
+class CrammedBertPreTrainedModel(PreTrainedModel):
+    """What the models with and without an output matrix or a classifier share."""
+
+    config_class = CrammedBertConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["CrammedBertLayer"]  # noqa: RUF012, as the base class has it
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as published: weights normally, biases with 0, and the embedding of padding with 0."""
+        std = cast(CrammedBertConfig, self.config).initializer_range
+        if isinstance(module, nn.Linear | nn.Embedding):
+            init.normal_(module.weight, mean=0.0, std=std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                init.zeros_(module.bias)
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, ScaledSines):
+            init.constant_(module.scale, module.size**-0.5)
+
+
+class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
+    """The embeddings and layers of a CrammedBERT, which return hidden states; `AutoModel` loads this.
+
+    Source: Geiping and Goldstein, "Cramming", section 4.2; JonasGeiping/cramming.
+    """
+
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^(dense|classifier)\."]  # noqa: RUF012, as the base class
+
+    def __init__(self, config: CrammedBertConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.embed_positions = ScaledSines(config)
+        self.embed_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.layers = nn.ModuleList(CrammedBertLayer(config) for _ in range(config.num_hidden_layers))
+        self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput:
+        """Return the hidden states (batch, time, d) of a text.
+
+        Args:
+            input_ids: (batch, time).
+            attention_mask: (batch, time), 0 at padding on either side.
+            token_type_ids: (batch, time), as some tokenizers return them; all must be 0, as there are no segments.
+            position_ids: (batch, time); None counts the tokens that are no padding.
+            inputs_embeds: (batch, time, d), in place of `input_ids`.
+            output_hidden_states, output_attentions: Whether to return the input of each layer and the last hidden
+                state, and the weights of eager attention; None: as configured.
+        Raises:
+            ValueError: If shapes do not fit, or an id is outside the vocabulary.
+        """
+        if return_dict is False:
+            raise ValueError("return_dict=False is not supported: the output is always a BaseModelOutput; leave it out")
+        config = cast(CrammedBertConfig, self.config)
+        text = check_shapes(input_ids, inputs_embeds)
+        check_attention_mask(attention_mask, text, None)
+        check_segments(token_type_ids, hint=NO_SEGMENTS)
+        if input_ids is not None:
+            check_ids(input_ids, num_rows(self.embed_tokens), "input_ids")
+        elif text.shape[2:] != (config.hidden_size,):
+            raise ValueError(
+                f"inputs_embeds must be (batch, time, {config.hidden_size}), as hidden_size says, got "
+                f"{tuple(text.shape)}"
+            )
+        embeds = text if input_ids is None else self.embed_tokens(input_ids)
+        positions = _positions(text, attention_mask) if position_ids is None else position_ids
+        if positions.shape not in (text.shape[:2], (1, text.shape[1])):
+            raise ValueError(
+                f"position_ids must be (batch, time), {tuple(text.shape[:2])}, got {tuple(positions.shape)}"
+            )
+        hidden = self.embed_norm(embeds + self.embed_positions(positions))
+        hidden = F.dropout(hidden, config.hidden_dropout_prob, self.training)
+        mask = create_bidirectional_mask(config, hidden, attention_mask)
+        wanted, read = Wanted.of(config, output_hidden_states, output_attentions), []
+        attentions = [cast(CrammedBertLayer, layer).attention for layer in self.layers]
+        with recorded_weights(attentions, wanted=wanted.attentions) as weights:
+            for layer in self.layers:
+                read.append(hidden)
+                hidden = layer(hidden, mask)
+        hidden = self.final_norm(hidden)
+        return BaseModelOutput(
+            last_hidden_state=hidden,
+            hidden_states=(*read, hidden) if wanted.hidden_states else None,  # pyright: ignore[reportArgumentType]
+            attentions=tuple(weights) if wanted.attentions else None,  # pyright: ignore[reportArgumentType]
+        )
+
+
+def _positions(text: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return (batch, time) or (1, time), how many tokens that are no padding stand before each.
+
+    Departs: the published program numbers padding too, which it has on the right alone.
+    """
+    if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+    return torch.arange(text.shape[1], device=text.device)[None]

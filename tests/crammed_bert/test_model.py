@@ -1,0 +1,149 @@
+"""A CrammedBERT against the published arithmetic, and its habits as a model of Transformers."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+from hf_targets import CrammedBertConfig, CrammedBertForMaskedLM, CrammedBertForSequenceClassification
+from tests.crammed_bert.models import SIZES, make_crammed_bert, published_states, published_tensors
+from tests.tiny_backbones import VOCAB, token_ids
+from tests.tiny_masked import masked_batch
+
+
+@settings(max_examples=10, deadline=None)
+@given(rows=st.integers(1, 3), time=st.integers(1, 40), seed=st.integers(0, 99))
+def test_logits_are_those_of_the_published_arithmetic(rows, time, seed):
+    tensors, ids = published_tensors(seed), token_ids(rows, time, seed=seed)
+    model = CrammedBertForMaskedLM.from_published(tensors, num_attention_heads=4, dtype=torch.float64)
+    states = published_states(tensors, ids)
+    expected = states @ tensors["decoder.weight"].double().T
+    torch.testing.assert_close(model(ids).logits, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model.model(ids).last_hidden_state, states, rtol=1e-10, atol=1e-10)
+
+
+def test_a_classifier_is_that_of_the_published_arithmetic_where_nothing_is_padded():
+    tensors, ids = published_tensors(labels=3), token_ids(2, 9)
+    model = CrammedBertForSequenceClassification.from_published(tensors, num_attention_heads=4, dtype=torch.float64)
+    weight = {name: tensor.double() for name, tensor in tensors.items()}
+    pooled = published_states(tensors, ids).mean(dim=1) @ weight["pooler.dense.weight"].T + weight["pooler.dense.bias"]
+    expected = pooled.tanh() @ weight["head.weight"].T + weight["head.bias"]
+    torch.testing.assert_close(model(ids).logits, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_default_configuration_has_as_many_parameters_as_the_published_model():
+    with torch.device("meta"):
+        model = CrammedBertForMaskedLM(CrammedBertConfig())
+    layer = 3 * 768**2 + 768**2 + 768 * 3072 + 1536 * 768 + 4 * 768
+    assert sum(map(torch.Tensor.numel, model.parameters())) == 32768 * 768 + 16 * layer + 4 * 768 + 1
+
+
+def test_a_new_model_begins_as_published():
+    torch.manual_seed(0)
+    model = CrammedBertForMaskedLM(CrammedBertConfig(**{**SIZES, "vocab_size": 500}))
+    assert model.model.embed_positions.scale.item() == pytest.approx(32**-0.5)
+    assert not model.model.embed_tokens.weight[0].any()
+    assert model.model.embed_tokens.weight[1:].std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.lm_head.weight is model.model.embed_tokens.weight and model.lm_head.bias is None
+
+
+def test_the_loss_is_the_cross_entropy_of_the_masked_tokens():
+    model, batch = make_crammed_bert(), masked_batch()
+    expected = F.cross_entropy(model(batch["input_ids"]).logits.flatten(0, 1), batch["labels"].flatten())
+    output = model(**batch)
+    torch.testing.assert_close(output.loss, expected)
+    smoothed = F.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1)
+    torch.testing.assert_close(model(**batch, label_smoothing=0.1).loss, smoothed)
+    assert model.train()(**batch).logits is None
+
+
+def test_only_masked_positions_meet_the_output_matrix_in_training():
+    model, batch = make_crammed_bert().train(), masked_batch()
+    states = []
+    model.lm_head.register_forward_pre_hook(lambda _, inputs: states.append(inputs))
+    model(**batch).loss.backward()
+    assert [inputs[1].shape[0] for inputs in states] == [(batch["labels"] != -100).sum().item()]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_does_not_change_a_class(pooling, side):
+    model, ids = make_crammed_bert(classifier=True, classifier_pooling=pooling, num_labels=3), token_ids(1, 7)
+    width = (4, 0) if side == "left" else (0, 4)
+    mask = F.pad(torch.ones_like(ids), width)
+    padded = model(F.pad(ids, width, value=5), attention_mask=mask).logits
+    torch.testing.assert_close(padded, model(ids).logits)
+
+
+def test_a_classifier_loads_what_a_masked_model_saved(tmp_path):
+    masked, ids = make_crammed_bert(), token_ids(2, 6)
+    masked.save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
+    assert type(model) is CrammedBertForSequenceClassification
+    torch.testing.assert_close(model.model(ids)[0], masked.model(ids)[0])
+    model.save_pretrained(tmp_path / "fine-tuned")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "fine-tuned")
+    assert again.config.num_labels == 3
+    torch.testing.assert_close(again.eval()(ids).logits, model.eval()(ids).logits)
+
+
+def test_the_plain_trainer_fine_tunes_a_classifier(tmp_path):
+    model = make_crammed_bert(classifier=True, num_labels=2)
+    rows = [{"input_ids": ids.tolist(), "labels": int(ids[0] % 2)} for ids in token_ids(16, 6)]
+    args = TrainingArguments(str(tmp_path), max_steps=30, learning_rate=5e-3, report_to="none", use_cpu=True)
+    trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)  # pyright: ignore
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before / 2
+
+
+@pytest.mark.parametrize("problem", [(1, [0.5, -1.0]), (3, [2, 0]), (2, [[1.0, 0.0], [1.0, 1.0]])])
+def test_the_kind_of_labels_chooses_the_loss(problem):
+    num_labels, labels = problem
+    model, ids = make_crammed_bert(classifier=True, num_labels=num_labels), token_ids(2, 6)
+    logits, labels = model(ids).logits, torch.tensor(labels)
+    expected = {
+        1: lambda: F.mse_loss(logits[:, 0], labels),
+        3: lambda: F.cross_entropy(logits, labels),
+        2: lambda: F.binary_cross_entropy_with_logits(logits, labels),
+    }[num_labels]()
+    torch.testing.assert_close(model(ids, labels=labels).loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"hidden_size": 33, "num_attention_heads": 3}, "hidden_size must be even"),
+        ({"intermediate_size": 63}, "intermediate_size must be even"),
+        ({"num_attention_heads": 5}, "num_attention_heads must divide hidden_size=32, got 5"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be 1 or more, got 0"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be in [0, 1), got 1.0"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
+        ({"initializer_range": float("nan")}, "initializer_range must be 0 or more"),
+    ],
+)
+def test_a_wrong_field_is_told(fields, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        CrammedBertConfig(**{**SIZES, **fields})
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ({"input_ids": torch.tensor([[VOCAB]])}, "input_ids must be in [0, "),
+        ({"token_type_ids": torch.tensor([[0, 1, 1]])}, "tells two texts apart by the token between them alone"),
+        ({"labels": torch.tensor([[1, 2]])}, "labels must have the shape of input_ids, (1, 3), got (1, 2)"),
+        ({"labels": torch.tensor([[VOCAB, -100, 2]])}, "labels must be in [0, "),
+        ({"num_items_in_batch": 3}, "num_items_in_batch needs labels"),
+        ({"position_ids": torch.zeros(2, 3).long()}, "position_ids must be (batch, time), (1, 3), got (2, 3)"),
+        ({"attention_mask": torch.ones(1, 2)}, "attention_mask must be (batch, time), (1, 3)"),
+        ({"input_ids": None, "inputs_embeds": torch.zeros(1, 3, 16)}, "inputs_embeds must be (batch, time, 32)"),
+    ],
+)
+def test_a_wrong_call_is_told(call, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        make_crammed_bert()(**{"input_ids": torch.tensor([[1, 2, 3]]), **call})

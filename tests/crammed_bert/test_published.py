@@ -1,0 +1,97 @@
+"""Checkpoints of the published program: what is read, and what is refused."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_targets import CrammedBertForMaskedLM, CrammedBertForSequenceClassification
+from tests.crammed_bert.models import options, published_tensors
+from tests.tiny_backbones import token_ids
+
+
+def write(folder, tensors, content, name="model.safetensors"):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(content))
+    if name.endswith(".safetensors"):
+        save_file(tensors, folder / name)
+    else:
+        torch.save(tensors, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.pth"])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module._orig_mod."])
+def test_a_folder_gives_what_its_tensors_give(tmp_path, name, prefix):
+    tensors, ids = published_tensors(), token_ids(2, 8)
+    folder = write(tmp_path, {prefix + key: tensor for key, tensor in tensors.items()}, options(), name)
+    model = CrammedBertForMaskedLM.from_published(folder)
+    assert model.config.num_attention_heads == 4 and model.config.max_position_embeddings == 32
+    assert model.config.hidden_dropout_prob == 0.0 and not model.training
+    expected = CrammedBertForMaskedLM.from_published(tensors, num_attention_heads=4)(ids).logits
+    assert torch.equal(model(ids).logits, expected)
+    assert torch.equal(CrammedBertForMaskedLM.from_published(folder / name)(ids).logits, expected)
+
+
+def test_older_checkpoints_without_the_tied_matrix_and_with_the_table_of_sines_are_read(tmp_path):
+    tensors = published_tensors()
+    del tensors["decoder.weight"]
+    tensors["encoder.embedding.pos_embedding.pe"] = torch.zeros(1, 32, 32)
+    model = CrammedBertForMaskedLM.from_published(write(tmp_path, tensors, options()))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_what_was_read_survives_saving(tmp_path):
+    model, ids = CrammedBertForMaskedLM.from_published(published_tensors(), num_attention_heads=4), token_ids(2, 8)
+    model.save_pretrained(tmp_path)
+    again = CrammedBertForMaskedLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+def test_a_classifier_takes_its_pooling_and_its_labels_from_the_checkpoint(tmp_path):
+    head = {**options()["arch"]["classification_head"], "pooler": "zero_index"}
+    folder = write(tmp_path, published_tensors(labels=3), options(classification_head=head))
+    model = CrammedBertForSequenceClassification.from_published(folder)
+    assert model.config.classifier_pooling == "cls" and model.config.num_labels == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nonlin": "GELU"}, "was built with nonlin='GELU', and this model has nonlin='GELUglu' only"),
+        ({"skip_head_transform": False}, "skip_head_transform=False"),
+        ({"embedding": {"pos_embedding": "learned"}}, "embedding.pos_embedding='learned'"),
+        ({"attention": {"rotary_embedding": "v2"}}, "attention.rotary_embedding='v2'"),
+        ({"classification_head": {"pooler": "max"}}, "pools by 'max', and this model by 'avg' or 'zero_index' only"),
+    ],
+)
+def test_another_architecture_of_the_program_is_refused(tmp_path, change, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        CrammedBertForMaskedLM.from_published(write(tmp_path, published_tensors(), options(**change)))
+
+
+@pytest.mark.parametrize(
+    ("drop", "told"),
+    [
+        ("encoder.layers.1.ffn.dense_out.weight", "missing: model.layers.1.dense_out.weight"),
+        ("encoder.embedding.word_embedding.weight", "is no CrammedBERT"),
+    ],
+)
+def test_a_missing_tensor_is_told(drop, told):
+    tensors = published_tensors()
+    del tensors[drop]
+    with pytest.raises(ValueError, match=re.escape(told)):
+        CrammedBertForMaskedLM.from_published(tensors, num_attention_heads=4)
+
+
+def test_an_extra_tensor_and_a_wrong_source_are_told():
+    with pytest.raises(ValueError, match=r"not in the model: prediction_head\.dense\.weight"):
+        extra = {**published_tensors(), "prediction_head.dense.weight": torch.zeros(32, 32)}
+        CrammedBertForMaskedLM.from_published(extra, num_attention_heads=4)
+    with pytest.raises(ValueError, match="no such field of CrammedBertConfig: heads"):
+        CrammedBertForMaskedLM.from_published(published_tensors(), heads=4)
+    with pytest.raises(ValueError, match="source must be a name, a path or tensors by name, got int"):
+        CrammedBertForMaskedLM.from_published(3)  # pyright: ignore
