@@ -10,6 +10,8 @@ from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import load_corpus as load_corpus
 from .data.documents import documents_of as documents_of
 from .data.enclosed_blocks import enclosed_blocks as enclosed_blocks
+from .data.glue import GLUE_TASKS as GLUE_TASKS
+from .data.glue import load_glue as load_glue
 from .data.joint_bpe import train_joint_bpe as train_joint_bpe
 from .data.ngram_counts import count_ngrams as count_ngrams
 from .data.pair_encoding import encode_pairs as encode_pairs
@@ -31,6 +33,9 @@ from .evaluation.continuations import measure_continuations as measure_continuat
 from .evaluation.continuations import take_prefixes as take_prefixes
 from .evaluation.entailment import LexicalEntailment as LexicalEntailment
 from .evaluation.entailment import ModelEntailment as ModelEntailment
+from .evaluation.glue import fine_tune_on_glue as fine_tune_on_glue
+from .evaluation.glue import glue_table as glue_table
+from .evaluation.glue import pretrained_of as pretrained_of
 from .evaluation.intervals import format_intervals as format_intervals
 from .evaluation.pairwise import PairwiseJudge as PairwiseJudge
 from .evaluation.pairwise import Preferences as Preferences

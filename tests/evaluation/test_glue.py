@@ -1,0 +1,119 @@
+"""Scores of GLUE's tasks, and fine-tuning on them."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertForMaskedLM, TrainingArguments
+
+from hf_targets import GLUE_TASKS, CrammedBertConfig, CrammedBertForMaskedLM, fine_tune_on_glue, pretrained_of
+from hf_targets.data.tokenization import train_masking_tokenizer
+from hf_targets.evaluation.glue import SCORES, glue_scores
+from tests.data.glue_files import write_glue
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@settings(max_examples=50, deadline=None)
+@given(pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=30))
+def test_scores_of_two_classes_are_those_of_their_counts(pairs):
+    labels, predicted = np.array(pairs).T
+    tp, tn = int((labels & predicted).sum()), int(((1 - labels) & (1 - predicted)).sum())
+    fp, fn = int((predicted & (1 - labels)).sum()), int((labels & (1 - predicted)).sum())
+    assert SCORES["accuracy"](labels, predicted) == pytest.approx((tp + tn) / len(pairs))
+    if tp:
+        assert SCORES["f1"](labels, predicted) == pytest.approx(2 * tp / (2 * tp + fp + fn))
+    spread = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    assert SCORES["matthews"](labels, predicted) == pytest.approx((tp * tn - fp * fn) / spread if spread else 0.0)
+
+
+def test_the_score_of_a_task_is_the_mean_of_its_metrics_in_percent():
+    labels, logits = np.array([0, 1, 1, 1]), np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [3.0, 0.0]])
+    scores = glue_scores(GLUE_TASKS["mrpc"], labels, logits)
+    assert scores == pytest.approx({"accuracy": 75.0, "f1": 80.0, "score": 77.5})
+    numbers = np.array([0.0, 1.0, 2.5, 5.0])
+    assert glue_scores(GLUE_TASKS["stsb"], numbers, numbers[:, None] ** 3)["spearman"] == pytest.approx(100)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrained")
+    data = write_glue(folder / "data", sizes=(32, 16))
+    tokenizer = train_masking_tokenizer(["film number is good bad It rains in wet 1 2 3"], vocab_size=300)
+    plain = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **SMALL, max_position_embeddings=32))
+    crammed = CrammedBertForMaskedLM(CrammedBertConfig(vocab_size=len(tokenizer), **SMALL, max_position_embeddings=32))
+    for name, model in (("bert", plain), ("crammed", crammed)):
+        if name == "crammed":
+            tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder, data
+
+
+def arguments(folder, **changes):
+    given = {"max_steps": 60, "learning_rate": 5e-3, "per_device_train_batch_size": 8, "report_to": "none"}
+    return TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **{**given, **changes})
+
+
+@pytest.mark.parametrize("name", ["bert", "crammed"])
+def test_a_model_learns_a_task_and_writes_nothing(name, pretrained, tmp_path, monkeypatch, capsys):
+    folder, data = pretrained
+    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
+    scores = fine_tune_on_glue(str(folder / name), "sst2", arguments(tmp_path / "out"), seed=1, max_length=32)
+    assert scores.keys() == {"accuracy", "score", "loss"} and scores["score"] == 100
+    assert not list((tmp_path / "out").glob("*")) and "newly initialized" not in capsys.readouterr().err
+    again = fine_tune_on_glue(str(folder / name), "sst2", arguments(tmp_path / "out"), seed=1, max_length=32)
+    other = fine_tune_on_glue(str(folder / name), "sst2", arguments(tmp_path / "out"), seed=2, max_length=32)
+    assert again == scores and other["loss"] != scores["loss"]
+
+
+def test_pairs_of_texts_are_read_by_models_with_segments_and_without(pretrained, tmp_path, monkeypatch):
+    folder, data = pretrained
+    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
+    for name in ("bert", "crammed"):
+        args = arguments(tmp_path, max_steps=2)
+        assert 0 <= fine_tune_on_glue(str(folder / name), "rte", args, seed=0, max_length=32)["score"] <= 100
+
+
+def test_only_the_first_examples_are_trained_on(pretrained, tmp_path, monkeypatch):
+    folder, data = pretrained
+    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
+    ways = {"max_length": 32, "seed": 0}
+    few = fine_tune_on_glue(str(folder / "bert"), "sst2", arguments(tmp_path), max_train_examples=1, **ways)
+    assert few["score"] == 50  # the one example has class 0, as half of the validation split
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"max_length": 7}, "max_length must be 8 or more"),
+        ({"max_length": 64}, "max_length must be at most the model's 32 positions, got 64"),
+        ({"max_train_examples": 0}, "max_train_examples must be 1 or more, got 0"),
+        ({"name": "qa"}, "task must be one of cola"),
+    ],
+)
+def test_a_wrong_argument_is_told(changes, told, pretrained, tmp_path, monkeypatch):
+    folder, data = pretrained
+    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
+    given = {"name": "sst2", "max_length": 32, **changes}
+    with pytest.raises(ValueError, match=re.escape(told)):
+        fine_tune_on_glue(str(folder / "bert"), given.pop("name"), arguments(tmp_path), seed=0, **given)
+
+
+def test_rows_name_a_model_for_each_seed(tmp_path):
+    for seed in (0, 3):
+        (tmp_path / f"plain-seed{seed}").mkdir()
+    place = f"{tmp_path}/plain-seed{{seed}}"
+    assert pretrained_of(f'{{"plain": "{place}"}}', [0, 3]) == {
+        "plain": {seed: f"{tmp_path}/plain-seed{seed}" for seed in (0, 3)}
+    }
+    for models, told in (
+        ("{}", "models must name a model"),
+        ('{"a": 3}', "model a must be a name on the Hub or a folder, got 3"),
+        (f'{{"plain": "{place}"}}', f"model plain has no folder {tmp_path}/plain-seed4"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            pretrained_of(models, [0, 3, 4])
