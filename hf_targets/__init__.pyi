@@ -23,6 +23,8 @@ from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
 from .data.tokenization import train_masking_tokenizer as train_masking_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
 from .evaluation.answers import measure_answers as measure_answers
+from .evaluation.checkpoint_diversity import checkpoint_diversities as checkpoint_diversities
+from .evaluation.checkpoint_diversity import run_checkpoints as run_checkpoints
 from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import PrefixBegin as PrefixBegin
@@ -36,6 +38,8 @@ from .evaluation.entailment import ModelEntailment as ModelEntailment
 from .evaluation.glue import fine_tune_on_glue as fine_tune_on_glue
 from .evaluation.glue import glue_table as glue_table
 from .evaluation.glue import pretrained_of as pretrained_of
+from .evaluation.gradient_diversity import GradientDiversityCallback as GradientDiversityCallback
+from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.intervals import format_intervals as format_intervals
 from .evaluation.pairwise import PairwiseJudge as PairwiseJudge
 from .evaluation.pairwise import Preferences as Preferences
@@ -50,6 +54,7 @@ from .evaluation.translating import translate as translate
 from .evaluation.translation import TranslationScores as TranslationScores
 from .evaluation.translation import translation_scores as translation_scores
 from .evaluation.translation_intervals import bleu_interval as bleu_interval
+from .figures.gradient_diversity import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .figures.page_style import shown_command as shown_command
 from .files import written_together as written_together

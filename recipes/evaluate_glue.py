@@ -5,7 +5,7 @@ The models that recipes/train_masked_lm.py left, on the four tasks that are read
     HF_TARGETS_DATA=data python recipes/evaluate_glue.py recipes/settings/evaluate_glue/crammed_cpu.yaml
 
 On all tasks that the earlier paper on word differences reports: `.../paper.yaml`. In a minute, on
-the first examples of a task: `.../smoke.yaml`. Notes: recipes/multitoken.md.
+the first examples of a task: `.../smoke.yaml`. Notes: recipes/masked_models.md.
 """
 
 import json

@@ -6,7 +6,7 @@ What appendix A.3 of the earlier paper does with CrammedBERT, on WikiText-2:
 
 At a size for a CPU: `.../crammed_cpu.yaml`, and `.../cpu.yaml` with a BERT; in a minute, on documentation:
 `.../smoke.yaml`. `backbone` in the folder of each model is what recipes/evaluate_glue.py fine-tunes. Notes:
-recipes/multitoken.md.
+recipes/masked_models.md.
 """
 
 from dataclasses import dataclass, field

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache, DynamicCache
 
+from hf_targets.maths.transforms import inside_transform
+
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -242,5 +244,5 @@ def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Return whether a tensor's values can be read at once: it is on the CPU, and no graph is being compiled."""
-    return tensor.is_cpu and not torch.compiler.is_compiling()
+    """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces or transforms code."""
+    return tensor.is_cpu and not torch.compiler.is_compiling() and not inside_transform()

@@ -24,6 +24,22 @@ def product_dtype(hidden: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
+def whole_cross_entropy(
+    hidden: Float[Tensor, "rows dim"],
+    weight: Float[Tensor, "vocab dim"],
+    targets: Int[Tensor, "rows"],
+    bias: Float[Tensor, "vocab"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, "rows"]:
+    """Return what `token_cross_entropy` does, with the logits of all rows in memory; for any transform of torch.func.
+
+    Args:
+        label_smoothing: Share of the uniform distribution in the target, in [0, 1).
+    """
+    return _chunk_loss(hidden, weight, targets, bias, label_smoothing, product_dtype(hidden))
+
+
 def _chunk_loss(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float, dtype: torch.dtype
 ) -> Tensor:

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hf_targets.maths import losses
-from hf_targets.maths.losses import IGNORED, product_dtype, token_cross_entropy
+from hf_targets.maths.losses import IGNORED, product_dtype, token_cross_entropy, whole_cross_entropy
+from hf_targets.maths.transforms import inside_transform
 
 LOGITS_IN_CACHE = 2**21
 """Number of logits in float32 whose softmax a CPU computes at a time: 8 MB, which stay in its cache between passes."""
@@ -30,7 +31,7 @@ def weighted_cross_entropy(
 
     Products are in the type of autocast, or else of `hidden`. The softmax is in float32, and so is the sum over chunks
     of the gradient of `weight`. Only needed gradients are computed, and the losses are the same, bit for bit, whichever
-    these are. In compiled code this calls `token_cross_entropy`.
+    these are. In compiled code this calls `token_cross_entropy`, in a transform of torch.func `whole_cross_entropy`.
 
     Args:
         row_weights: Constants w; they get no gradient.
@@ -40,8 +41,9 @@ def weighted_cross_entropy(
     Source: Hsu et al. 2024, "Liger Kernel", section 3.2, FusedLinearCrossEntropy.
     """
     row_weights = row_weights.detach()
-    if torch.compiler.is_compiling():
-        rows = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
+    if torch.compiler.is_compiling() or inside_transform():
+        of_rows = whole_cross_entropy if inside_transform() else token_cross_entropy
+        rows = of_rows(hidden, weight, targets, bias, label_smoothing=label_smoothing)
         return (rows * row_weights.to(rows.dtype)).sum(), rows.detach()
     dtype = product_dtype(hidden)
     if not torch.is_grad_enabled():

@@ -30,7 +30,20 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
         },
     )
 
+    gradient_diversity_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Log the gradient diversity of a step's rows (equation 14) each so many steps; it costs as much as "
+            "a step or two. None: never."
+        },
+    )
+
     def __post_init__(self) -> None:
+        if self.gradient_diversity_steps is not None and self.gradient_diversity_steps < 1:
+            raise ValueError(
+                f"gradient_diversity_steps must be at least 1, got {self.gradient_diversity_steps}; leave it out for "
+                "never"
+            )
         for weight in self.ensemble_weights:
             check_ensemble_weight(weight)
         if not self.ensemble_weights:

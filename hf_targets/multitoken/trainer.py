@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
+from hf_targets.evaluation.gradient_diversity import GradientDiversityCallback
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.model import MultiTokenModel
@@ -69,7 +70,7 @@ def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> Mu
         args.learning_rate, args.head_learning_rate = args.head_learning_rate, None
     args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
     args.load_best_model_at_end, args.push_to_hub, args.report_to = False, False, []
-    args.eval_on_start, args.cosine_weight = False, 0.0
+    args.eval_on_start, args.cosine_weight, args.gradient_diversity_steps = False, 0.0, None
     return args
 
 
@@ -114,6 +115,8 @@ class MultiTokenTrainer(TargetTrainer):
                 "without DeepSpeed, with model.backbone.requires_grad_(False)"
             )
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
+        if args.gradient_diversity_steps is not None:
+            self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
 
     @property
     def smooths_labels(self) -> bool:
