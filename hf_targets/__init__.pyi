@@ -279,6 +279,12 @@ from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAuto
 from .semi_autoregressive.rows import block_rows as block_rows
 from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer
 from .semi_autoregressive.usage import BLOCK_USAGE as BLOCK_USAGE
+from .tensorized_transformer.backbone import TensorizedTransformerModel as TensorizedTransformerModel
+from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
+from .tensorized_transformer.leaks import check_leaky_allowed as check_leaky_allowed
+from .tensorized_transformer.leaks import is_leaky as is_leaky
+from .tensorized_transformer.leaks import leaky_name as leaky_name
+from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.best_checkpoints import best_checkpoints as best_checkpoints
 from .training.best_checkpoints import load_mean as load_mean

@@ -90,6 +90,13 @@ MODELS = (
             ),
         ),
     ),
+    Model(
+        model_type="tensorized_transformer",
+        config="hf_targets.tensorized_transformer.configuration:TensorizedTransformerConfig",
+        auto_class="AutoModelForCausalLM",
+        model="hf_targets.tensorized_transformer.model:TensorizedTransformerForCausalLM",
+        features="hf_targets.tensorized_transformer.backbone:TensorizedTransformerModel",
+    ),
 )
 
 

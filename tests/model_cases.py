@@ -19,6 +19,7 @@ from tests.masked_diffusion.models import CURVES, make_mdlm
 from tests.masked_diffusion.models import masked_batch as mdlm_batch
 from tests.model_case import SIZES, Batch, ModelCase
 from tests.semi_autoregressive.models import KINDS, make_block_model, with_identity_curve
+from tests.tensorized_case import heads_case, tensorized_case
 from tests.tiny_backbones import CONFIGS, FAMILIES, VOCAB, make_backbone, token_ids
 from tests.tiny_models import make_any, make_vocabulary, training_inputs
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS, make_pair_backbone, make_pair_model, pairs
@@ -334,6 +335,8 @@ CASES = {
     "crammed": crammed_case(),
     "lstm-tied": _lstm_case(),
     "lstm-untied": _lstm_case(tie_word_embeddings=False, num_hidden_layers=3),
+    "tensorized": tensorized_case(),
+    "difference-tensorized": heads_case("difference"),
 }
 ONE_OF_A_CLASS = (
     "difference-gpt2",
@@ -344,6 +347,7 @@ ONE_OF_A_CLASS = (
     "blocks-words",
     "crammed",
     "lstm-tied",
+    "tensorized",
 )
 """One model of each class, for laws that take long."""
 

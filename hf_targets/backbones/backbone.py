@@ -69,7 +69,7 @@ def find_output_scale(
     `final_logits_bias`, as Marian and BART have it, is added to the logits.
 
     Args:
-        read: Returns the last hidden states of token ids (1, 8).
+        read: Returns the last hidden states of token ids (1, time).
         names: The arguments of the backbone that get these ids.
     Returns: None if the weights are not loaded yet, or are sharded: they cannot be tried.
     Raises:
@@ -79,7 +79,8 @@ def find_output_scale(
     device = execution_device(layer)
     if device.type == "meta" or layer.weight.numel() == 0:
         return None
-    ids = torch.arange(8, device=device)[None] % num_rows(layer)
+    multiple = getattr(backbone.config, "text_multiple", 1)  # of a model of ours that reads whole segments
+    ids = torch.arange(-(-8 // multiple) * multiple, device=device)[None] % num_rows(layer)
     results = []
     with without_dropout(backbone):
         for run in (lambda: read(backbone, ids), lambda: backbone(**dict.fromkeys(names, ids)).logits):

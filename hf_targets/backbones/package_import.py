@@ -27,6 +27,7 @@ from hf_targets import (  # noqa: F401
     MultiTokenMaskedConfig,
     MultiTokenSeq2SeqConfig,
     SemiAutoregressiveConfig,
+    TensorizedTransformerConfig,
 )
 '''
 

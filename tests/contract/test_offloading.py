@@ -25,6 +25,8 @@ KINDS = [  # of heads and encoders, on tied and untied output matrices
     "masked-masked_only-modernbert",
     "blocks-words",
     "blocks-curves",
+    "tensorized",
+    "difference-tensorized",
 ]
 every_kind = parametrized(KINDS)
 every_loadable_kind = parametrized(name for name in KINDS if "device map" not in CASES[name].lacks)
@@ -49,7 +51,8 @@ def device_map(model) -> dict[str, str]:
     on_disk = ("backbone.transformer", "lm_head", "output_layer", "0", "outputs", "projection", "vocab_embed")
     of_masked = ("backbone.bert", "backbone.cls", "backbone.head", "backbone.decoder")
     of_pairs = ("backbone.model", "backbone.shared", "backbone.encoder", "backbone.decoder")
-    return {name: "disk" if name.endswith((*on_disk, *of_pairs, *of_masked)) else "cpu" for name in parts}
+    of_bare = ("model.layers", "model.embed_tokens", "lm_head.weight")
+    return {name: "disk" if name.endswith((*on_disk, *of_pairs, *of_masked, *of_bare)) else "cpu" for name in parts}
 
 
 @every_kind

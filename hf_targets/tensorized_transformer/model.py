@@ -1,0 +1,159 @@
+"""The Tensorized Transformer as a causal language model: layers, and an output matrix tied to the embeddings."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
+from hf_targets.tensorized_transformer.backbone import (
+    TensorizedTransformerModel,
+    TensorizedTransformerPreTrainedModel,
+)
+from hf_targets.tensorized_transformer.configuration import TensorizedTransformerConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TensorizedTransformerCausalLMOutput(CausalLMOutputWithPast):
+    """The output of `TensorizedTransformerForCausalLM`.
+
+    Attributes:
+        loss: The cross-entropy of the next token; None without labels.
+        loss_parts: `next_token`, the same, detached; None without labels.
+        logits: (batch, time, vocab); None if they were skipped.
+        past_key_values: Keys and values of the last positions; None without a cache.
+        hidden_states: What each layer reads, and the last hidden state, (batch, time, d); None unless requested.
+    """
+
+    loss_parts: dict[str, Tensor] | None = None
+
+
+class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, GenerationMixin):
+    """A language model whose attention is a product of queries, keys and values without a softmax.
+
+    Each layer reads the last `config.segment_length` positions, in texts of any length, and its cache holds no more.
+    With `config.paper_leaky` it is the published model, which reads the tokens that it predicts: it does not generate,
+    and its perplexities are not comparable with those of causal models.
+
+    Source: Ma et al., "A Tensorized Transformer for Language Modeling"; szhangtju/The-compression-of-Transformer.
+    Departs: Causal by default, see `attention.TensorizedAttention`.
+    """
+
+    accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012, as the base class has it
+
+    def __init__(self, config: TensorizedTransformerConfig) -> None:
+        super().__init__(config)
+        self.model = TensorizedTransformerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+        if config.paper_leaky:
+            logger.warning(
+                "With paper_leaky=True a Tensorized Transformer reads the tokens that it predicts: do not compare its "
+                "perplexities with those of causal models, and set paper_leaky=False to generate"
+            )
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        token_type_ids: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> TensorizedTransformerCausalLMOutput:
+        """Compute logits of the next token, and with labels the loss.
+
+        Args:
+            input_ids: (batch, time).
+            attention_mask: (batch, time), 0 at padding on either side.
+            position_ids: (batch, time). In packed rows they restart at 0 with each document, which then does not read
+                the one before, and whose first token is not predicted.
+            past_key_values: Keys and values of earlier calls, with which each row goes on.
+            labels: (batch, time), unshifted. Labels of -100 are not targets. Neither is the first of a sequence.
+            token_type_ids: (batch, time), as some tokenizers return them; all must be 0.
+            num_items_in_batch: Divisor of the loss; None uses the number of targets here.
+            logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
+            skip_logits: Whether to skip the logits; None skips them in training with labels.
+            kwargs: Passed to `TensorizedTransformerModel`, except `shift_labels` (batch, time): labels that are shifted
+                already, which take precedence over `labels`. With labels there is no cache unless `use_cache=True` is
+                given.
+        Raises:
+            ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
+        """
+        call = CausalCall.of(
+            TensorizedTransformerCausalLMOutput,
+            kwargs,
+            return_dict=return_dict,
+            logits_to_keep=logits_to_keep,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            labels=labels,
+            token_type_ids=token_type_ids,
+            num_items_in_batch=num_items_in_batch,
+        )
+        to_logits = OutputMap.of(self)
+        call.check_ids(num_rows(to_logits.layer))
+        outputs = call.read(self)
+        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
+        output = TensorizedTransformerCausalLMOutput(
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+        )
+        if targets is not None:
+            equal = torch.ones_like(targets, dtype=torch.float32)
+            total, _ = weighted_output_cross_entropy(to_logits.layer, hidden, targets, equal)
+            output.loss = total / call.count(targets)  # pyright: ignore[reportAttributeAccessIssue]
+            output.loss_parts = {"next_token": output.loss.detach().clone()}  # pyright: ignore
+        if call.wants_logits(skip_logits, training=self.training):
+            output.logits = to_logits(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
+        return output
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as `GenerationMixin` does; drafts are taken back from a `DynamicCache`.
+
+        Raises:
+            ValueError: If the mask has another shape than the prompt, or the model is `paper_leaky`.
+        """
+        self._check_causal()
+        check_prompt_mask(args[0] if args else None, kwargs)
+        return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue], a Protocol has more
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Prepare the inputs of a step of generation, also for a model around this one.
+
+        Raises:
+            ValueError: If the model is `paper_leaky`.
+        """
+        self._check_causal()
+        return super().prepare_inputs_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
+            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
+        )
+
+    def _check_causal(self) -> None:
+        if cast(TensorizedTransformerConfig, self.config).paper_leaky:
+            raise ValueError(
+                "a Tensorized Transformer with paper_leaky=True reads the tokens that follow, and cannot generate what "
+                "is not written yet; train one with paper_leaky=False"
+            )

@@ -1,0 +1,87 @@
+"""What the contract's laws need to know of Tensorized Transformers, and of heads on one."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from hf_targets import MultiTokenForCausalLM
+from tests.model_case import SIZES, Batch, ModelCase
+from tests.tensorized_transformer.models import make_tensorized
+from tests.tiny_backbones import VOCAB, token_ids
+
+FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+SIZES_HERE = dict(zip((*SIZES[:-1],), (VOCAB, 32, 2, 1), strict=True))
+REFUSES = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
+NO_WEIGHTS = "there is no softmax, and so no attention weights"
+
+
+def text_of(length: int) -> Batch:
+    """Return one row of a text with labels."""
+    ids = token_ids(1, length, seed=length)
+    return {"input_ids": ids, "labels": ids}
+
+
+def tensorized_case(**fields: Any) -> ModelCase:
+    """Return the case of a Tensorized Transformer."""
+
+    def dropout_off(model: Any) -> tuple[Tensor, Tensor]:
+        ids = token_ids(2, 16)
+        return copy.deepcopy(model).train()(ids).logits, model(ids).logits
+
+    case = ModelCase(
+        make=lambda: make_tensorized(**fields),
+        batch=lambda: {name: token_ids(2, 16) for name in ("input_ids", "labels")},
+        text=text_of,
+        auto=AutoModelForCausalLM,
+        off=dropout_off,
+        generate=lambda model: [model.generate(token_ids(2, 9), **FIVE, **way) for way in ({}, {"num_beams": 2})],
+        hidden=lambda model, ids: model.base_model(ids)[0],
+        part_weights=lambda _: {"next_token": 1.0},
+        settings={"dropout": 0.3, "initializer_range": 0.1},
+        sizes=SIZES_HERE,
+        pipelines=("text-generation", "feature-extraction"),
+        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
+        refuses=REFUSES,
+        lacks={"the logits of what it wraps": "it wraps none", "attentions": NO_WEIGHTS},
+    )
+    return case
+
+
+def heads_case(target: str) -> ModelCase:
+    """Return the case of heads on a Tensorized Transformer."""
+
+    def make() -> MultiTokenForCausalLM:
+        torch.manual_seed(1)
+        return MultiTokenForCausalLM.from_base(make_tensorized(), ngram_size=4, target=target).eval()
+
+    def ensemble_off(model: Any) -> tuple[Tensor, Tensor]:
+        ids = token_ids(2, 16)
+        return model(ids, ensemble_weight=0.0).logits, model.backbone(ids).logits
+
+    def generate(model: Any) -> list[Tensor]:
+        ways: list[dict[str, Any]] = [{}, {"draft_tokens": 2}, {"ensemble_weight": 0.3}]
+        return [model.generate(token_ids(2, 9), **way, **FIVE) for way in ways]
+
+    case = ModelCase(
+        make=make,
+        batch=lambda: {name: token_ids(2, 16) for name in ("input_ids", "labels")},
+        text=text_of,
+        auto=AutoModelForCausalLM,
+        off=ensemble_off,
+        generate=generate,
+        hidden=lambda model, ids: model.base_model(ids)[0],
+        part_weights=lambda model: {"next_token": 0.5}
+        | {f"head_{n}": model.config.loss_weight / 6 for n in range(1, 4)},
+        settings={"loss_weight": 0.3},
+        sizes=SIZES_HERE,
+        options={"ensemble_weight": 0.3},
+        wraps=make_tensorized,
+        pipelines=("text-generation", "feature-extraction"),
+        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
+        refuses=REFUSES,
+        lacks={"attentions": NO_WEIGHTS},
+    )
+    return case

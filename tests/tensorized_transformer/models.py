@@ -1,0 +1,26 @@
+"""Tiny Tensorized Transformers with random weights and without dropout."""
+
+from typing import Any
+
+import torch
+
+from hf_targets import TensorizedTransformerConfig, TensorizedTransformerForCausalLM
+from tests.tiny_backbones import VOCAB
+
+SEGMENT = 4
+
+
+def make_config(**fields: Any) -> TensorizedTransformerConfig:
+    """Return the configuration of a tiny model."""
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "head_dim": 6}
+    return TensorizedTransformerConfig(**{**sizes, "segment_length": SEGMENT, "dropout": 0.0, **fields})
+
+
+def make_tensorized(seed: int = 0, **fields: Any) -> TensorizedTransformerForCausalLM:
+    """Return a tiny model in evaluation mode, whose attention matters as much as what it is added to."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = TensorizedTransformerForCausalLM(make_config(**fields)).eval()
+        for parameter in model.parameters():
+            parameter.add_(0.25 * torch.randn_like(parameter))
+    return model
