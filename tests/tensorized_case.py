@@ -13,7 +13,7 @@ from tests.tensorized_transformer.models import make_tensorized
 from tests.tiny_backbones import VOCAB, token_ids
 
 FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-SIZES_HERE = dict(zip((*SIZES[:-1],), (VOCAB, 32, 2, 1), strict=True))
+OF_TINY: dict[str, int] = dict(zip(SIZES[:-1], (VOCAB, 32, 2, 1), strict=True))
 REFUSES = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
 NO_WEIGHTS = "there is no softmax, and so no attention weights"
 
@@ -41,7 +41,7 @@ def tensorized_case(**fields: Any) -> ModelCase:
         hidden=lambda model, ids: model.base_model(ids)[0],
         part_weights=lambda _: {"next_token": 1.0},
         settings={"dropout": 0.3, "initializer_range": 0.1},
-        sizes=SIZES_HERE,
+        sizes=OF_TINY,
         pipelines=("text-generation", "feature-extraction"),
         compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
         refuses=REFUSES,
@@ -73,10 +73,11 @@ def heads_case(target: str) -> ModelCase:
         off=ensemble_off,
         generate=generate,
         hidden=lambda model, ids: model.base_model(ids)[0],
-        part_weights=lambda model: {"next_token": 0.5}
-        | {f"head_{n}": model.config.loss_weight / 6 for n in range(1, 4)},
+        part_weights=lambda model: (
+            {"next_token": 0.5} | {f"head_{n}": model.config.loss_weight / 6 for n in range(1, 4)}
+        ),
         settings={"loss_weight": 0.3},
-        sizes=SIZES_HERE,
+        sizes=OF_TINY,
         options={"ensemble_weight": 0.3},
         wraps=make_tensorized,
         pipelines=("text-generation", "feature-extraction"),

@@ -69,7 +69,9 @@ class TensorizedAttention(nn.Module):
             return self.out_proj(segment_products(*queries, key, value, position_keys, reach))
         if past_key_values is not None:
             key, value = (part[:, 0] for part in past_key_values.update(key[:, None], value[:, None], self.index))
-        return self._read_windows(queries, windows(key, self.size, query), windows(value, self.size, query), position_keys, reach)
+        return self._read_windows(
+            queries, windows(key, self.size, query), windows(value, self.size, query), position_keys, reach
+        )
 
     def _read_windows(
         self, queries: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, position_keys: Tensor, reach: Tensor
@@ -79,11 +81,14 @@ class TensorizedAttention(nn.Module):
         step = max(1, MOST_NUMBERS // (batch * self.size * (self.size + 2 * rank)))
         if torch.is_grad_enabled() or step >= time:
             return self.out_proj(window_products(*queries, keys, values, position_keys, reach))
-        parts = []
-        for start in range(0, time, step):
-            chosen = slice(start, start + step)
-            parts.append(self.out_proj(window_products(*(part[:, chosen] for part in (*queries, keys, values)), position_keys, reach[:, chosen])))
-        return torch.cat(parts, dim=1)
+        parts = (part.split(step, dim=1) for part in (*queries, keys, values, reach))
+        return torch.cat(
+            [
+                self.out_proj(window_products(content, position, key, value, position_keys, reached))
+                for content, position, key, value, reached in zip(*parts, strict=True)
+            ],
+            dim=1,
+        )
 
 
 def windows(states: Tensor, size: int, queries: Tensor) -> Tensor:

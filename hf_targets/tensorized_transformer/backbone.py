@@ -117,9 +117,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         wanted, read = Wanted.of(config, output_hidden_states, None).hidden_states, []
         for layer in self.layers:
             read.append(hidden)
-            hidden = layer(
-                hidden, positions, self.content_bias, self.position_bias, reach, past_key_values=cache
-            )
+            hidden = layer(hidden, positions, self.content_bias, self.position_bias, reach, past_key_values=cache)
         hidden = self.dropout(hidden)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden,
@@ -165,7 +163,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
                 raise ValueError(f"{reason} takes no cache of earlier positions; leave out past_key_values")
             return None
         for index, layer in enumerate(past.layers[: config.num_hidden_layers]):
-            keys = layer.keys
+            keys: Tensor | None = getattr(layer, "keys", None)
             if keys is not None and keys.numel() and keys.shape[:2] + keys.shape[3:] != (len(text), 1, config.head_dim):
                 raise ValueError(
                     f"layer {index} of past_key_values must have keys (batch, 1, positions, head_dim) of "

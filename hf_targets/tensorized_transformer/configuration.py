@@ -60,9 +60,7 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
             "are not comparable with those of causal models."
         },
     )
-    initializer_range: float = field(
-        default=0.02, metadata={"help": "Standard deviation of new weights; above 0."}
-    )
+    initializer_range: float = field(default=0.02, metadata={"help": "Standard deviation of new weights; above 0."})
     use_cache: bool = field(
         default=True, metadata={"help": "Whether a call without labels returns the last S - 1 keys and values."}
     )
@@ -82,7 +80,7 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
             raise ValueError(f"hidden_size must be even, as positions are sines and cosines, got {self.hidden_size}")
         if self.segment_length < 2:
             raise ValueError(
-                f"segment_length must be 2 or more, got {self.segment_length}: with 1, a position would read itself only"
+                f"segment_length must be 2 or more, got {self.segment_length}: with 1, a position reads itself only"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}; 0 switches it off")

@@ -18,8 +18,9 @@ def position_encodings(size: int, width: int, like: Tensor) -> Tensor:
         width: Even.
         like: Has the device and the type.
     """
-    distances = torch.arange(size - 1, -1, -1, device=like.device, dtype=torch.float32)
-    exponents = torch.arange(0, width, 2, device=like.device, dtype=torch.float32) / width
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    distances = torch.arange(size - 1, -1, -1, device=like.device, dtype=dtype)
+    exponents = torch.arange(0, width, 2, device=like.device, dtype=dtype) / width
     angles = distances[:, None] / LONGEST_WAVE**exponents
     return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
 

@@ -47,8 +47,8 @@ def check_leaky_allowed(models: Iterable[PreTrainedModel | Any], *, paper_leaky:
     found = [is_leaky(model) for model in models]
     if any(found) and not paper_leaky:
         raise ValueError(
-            "a Tensorized Transformer with paper_leaky=True reads the tokens that it predicts, so that its perplexities "
-            "are not comparable with those of causal models; take one with paper_leaky=False, or give "
+            "a Tensorized Transformer with paper_leaky=True reads the tokens that it predicts, so that its "
+            "perplexities are not comparable with those of causal models; take one with paper_leaky=False, or give "
             "--paper_leaky true to reproduce the published figures"
         )
     if paper_leaky and not any(found):

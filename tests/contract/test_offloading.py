@@ -46,12 +46,13 @@ def assert_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
 def device_map(model) -> dict[str, str]:
     """Return a map that leaves half of the parts on disk, the output matrix and what it is tied to among them."""
     parts = [f"{name}.{part}" for name, child in model.named_children() for part, _ in child.named_children()]
+    parts += [name for name, child in model.named_children() if not [*child.children()]]
     own = (*model.named_parameters(), *model.named_buffers())
-    parts += [name for name, _ in own if name.count(".") == 1]
+    parts += [name for name, _ in own if name.count(".") == 1 and name.split(".")[0] not in parts]
     on_disk = ("backbone.transformer", "lm_head", "output_layer", "0", "outputs", "projection", "vocab_embed")
     of_masked = ("backbone.bert", "backbone.cls", "backbone.head", "backbone.decoder")
     of_pairs = ("backbone.model", "backbone.shared", "backbone.encoder", "backbone.decoder")
-    of_bare = ("model.layers", "model.embed_tokens", "lm_head.weight")
+    of_bare = ("model.layers", "model.embed_tokens")
     return {name: "disk" if name.endswith((*on_disk, *of_pairs, *of_masked, *of_bare)) else "cpu" for name in parts}
 
 

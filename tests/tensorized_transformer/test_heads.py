@@ -1,0 +1,59 @@
+"""Heads, drafts and cosine regularisation on a Tensorized Transformer."""
+
+import pytest
+import torch
+from datasets import Dataset
+
+from hf_targets import CosineRegularizedTrainer, MultiTokenForCausalLM, TargetTrainingArguments
+from tests.tensorized_transformer.models import SEGMENT, make_tensorized
+from tests.tiny_backbones import left_padded, token_ids
+from tests.tiny_models import teach_heads
+from tests.trainer_runs import losses
+
+GREEDY = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None}
+
+
+@pytest.fixture(scope="module", params=["difference", "embedding"])
+def model(request):
+    """Heads that draft well what the model generates from the prompts of `left_padded`."""
+    torch.manual_seed(0)
+    made = MultiTokenForCausalLM.from_base(make_tensorized(), ngram_size=4, target=request.param).eval().double()
+    ids, mask = left_padded()
+    texts = made.generate(ids, attention_mask=mask, **GREEDY)
+    teach_heads(made, texts, torch.cat([mask, mask.new_ones(len(ids), 16)], dim=1))
+    return made
+
+
+@pytest.mark.usefixtures("clear_choices")
+@pytest.mark.parametrize("options", [{"draft_tokens": 3}, {"draft_tokens": 3, "draft_branches": 2}], ids=str)
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_drafts_change_no_text_beyond_the_window_and_save_passes(model, num_rows, options):
+    ids, mask = (part[:num_rows] for part in left_padded())
+    assert ids.shape[1] + GREEDY["max_new_tokens"] > 2 * SEGMENT
+    expected = model.generate(ids, attention_mask=mask, **GREEDY)
+    output = model.generate(ids, attention_mask=mask, **options, return_dict_in_generate=True, **GREEDY)
+    assert torch.equal(output.sequences, expected)
+    assert output.num_forward_passes < GREEDY["max_new_tokens"]
+
+
+@pytest.mark.usefixtures("clear_choices")
+def test_the_ensemble_writes_the_same_with_and_without_a_cache(model):
+    ids, mask = left_padded()
+    written = [
+        model.generate(ids, attention_mask=mask, ensemble_weight=0.3, use_cache=use_cache, **GREEDY)
+        for use_cache in (True, False)
+    ]
+    assert torch.equal(*written)
+    drafted = model.generate(ids, attention_mask=mask, ensemble_weight=0.3, draft_tokens=3, **GREEDY)
+    assert torch.equal(drafted, written[0])
+
+
+def test_the_output_embeddings_are_kept_apart_by_the_cosine_trainer(tmp_path):
+    ids = token_ids(16, 9).tolist()
+    rows = Dataset.from_dict({"input_ids": ids, "labels": ids})
+    options = {"max_steps": 2, "logging_steps": 1, "use_cpu": True, "report_to": "none", "save_strategy": "no"}
+    args = TargetTrainingArguments(str(tmp_path), cosine_weight=0.5, **options)
+    trainer = CosineRegularizedTrainer(make_tensorized(), args, train_dataset=rows)
+    trainer.train()
+    logged = losses(trainer)
+    assert len(logged) == 2 and all(entry["loss_cosine"] != 0 for entry in logged)

@@ -1,0 +1,91 @@
+import pytest
+import torch
+from transformers import DynamicCache, GPT2Config
+
+from hf_targets import MultiTokenForCausalLM, check_leaky_allowed, is_leaky, leaky_name
+from hf_targets.training.model_card import describe
+from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
+from tests.tiny_backbones import make_backbone, token_ids
+
+CANNOT = "reads the tokens that follow, and cannot generate what is not written yet; train one with paper_leaky=False"
+
+
+def with_heads(**fields):
+    return MultiTokenForCausalLM.from_base(make_tensorized(paper_leaky=True), ngram_size=3, **fields).eval()
+
+
+def test_a_leaky_model_is_known_by_its_configuration_also_inside_of_another():
+    leaky, causal = make_config(paper_leaky=True), make_config()
+    for model in (leaky, make_tensorized(paper_leaky=True), with_heads(), with_heads().config):
+        assert is_leaky(model)
+        assert leaky_name("tensorized", model) == leaky_name("tensorized-leaky", model) == "tensorized-leaky"
+    for model in (causal, make_tensorized(), GPT2Config(), make_backbone("gpt2")):
+        assert not is_leaky(model) and leaky_name("tensorized", model) == "tensorized"
+
+
+def test_a_leaky_model_takes_part_only_where_the_user_names_it():
+    leaky, causal = make_config(paper_leaky=True), make_config()
+    check_leaky_allowed([causal, GPT2Config()], paper_leaky=False)
+    check_leaky_allowed([causal, leaky], paper_leaky=True)
+    with pytest.raises(
+        ValueError, match="perplexities are not comparable with those of causal models; .*--paper_leaky"
+    ):
+        check_leaky_allowed([causal, leaky], paper_leaky=False)
+    with pytest.raises(ValueError, match="none of the models is one; leave out --paper_leaky"):
+        check_leaky_allowed([causal, GPT2Config()], paper_leaky=True)
+
+
+def test_a_leaky_model_says_so(caplog):
+    make_tensorized()
+    assert not caplog.records
+    make_tensorized(paper_leaky=True)
+    assert "reads the tokens that it predicts: do not compare its perplexities" in caplog.text
+    assert "its perplexities are not comparable" in describe(make_config(paper_leaky=True))
+    assert describe(make_config()) == "A Tensorized Transformer of 2 layers"
+
+
+def test_a_leaky_model_does_not_generate():
+    model, ids = make_tensorized(paper_leaky=True), token_ids(2, 2 * SEGMENT)
+    for run in (model.generate, with_heads().generate):
+        with pytest.raises(ValueError, match=CANNOT):
+            run(ids, max_new_tokens=2)
+    with pytest.raises(ValueError, match=CANNOT):
+        with_heads().generate(ids, max_new_tokens=2, draft_tokens=1)
+
+
+@pytest.mark.parametrize("time", [1, SEGMENT - 1, SEGMENT + 1, 3 * SEGMENT - 1])
+def test_a_text_that_does_not_fill_its_segments_is_refused(time):
+    told = f"segment_length=4, so its length must be a multiple of 4, got {time}; choose such a block_size, or pad"
+    with pytest.raises(ValueError, match=told):
+        make_tensorized(paper_leaky=True)(token_ids(2, time))
+
+
+def test_texts_packed_into_a_segment_and_caches_are_refused():
+    model, ids = make_tensorized(paper_leaky=True), token_ids(2, 2 * SEGMENT)
+    apart = torch.arange(SEGMENT).repeat(2).expand(2, -1)
+    assert torch.equal(model(ids, position_ids=apart).logits, model(ids).logits)
+    with pytest.raises(ValueError, match="position_ids restart inside of one; leave out position_ids"):
+        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]]))
+    assert model(ids, use_cache=True).past_key_values is None
+    assert model(ids, past_key_values=DynamicCache()).past_key_values is None
+    with pytest.raises(ValueError, match="paper_leaky=True takes no cache of earlier positions"):
+        model(ids, past_key_values=make_tensorized()(ids).past_key_values)
+
+
+def test_padding_of_a_segment_is_not_read():
+    model, ids = make_tensorized(paper_leaky=True).double(), token_ids(2, 2 * SEGMENT)
+    mask = torch.ones_like(ids)
+    mask[:, -3:] = 0
+    other = torch.where(mask.bool(), ids, token_ids(*ids.shape, seed=9))
+    expected, found = (model(text, attention_mask=mask).logits[:, :-3] for text in (ids, other))
+    torch.testing.assert_close(found, expected)
+    assert not torch.isclose(model(ids).logits[:, SEGMENT], expected[:, SEGMENT]).any()
+    assert torch.equal(model(ids).logits[:, :SEGMENT], expected[:, :SEGMENT])
+
+
+def test_heads_train_on_a_leaky_model_as_in_the_paper():
+    model, ids = with_heads(target="difference").train(), token_ids(2, 2 * SEGMENT)
+    output = model(ids, labels=ids)
+    output.loss.backward()
+    assert output.loss_parts.keys() == {"next_token", "head_1", "head_2"}
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())

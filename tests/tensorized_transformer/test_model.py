@@ -1,0 +1,178 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GPT2Config, StaticCache
+
+from hf_targets import TensorizedTransformerConfig, TensorizedTransformerForCausalLM, TensorizedTransformerModel
+from tests.tensorized_transformer.by_hand import read_by_hand
+from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
+from tests.tiny_backbones import VOCAB, token_ids
+
+GREEDY = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None}
+
+
+@pytest.mark.parametrize("fields", [{}, {"paper_leaky": True}])
+def test_the_published_size_has_the_6_7_million_parameters_of_the_paper(fields):
+    with torch.device("meta"):
+        model = TensorizedTransformerForCausalLM(TensorizedTransformerConfig(**fields))
+    assert model.num_parameters() == 6_715_252
+
+
+def test_new_weights_are_those_of_the_published_program_and_cores_those_of_the_paper():
+    model = TensorizedTransformerForCausalLM(make_config(vocab_size=500, hidden_size=64, intermediate_size=256))
+    for layer in model.model.layers:
+        assert 0 <= layer.attention.core.min() < 0.5 < layer.attention.core.max() < 1
+        for weight in (layer.attention.qkv_proj.weight, layer.attention.out_proj.weight, layer.up_proj.weight):
+            assert 0.015 < weight.std() < 0.025 and abs(weight.mean()) < 0.005
+        assert layer.up_proj.bias.eq(0).all() and layer.attention_norm.bias.eq(0).all()
+        assert 0.01 < layer.attention_norm.weight.std() < 0.03 and 0.98 < layer.attention_norm.weight.mean() < 1.02
+    assert model.lm_head.bias.eq(0).all() and model.lm_head.weight is model.model.embed_tokens.weight
+    for bias in (model.model.content_bias, model.model.position_bias):
+        assert 0 < bias.abs().max() < 0.1
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_padding_and_packed_texts_are_read_as_each_text_alone(data, seed):
+    model, time = make_tensorized().double(), 14
+    ids = token_ids(3, time, seed=seed)
+    mask, positions, texts = torch.zeros_like(ids), torch.zeros_like(ids), []
+    for row in range(3):
+        at = data.draw(st.integers(0, 4))
+        while at < time and data.draw(st.integers(0, 4)):
+            length = data.draw(st.integers(1, time - at))
+            columns = slice(at, at + length)
+            mask[row, columns], positions[row, columns] = 1, torch.arange(length)
+            texts.append((row, columns))
+            at += length
+    logits = model(ids, attention_mask=mask, position_ids=positions).logits
+    for row, columns in texts:
+        torch.testing.assert_close(logits[row, columns], model(ids[row : row + 1, columns]).logits[0])
+    assert logits.isfinite().all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(1, 14), unique=True, max_size=6), window=st.booleans(), padding=st.integers(0, 5))
+def test_a_text_read_in_parts_is_the_text_read_at_once(cuts, window, padding):
+    model, ids = make_tensorized().double(), token_ids(2, 15)
+    mask = torch.ones_like(ids)
+    mask[0, :padding] = 0
+    cache = DynamicCache(config=model.config) if window else DynamicCache()
+    whole, ends = model(ids, attention_mask=mask).logits, [*sorted(cuts), 15]
+    parts = [
+        model(ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache).logits
+        for begin, end in zip([0, *ends], ends, strict=False)
+    ]
+    kept = mask.bool()
+    torch.testing.assert_close(torch.cat(parts, dim=1)[kept], whole[kept])
+    assert cache.get_seq_length() == 15
+
+
+def test_a_cache_holds_what_the_next_position_reads_and_no_more():
+    cache = make_tensorized()(token_ids(2, 15)).past_key_values
+    for layer in cache.layers:
+        assert layer.keys.shape == layer.values.shape == (2, 1, SEGMENT - 1, 6)
+
+
+@pytest.mark.usefixtures("clear_choices")
+def test_generation_passes_over_padding_and_is_the_same_without_a_cache():
+    model, ids = make_tensorized().double(), token_ids(2, 9)
+    mask = torch.ones_like(ids)
+    ids[0, :4], mask[0, :4] = 0, 0
+    written = model.generate(ids, attention_mask=mask, **GREEDY)
+    for row, start in ((0, 4), (1, 0)):
+        text = ids[row, start:]
+        for _ in range(GREEDY["max_new_tokens"]):
+            text = torch.cat([text, read_by_hand(model, text)[-1:].argmax(dim=-1)])
+        assert torch.equal(written[row, start:], text)
+    for way in ({"use_cache": False}, {"num_beams": 1, "past_key_values": DynamicCache()}):
+        assert torch.equal(model.generate(ids, attention_mask=mask, **way, **GREEDY), written)
+    beams = [model.generate(ids, attention_mask=mask, num_beams=3, use_cache=use, **GREEDY) for use in (True, False)]
+    assert torch.equal(*beams)
+
+
+@pytest.mark.usefixtures("clear_choices")
+def test_an_assistant_drafts_and_the_text_is_the_same():
+    model, ids = make_tensorized().double(), token_ids(1, 9)
+    expected = model.generate(ids, **GREEDY)
+    for assistant in (make_tensorized(seed=1).double(), model):
+        assert torch.equal(model.generate(ids, assistant_model=assistant, **GREEDY), expected)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_next_token():
+    model, ids, shifted = make_tensorized().double().train(), token_ids(2, 10), token_ids(2, 10, seed=5)
+    output = model(ids, shift_labels=shifted, skip_logits=False)
+    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), shifted.flatten()))
+    assert output.past_key_values is None and model(ids, labels=ids).logits is None
+
+
+@pytest.mark.parametrize("fields", [{"dropout": 0.5}, {"dropout": 0.5, "paper_leaky": True}])
+def test_dropout_is_drawn_anew_in_training_and_is_off_in_evaluation(fields):
+    model, ids = make_tensorized(**fields), token_ids(2, 8)
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    one, other = (model.train()(ids, output_hidden_states=True) for _ in range(2))
+    assert not torch.isclose(one.logits, other.logits).all()
+    assert one.hidden_states[0].eq(0).float().mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_configuration_survives_json(tmp_path):
+    config = make_config(segment_length=7, num_attention_heads=2, paper_leaky=True, intermediate_size=9)
+    config.save_pretrained(tmp_path)
+    again = AutoConfig.from_pretrained(tmp_path)
+    assert again.to_dict() | {"_name_or_path": ""} == config.to_dict() | {"_name_or_path": ""}
+    assert again.sliding_window == 7 and again.paper_leaky is True
+
+
+def test_what_it_cannot_do_is_refused():
+    model, ids = make_tensorized(), token_ids(2, 6)
+    static = StaticCache(config=model.config, max_cache_len=16)
+    with pytest.raises(ValueError, match="must be a DynamicCache, got a StaticCache; leave out past_key_values"):
+        model(ids, past_key_values=static)
+    with pytest.raises(ValueError, match="must be a DynamicCache, got a StaticCache"):
+        model.generate(ids, cache_implementation="static", **GREEDY)
+    other = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=VOCAB))
+    for filled, found in ((other(ids), r"\(2, 2, 6, 4\)"), (make_tensorized(head_dim=5)(ids), r"\(2, 1, 3, 5\)")):
+        with pytest.raises(ValueError, match=rf"of 2 rows and width 6, got {found}; give a new cache"):
+            model(ids, past_key_values=filled.past_key_values)
+    with pytest.raises(ValueError, match=r"of 1 rows and width 6, got \(2, 1, 3, 6\)"):
+        model(ids[:1], past_key_values=model(ids).past_key_values)
+    with pytest.raises(ValueError, match=r"inputs_embeds must be \(batch, time, 32\).* got \(2, 6, 5\)"):
+        model(inputs_embeds=torch.randn(2, 6, 5))
+    with pytest.raises(ValueError, match=r"position_ids must be \(batch, time\), \(2, 6\), got \(2, 5\)"):
+        model(ids, position_ids=torch.arange(5).expand(2, 5))
+    with pytest.raises(ValueError, match=r"attention_mask must be .* got shape \(2, 1, 6, 6\): attention without"):
+        model(ids, attention_mask=torch.ones(2, 1, 6, 6))
+    cache = model(ids).past_key_values
+    model.gradient_checkpointing_enable()
+    assert model.train()(ids).past_key_values is None
+    with pytest.raises(ValueError, match="gradient checkpointing in training takes no cache of earlier positions"):
+        model(ids, past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("segment_length", 1, "segment_length must be 2 or more, got 1"),
+        ("hidden_size", 31, "hidden_size must be even, as positions are sines and cosines, got 31"),
+        ("dropout", 1.0, r"dropout must be in \[0, 1\), got 1.0; 0 switches it off"),
+        ("head_dim", 0, "head_dim must be 1 or more, got 0"),
+        ("num_hidden_layers", 1.5, "num_hidden_layers must be an integer, got 1.5"),
+        ("initializer_range", 0.0, "initializer_range must be above 0, got 0.0"),
+        ("paper_leaky", "yes", "paper_leaky must be True or False, got 'yes'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(field, value, told):
+    with pytest.raises(ValueError, match=told):
+        TensorizedTransformerConfig(**{field: value})
+
+
+def test_the_features_are_the_layers_without_the_output_matrix(tmp_path):
+    model = make_tensorized(tie_word_embeddings=False)
+    model.save_pretrained(tmp_path)
+    features, ids = TensorizedTransformerModel.from_pretrained(tmp_path), token_ids(2, 7)
+    torch.testing.assert_close(features(ids).last_hidden_state, model.model(ids).last_hidden_state)
+    features.save_pretrained(tmp_path / "features")
+    with pytest.raises(ValueError, match=r"missing: lm_head.bias"):
+        TensorizedTransformerForCausalLM.from_pretrained(tmp_path / "features")
