@@ -1,4 +1,4 @@
-"""A Tensorized Transformer written out position by position, in the equations of the paper and the published program."""
+"""A Tensorized Transformer written out pair by pair, in the equations of the paper and the published program."""
 
 import math
 

@@ -28,7 +28,7 @@ def test_a_leaky_model_takes_part_only_where_the_user_names_it():
     check_leaky_allowed([causal, GPT2Config()], paper_leaky=False)
     check_leaky_allowed([causal, leaky], paper_leaky=True)
     with pytest.raises(
-        ValueError, match="perplexities are not comparable with those of causal models; .*--paper_leaky"
+        ValueError, match=r"perplexities are not comparable with those of causal models; .*--paper_leaky"
     ):
         check_leaky_allowed([causal, leaky], paper_leaky=False)
     with pytest.raises(ValueError, match="none of the models is one; leave out --paper_leaky"):
