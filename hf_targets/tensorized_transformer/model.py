@@ -134,7 +134,6 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         Raises:
             ValueError: If the mask has another shape than the prompt, or the model is `paper_leaky`.
         """
-        self._check_causal()
         check_prompt_mask(args[0] if args else None, kwargs)
         return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue], a Protocol has more
 
@@ -146,14 +145,11 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         Raises:
             ValueError: If the model is `paper_leaky`.
         """
-        self._check_causal()
-        return super().prepare_inputs_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
-            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
-        )
-
-    def _check_causal(self) -> None:
         if cast(TensorizedTransformerConfig, self.config).paper_leaky:
             raise ValueError(
                 "a Tensorized Transformer with paper_leaky=True reads the tokens that follow, and cannot generate what "
                 "is not written yet; train one with paper_leaky=False"
             )
+        return super().prepare_inputs_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
+            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
+        )

@@ -54,6 +54,22 @@ def test_padding_and_packed_texts_are_read_as_each_text_alone(data, seed):
 
 
 @settings(max_examples=15, deadline=None)
+@given(hidden=st.sets(st.integers(0, 9), max_size=9), seed=st.integers(0, 99))
+def test_what_a_mask_hides_is_not_read_wherever_it_stands(hidden, seed):
+    model, columns = make_tensorized().double(), sorted(hidden)
+    ids = token_ids(2, 10, seed=seed)
+    other, mask = ids.clone(), torch.ones_like(ids)
+    other[:, columns], mask[:, columns] = token_ids(2, len(columns), seed=seed + 1), 0
+    kept = mask.bool()
+    expected = model(ids, attention_mask=mask).logits[kept]
+    torch.testing.assert_close(model(other, attention_mask=mask).logits[kept], expected)
+    begins = next((column for column in range(10) if column not in hidden), 10)
+    torch.testing.assert_close(
+        model(ids[:, begins:], attention_mask=mask[:, begins:]).logits[kept[:, begins:]], expected
+    )
+
+
+@settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(1, 14), unique=True, max_size=6), window=st.booleans(), padding=st.integers(0, 5))
 def test_a_text_read_in_parts_is_the_text_read_at_once(cuts, window, padding):
     model, ids = make_tensorized().double(), token_ids(2, 15)
