@@ -285,6 +285,7 @@ from .tensorized_transformer.leaks import check_leaky_allowed as check_leaky_all
 from .tensorized_transformer.leaks import is_leaky as is_leaky
 from .tensorized_transformer.leaks import leaky_name as leaky_name
 from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
+from .tensorized_transformer.usage import LEAKY_USAGE as LEAKY_USAGE
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.best_checkpoints import best_checkpoints as best_checkpoints
 from .training.best_checkpoints import load_mean as load_mean

@@ -2,7 +2,8 @@ import pytest
 import torch
 from transformers import DynamicCache, GPT2Config
 
-from hf_targets import MultiTokenForCausalLM, check_leaky_allowed, is_leaky, leaky_name
+from hf_targets import LEAKY_USAGE, MultiTokenForCausalLM, check_leaky_allowed, is_leaky, leaky_name
+from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.training.model_card import describe
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
 from tests.tiny_backbones import make_backbone, token_ids
@@ -89,3 +90,11 @@ def test_heads_train_on_a_leaky_model_as_in_the_paper():
     output.loss.backward()
     assert output.loss_parts.keys() == {"next_token", "head_1", "head_2"}
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("make", [lambda: make_tensorized(paper_leaky=True), with_heads], ids=["bare", "heads"])
+def test_the_code_on_its_card_runs(make, tmp_path, capsys):
+    make().save_pretrained(tmp_path)
+    word_level_tokenizer(["The cat\n"]).save_pretrained(tmp_path)
+    exec(f"{LEAKY_USAGE.load}\n{LEAKY_USAGE.run}".replace("{name}", str(tmp_path)), {})
+    assert capsys.readouterr().out == f"torch.Size([1, {SEGMENT}, 50])\n"
