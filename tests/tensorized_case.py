@@ -3,13 +3,11 @@
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from hf_targets import MultiTokenForCausalLM
 from tests.model_case import SIZES, Batch, ModelCase
-from tests.tensorized_transformer.models import make_tensorized
+from tests.tensorized_transformer.models import make_heads, make_tensorized
 from tests.tiny_backbones import VOCAB, token_ids
 
 FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
@@ -53,10 +51,6 @@ def tensorized_case(**fields: Any) -> ModelCase:
 def heads_case(target: str) -> ModelCase:
     """Return the case of heads on a Tensorized Transformer."""
 
-    def make() -> MultiTokenForCausalLM:
-        torch.manual_seed(1)
-        return MultiTokenForCausalLM.from_base(make_tensorized(), ngram_size=4, target=target).eval()
-
     def ensemble_off(model: Any) -> tuple[Tensor, Tensor]:
         ids = token_ids(2, 16)
         return model(ids, ensemble_weight=0.0).logits, model.backbone(ids).logits
@@ -66,7 +60,7 @@ def heads_case(target: str) -> ModelCase:
         return [model.generate(token_ids(2, 9), **way, **FIVE) for way in ways]
 
     case = ModelCase(
-        make=make,
+        make=lambda: make_heads(target),
         batch=lambda: {name: token_ids(2, 16) for name in ("input_ids", "labels")},
         text=text_of,
         auto=AutoModelForCausalLM,

@@ -1,10 +1,10 @@
-"""Tiny Tensorized Transformers with random weights and without dropout."""
+"""Tiny Tensorized Transformers with random weights and without dropout, and heads on them."""
 
 from typing import Any
 
 import torch
 
-from hf_targets import TensorizedTransformerConfig, TensorizedTransformerForCausalLM
+from hf_targets import MultiTokenForCausalLM, TensorizedTransformerConfig, TensorizedTransformerForCausalLM
 from tests.tiny_backbones import VOCAB
 
 SEGMENT = 4
@@ -24,3 +24,10 @@ def make_tensorized(seed: int = 0, **fields: Any) -> TensorizedTransformerForCau
         for parameter in model.parameters():
             parameter.add_(0.25 * torch.randn_like(parameter))
     return model
+
+
+def make_heads(target: str, ngram_size: int = 4, **fields: Any) -> MultiTokenForCausalLM:
+    """Return heads on a tiny model."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return MultiTokenForCausalLM.from_base(make_tensorized(**fields), ngram_size=ngram_size, target=target).eval()

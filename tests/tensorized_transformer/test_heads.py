@@ -4,8 +4,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_targets import CosineRegularizedTrainer, MultiTokenForCausalLM, TargetTrainingArguments
-from tests.tensorized_transformer.models import SEGMENT, make_tensorized
+from hf_targets import CosineRegularizedTrainer, TargetTrainingArguments
+from tests.tensorized_transformer.models import SEGMENT, make_heads, make_tensorized
 from tests.tiny_backbones import left_padded, token_ids
 from tests.tiny_models import teach_heads
 from tests.trainer_runs import losses
@@ -16,8 +16,7 @@ GREEDY = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None}
 @pytest.fixture(scope="module", params=["difference", "embedding"])
 def model(request):
     """Heads that draft well what the model generates from the prompts of `left_padded`."""
-    torch.manual_seed(0)
-    made = MultiTokenForCausalLM.from_base(make_tensorized(), ngram_size=4, target=request.param).eval().double()
+    made = make_heads(request.param).double()
     ids, mask = left_padded()
     texts = made.generate(ids, attention_mask=mask, **GREEDY)
     teach_heads(made, texts, torch.cat([mask, mask.new_ones(len(ids), 16)], dim=1))

@@ -2,22 +2,22 @@ import pytest
 import torch
 from transformers import DynamicCache, GPT2Config
 
-from hf_targets import LEAKY_USAGE, MultiTokenForCausalLM, check_leaky_allowed, is_leaky, leaky_name
+from hf_targets import LEAKY_USAGE, check_leaky_allowed, is_leaky, leaky_name
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.training.model_card import describe
-from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
+from tests.tensorized_transformer.models import SEGMENT, make_config, make_heads, make_tensorized
 from tests.tiny_backbones import make_backbone, token_ids
 
 CANNOT = "reads the tokens that follow, and cannot generate what is not written yet; train one with paper_leaky=False"
 
 
-def with_heads(**fields):
-    return MultiTokenForCausalLM.from_base(make_tensorized(paper_leaky=True), ngram_size=3, **fields).eval()
+def leaky_heads():
+    return make_heads("difference", ngram_size=3, paper_leaky=True)
 
 
 def test_a_leaky_model_is_known_by_its_configuration_also_inside_of_another():
     leaky, causal = make_config(paper_leaky=True), make_config()
-    for model in (leaky, make_tensorized(paper_leaky=True), with_heads(), with_heads().config):
+    for model in (leaky, make_tensorized(paper_leaky=True), leaky_heads(), leaky_heads().config):
         assert is_leaky(model)
         assert leaky_name("tensorized", model) == leaky_name("tensorized-leaky", model) == "tensorized-leaky"
     for model in (causal, make_tensorized(), GPT2Config(), make_backbone("gpt2")):
@@ -47,11 +47,11 @@ def test_a_leaky_model_says_so(caplog):
 
 def test_a_leaky_model_does_not_generate():
     model, ids = make_tensorized(paper_leaky=True), token_ids(2, 2 * SEGMENT)
-    for run in (model.generate, with_heads().generate):
+    for run in (model.generate, leaky_heads().generate):
         with pytest.raises(ValueError, match=CANNOT):
             run(ids, max_new_tokens=2)
     with pytest.raises(ValueError, match=CANNOT):
-        with_heads().generate(ids, max_new_tokens=2, draft_tokens=1)
+        leaky_heads().generate(ids, max_new_tokens=2, draft_tokens=1)
 
 
 @pytest.mark.parametrize("time", [1, SEGMENT - 1, SEGMENT + 1, 3 * SEGMENT - 1])
@@ -85,14 +85,14 @@ def test_padding_of_a_segment_is_not_read():
 
 
 def test_heads_train_on_a_leaky_model_as_in_the_paper():
-    model, ids = with_heads(target="difference").train(), token_ids(2, 2 * SEGMENT)
+    model, ids = leaky_heads().train(), token_ids(2, 2 * SEGMENT)
     output = model(ids, labels=ids)
     output.loss.backward()
     assert output.loss_parts.keys() == {"next_token", "head_1", "head_2"}
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("make", [lambda: make_tensorized(paper_leaky=True), with_heads], ids=["bare", "heads"])
+@pytest.mark.parametrize("make", [lambda: make_tensorized(paper_leaky=True), leaky_heads], ids=["bare", "heads"])
 def test_the_code_on_its_card_runs(make, tmp_path, capsys):
     make().save_pretrained(tmp_path)
     word_level_tokenizer(["The cat\n"]).save_pretrained(tmp_path)

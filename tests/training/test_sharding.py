@@ -21,6 +21,7 @@ from tests.masked_diffusion import training as diffusion_training
 from tests.masked_diffusion.models import make_mdlm
 from tests.multitoken import test_trainer as test_multitoken
 from tests.phrases import test_trainer as test_phrases
+from tests.tensorized_transformer.models import make_heads
 from tests.tiny_models import make_dynamic_model, make_model
 from tests.trainer_runs import assert_same, losses, run_processes, weights
 
@@ -34,6 +35,7 @@ CASES = {
     "separate_output_heads": lambda: make_model("llama", target="embedding", separate_output_heads=True),
     "phrases_tied": lambda: make_dynamic_model("gpt2"),
     "phrases_untied": lambda: make_dynamic_model("llama"),
+    "tensorized": lambda: make_heads("difference"),
     "mdlm": make_mdlm,
     "mdlm_curves": lambda: make_mdlm("curves"),
 }
