@@ -25,19 +25,20 @@ class TensorizedAttention(nn.Module):
     Causal: the window of a is its last S positions. b and c count from the oldest of them, so that W and p depend on
     the distances from a. Texts may have any length, and only products with positions of a's own text are summed.
 
-    Departs: The published attention, with `config.paper_leaky`, cuts the text into segments of S. Each position of a
-        segment reads all of them, later ones too, so that the model reads the tokens that it predicts. Its mask is
-        computed and not used. The last position of a segment reads the same in both.
+    Departs: The published program cuts the text into segments of S, and each position of a segment reads all of it,
+        later positions too: it computes a mask, and does not use it. Such a model reads the tokens that it predicts, so
+        ours is causal. `config.paper_leaky` computes what is published. The last position of a segment reads the same
+        in both.
 
     Args:
-        config: The sizes, and `paper_leaky`.
+        config: The sizes; its `paper_leaky` is read in each call.
         index: Of the layer, in the cache.
     Source: Ma et al., "A Tensorized Transformer for Language Modeling"; szhangtju/The-compression-of-Transformer.
     """
 
     def __init__(self, config: TensorizedTransformerConfig, index: int) -> None:
         super().__init__()
-        self.size, self.index, self.is_leaky = config.segment_length, index, config.paper_leaky
+        self.config, self.size, self.index = config, config.segment_length, index
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.head_dim, bias=False)
         self.position_proj = nn.Linear(config.hidden_size, config.head_dim, bias=False)
         self.core = nn.Parameter(torch.empty(config.num_attention_heads, config.head_dim))
@@ -65,7 +66,7 @@ class TensorizedAttention(nn.Module):
         query, key, value = self.qkv_proj(hidden).chunk(3, dim=-1)
         core, position_keys = self.core.mean(dim=0), self.position_proj(positions)
         queries = core * (query + content_bias), core * (query + position_bias)
-        if self.is_leaky:
+        if self.config.paper_leaky:
             return self.out_proj(segment_products(*queries, key, value, position_keys, reach))
         if past_key_values is not None:
             key, value = (part[:, 0] for part in past_key_values.update(key[:, None], value[:, None], self.index))

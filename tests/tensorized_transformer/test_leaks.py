@@ -54,6 +54,13 @@ def test_a_leaky_model_does_not_generate():
         leaky_heads().generate(ids, max_new_tokens=2, draft_tokens=1)
 
 
+def test_the_same_weights_are_causal_once_the_configuration_says_so():
+    model, ids = make_tensorized(paper_leaky=True), token_ids(2, 2 * SEGMENT)
+    model.config.paper_leaky = False
+    assert torch.equal(model(ids).logits, make_tensorized()(ids).logits)
+    assert torch.equal(model.generate(ids, max_new_tokens=2), make_tensorized().generate(ids, max_new_tokens=2))
+
+
 @pytest.mark.parametrize("time", [1, SEGMENT - 1, SEGMENT + 1, 3 * SEGMENT - 1])
 def test_a_text_that_does_not_fill_its_segments_is_refused(time):
     told = f"segment_length=4, so its length must be a multiple of 4, got {time}; choose such a block_size, or pad"
