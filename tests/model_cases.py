@@ -83,8 +83,6 @@ def _chunked_phrases() -> Batch:
 
 
 _REFORMER_LACKS = {
-    "rows": "its hashes are drawn for a whole batch",
-    "padding": "padding is hashed with the text",
     "checkpointing": "Transformers has none for it",
     "resizing": "Transformers does not save the output bias that it has resized",
     "attentions": "hashed attention returns no weights",

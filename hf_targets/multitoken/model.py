@@ -10,6 +10,7 @@ from transformers import initialization as init
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.fingerprint import Fingerprint
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
@@ -46,6 +47,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
+        repair_reformer(self.backbone)
         scale = self._output_scale(self.backbone)
         if scale is not None:
             config.output_scale = scale

@@ -7,6 +7,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.activations import fuse_gelu
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
 from hf_targets.phrases.configuration import DynamicVocabConfig
 from hf_targets.phrases.inputs import check_windows
@@ -44,6 +45,7 @@ class PhraseEncoder(nn.Module):
         super().__init__()
         assert isinstance(config.phrase_encoder, PreTrainedConfig)
         self.transformer = AutoModel.from_config(config.phrase_encoder) if transformer is None else transformer
+        repair_reformer(self.transformer)
         fuse_gelu(self.transformer)  # a third of the time of GPT-2's layers in bfloat16 on a CPU
         width = config.phrase_encoder_width or config.phrase_encoder.get_text_config().hidden_size
         if config.tie_phrase_embeddings and input_dim != output_dim:

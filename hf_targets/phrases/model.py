@@ -16,6 +16,7 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from hf_targets.backbones.backbone import check_backbone
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.checkpoint import StrictLoading
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
@@ -91,6 +92,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     ) -> None:
         super().__init__(config)
         self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
+        repair_reformer(self.backbone)
         check_backbone(self.backbone)
         config.backbone = self.backbone.config
         if encoder is not None:

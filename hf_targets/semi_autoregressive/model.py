@@ -15,6 +15,7 @@ from hf_targets.backbones.backbone import find_output_scale, output_embedding, r
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
@@ -81,6 +82,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
         if self.backbone.config.is_encoder_decoder:
             raise ValueError(f"{type(self.backbone).__name__} has an encoder; choose a causal model")
+        repair_reformer(self.backbone)
         scale = find_output_scale(self.backbone, read_causal, "input_ids")
         if scale is not None:
             config.output_scale = scale
