@@ -147,6 +147,7 @@ from .retrieval.near_duplicates import without_near_duplicates as without_near_d
 from .retrieval.passages import passages_of as passages_of
 from .retrieval.passages import source_in_document as source_in_document
 from .retrieval.sentence_encoder import SentenceEncoder as SentenceEncoder
+from .training.architectures import DecoderSettings as DecoderSettings
 from .training.brief_log import log_briefly as log_briefly
 from .training.comparison import Run as Run
 from .training.comparison import is_better as is_better

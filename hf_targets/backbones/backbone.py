@@ -84,9 +84,7 @@ def find_output_scale(
     results = []
     with without_dropout(backbone):
         for run in (lambda: read(backbone, ids), lambda: backbone(**dict.fromkeys(names, ids)).logits):
-            with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-                torch.manual_seed(0)  # Reformer hashes at random
-                results.append(run())
+            results.append(run())
     hidden, logits = results
     added: Any = getattr(backbone, "final_logits_bias", 0.0)
     scales = _scales(backbone.config)

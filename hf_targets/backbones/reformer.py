@@ -1,5 +1,6 @@
 """Transformers' Reformer, made to read the same text in the same way: fixed hashes, any length, each row by itself."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -61,17 +62,19 @@ def _repair(reformer: Any, config: ReformerConfig) -> None:
 
 
 def _set_num_buckets(reformer: Any, config: ReformerConfig) -> None:
+    """Set a missing number of buckets as Transformers would for the longest text: twice that of chunks, rounded down.
+
+    It is a power of two, in two factors where Transformers takes two.
+    """
     if config.num_buckets is not None or "lsh" not in config.attn_layers:
         return
-    attention = next(
-        layer.attention.self_attention
-        for layer in reformer.encoder.layers
-        if hasattr(layer.attention.self_attention, "num_buckets")
-    )
-    attention._set_num_buckets(max(ChunkRule.of(config, training=False).longest, attention.chunk_length))
+    chunk = config.lsh_attn_chunk_length
+    longest = ChunkRule.of(config, training=False).longest
+    power = (2 * max(longest // chunk, 1)).bit_length() - 1
+    is_large = 2**power > 2 * max(math.isqrt(config.max_position_embeddings // chunk), chunk)
+    config.num_buckets = [2 ** (power // 2), 2 ** (power - power // 2)] if is_large else 2**power
     for layer in reformer.encoder.layers:
-        if hasattr(layer.attention.self_attention, "num_buckets"):
-            layer.attention.self_attention.num_buckets = config.num_buckets
+        layer.attention.self_attention.num_buckets = config.num_buckets
 
 
 def _with_gradient(encoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

@@ -56,7 +56,7 @@ def is_seeded(layer: Any) -> bool:
 
 @contextmanager
 def own_draws(device: torch.device, *, training: bool) -> Iterator[None]:
-    """Inside, the global generator of a training pass starts from a number drawn once; afterwards it goes on from it."""
+    """Inside, a training pass draws from a seed that was drawn from the global generator, which then goes on."""
     if not training:
         yield
         return
@@ -67,7 +67,7 @@ def own_draws(device: torch.device, *, training: bool) -> Iterator[None]:
 
 
 def mask_of_call(keep: Tensor, *, training: bool) -> Tensor | None:
-    """Return a new mask for one call, which will hold the call's seeds; None if nothing is masked and none is needed."""
+    """Return a new mask for a call, which will hold the call's seeds; None if nothing is masked or needs seeds."""
     if not training and not torch.is_grad_enabled() and bool(keep.all()):
         return None
     mask = keep.long()

@@ -14,11 +14,13 @@ from datasets import Dataset, DatasetDict
 
 from hf_targets.data.hub_data import load_named, load_parts, without_progress_bars
 from hf_targets.data.splits import SPLIT_WORDS, SPLITS, of_dev_and_test, split_rows
+from hf_targets.data.text8 import text8_rows
 from hf_targets.data.text_files import DATA_VARIABLE, files_below, read_lines
 
 MIN_DOCSTRING_WORDS = 20
 _TEXT_SUFFIXES = (".txt", ".txt.gz", ".tokens", ".raw")
 _DOMAINS = "opus-multidomain:"
+_WIKITEXTS = ("wikitext-2", "wikitext-103")
 _LM1B_FILES = ("1b_benchmark.dev.tokens", "1b_benchmark.test.tokens")
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
 
@@ -33,14 +35,17 @@ def load_corpus(
 ) -> DatasetDict:
     """Return a corpus as the splits `train`, `validation` and `test`, each with the one column `text`.
 
-    Each row ends with a newline, and the text of a split is its rows one after the other, with nothing in between.
+    Each row ends with a newline (in text8 with a space), and the text of a split is its rows one after the other, with
+    nothing in between.
 
     Args:
         name_or_path: One of
             `"documentation"`: the language reference and the docstrings that ship with this Python, a paragraph a row;
             `"documentation:topics"`: the language reference alone, about 50,000 words;
-            `"ptb"`, `"wikitext-2"`: the folder of that name below the one that `HF_TARGETS_DATA` names, a line a row
-            (if there is none, `"wikitext-2"` comes from the Hub);
+            `"ptb"`, `"wikitext-2"`, `"wikitext-103"`: the folder of that name below the one that `HF_TARGETS_DATA`
+            names, a line a row (if there is none, WikiText comes from the Hub);
+            `"text8"`: likewise, from the file text8 in that folder, in rows of whole words that end with a space, as it
+            has no lines: 90% of its characters to train on, 5% to validate and 5% to test;
             `"us-code-legal"`: likewise, paragraphs of the United States Code;
             `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise, the English sentences of a domain, from the
             folder opus-multidomain-de-en; where a domain has no file to train on, train is its dev file, and validation
@@ -136,9 +141,11 @@ def _plain_rows(name_or_path: str) -> dict[str, list[str]] | None:
     """Return the rows of each split there is, or None if `name_or_path` does not name plain text."""
     if name_or_path in ("documentation", "documentation:topics"):
         return _documentation_rows(topics_only=name_or_path == "documentation:topics")
-    if name_or_path in ("ptb", "wikitext-2", "us-code-legal"):
+    if name_or_path in ("ptb", *_WIKITEXTS, "us-code-legal"):
         lines = _benchmark_lines(name_or_path)
         return {split: [line.strip() + "\n" for line in lines[split]] for split in SPLITS}
+    if name_or_path == "text8":
+        return text8_rows()
     if name_or_path == "lm1b-sample":
         return of_dev_and_test(*_lines_below(name_or_path, _LM1B_FILES, name_or_path))
     if name_or_path.startswith(_DOMAINS):
@@ -155,8 +162,8 @@ def _benchmark_lines(name: str) -> dict[str, list[str]]:
     data = os.environ.get(DATA_VARIABLE)
     if data and Path(data, name).is_dir():
         return _folder_lines(Path(data, name))
-    if name == "wikitext-2":
-        hub = load_named("Salesforce/wikitext", "wikitext-2-v1")
+    if name in _WIKITEXTS:
+        hub = load_named("Salesforce/wikitext", f"{name}-v1")
         return {split: list(hub[split]["text"]) for split in SPLITS}
     raise ValueError(
         f"{name!r} is read from the folder {name} below the one that {DATA_VARIABLE} names, "

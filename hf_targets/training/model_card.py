@@ -18,7 +18,7 @@ from hf_targets.training.experiments import Experiment
 
 LIBRARY = "hf-targets"
 _SECRETS = ("--hub_token", "--hub-token", "--push_to_hub_token", "--push-to-hub-token")
-_ENGLISH = ("documentation", "documentation:topics", "ptb", "wikitext-2", "lm1b-sample")
+_ENGLISH = ("documentation", "documentation:topics", "ptb", "wikitext-2", "wikitext-103", "text8", "lm1b-sample")
 """Corpora of `load_corpus` whose language is known by their name."""
 
 _METRICS = {

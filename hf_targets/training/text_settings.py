@@ -21,8 +21,8 @@ class TextSettings:
     dataset: str = field(
         default="documentation",
         metadata={
-            "help": "Corpus (documentation, documentation:topics, ptb, wikitext-2, lm1b-sample), text file, folder, or "
-            "data set on the Hub."
+            "help": "Corpus (documentation, documentation:topics, ptb, wikitext-2, wikitext-103, text8, lm1b-sample), "
+            "text file, folder, or data set on the Hub."
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
