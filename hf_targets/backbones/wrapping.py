@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Self
 
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.weight_access import execution_device, is_readable
@@ -131,7 +131,10 @@ class WrapsBackbone:
         for name, function in takes.items():
             if model_kwargs.get(name) is not None and name not in inspect.signature(function).parameters:
                 raise ValueError(f"{type(self.backbone).__name__} does not generate from {name}; leave it out")
-        super()._validate_model_kwargs(model_kwargs)  # pyright: ignore
+        of_backbone = inspect.signature(self.backbone.prepare_inputs_for_generation).parameters
+        own = of_backbone.keys() - inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters.keys()
+        others = {name: value for name, value in model_kwargs.items() if name not in own}
+        super()._validate_model_kwargs(others)  # pyright: ignore
 
 
 def load_base(
