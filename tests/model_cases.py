@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.seq2seq_call import read_pair
-from hf_targets.maths.losses import IGNORED
 from tests.awd_lstm.models import make_awd_lstm
 from tests.masked_case import crammed_case, masked_case
 from tests.masked_diffusion.models import CURVES, make_mdlm
@@ -73,15 +71,6 @@ def _generate_canvas(model: Any) -> list[Tensor]:
     return [model.generate(batch_size=2, max_length=8, generator=torch.Generator().manual_seed(0))]
 
 
-def _chunked_phrases() -> Batch:
-    """Return a training batch whose interleaved text fills chunks of 8, as Reformer needs them in training."""
-    batch = training_inputs("phrases")
-    for name in ("phrase_input_ids", "phrase_attention_mask", "phrase_targets", "token_positions"):
-        missing = -batch[name].shape[1] % 8
-        batch[name] = F.pad(batch[name], (0, missing), value=IGNORED if name == "phrase_targets" else 0)
-    return batch
-
-
 _REFORMER_LACKS = {
     "checkpointing": "Transformers has none for it",
     "resizing": "Transformers does not save the output bias that it has resized",
@@ -114,7 +103,7 @@ def _causal_case(family: str, kind: str) -> ModelCase:
 
     case = ModelCase(
         make=lambda: make_any(family, kind),
-        batch=_chunked_phrases if phrases and reformer else lambda: training_inputs(kind),
+        batch=lambda: training_inputs(kind),
         text=_causal_text,
         auto=AutoModelForCausalLM,
         off=_phrases_off if phrases else _ensemble_off,

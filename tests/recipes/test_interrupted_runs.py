@@ -59,6 +59,13 @@ def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
         ("finetune_gptneo_wdr", "seeds: []", "seeds must name at least one seed, got none"),
         ("train_mdlm_curve", "seeds: [1, 1]", "seeds must differ, as the same seed gives the same run again"),
         ("train_small_lm", "seed: 1", "seed is for a single training; give seeds in its place"),
+        ("train_small_lm", "architecture: lstm", "architecture must be one of gpt2, tensorized, reformer, got lstm"),
+        (
+            "train_small_lm",
+            "architecture: reformer\nblock_size: 100",
+            "must be a multiple of a Reformer's chunk_length",
+        ),
+        ("train_small_lm", "paper_leaky: true", "paper_leaky is of architecture tensorized, got it with gpt2"),
         ("train_small_lm", "targets: [magic]", "targets must be of embedding and difference, got magic"),
     ],
 )

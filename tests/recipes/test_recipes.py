@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks
+from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks, repair_reformer
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from tests.hub_server import HubServer, run_against
 from tests.programs import ROOT
@@ -155,6 +155,37 @@ def test_the_small_decoder_writes_the_rows_of_table_1(tmp_path):
     assert printed.count("| model | perplexity |") == 1
     run_code(tmp_path / "out" / "wdr-3-seed0", tmp_path / "out")
     assert "import hf_targets" not in run_code(tmp_path / "out" / "plain-seed0", tmp_path / "out")
+
+
+def test_the_small_reformer_is_trained_like_the_small_decoder_and_its_card_says_how_it_hashes(tmp_path):
+    arguments = ("--architecture", "reformer", "--block_size", "16", "--chunk_length", "8", "--num_hashes", "2")
+    printed = run("train_small_lm", *arguments, "--output_dir", str(tmp_path / "out"))
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["plain", "simple-3", "wdr-3"]
+    assert all(f"| {row['name']} | {row['test']['perplexity_0']:.1f} |" in printed for row in rows)
+    for row in rows:
+        card = (tmp_path / "out" / f"{row['name']}-seed0" / "README.md").read_text(encoding="utf-8")
+        assert "call `hf_targets.repair_reformer(model)`" in card
+    blocks = pack_blocks(
+        load_corpus(small_text())["test"], AutoTokenizer.from_pretrained(tmp_path / "out/wdr-3-seed0"), 16
+    )
+    for name in ("plain", "wdr-3"):  # read in this process as in the training
+        model = repair_reformer(AutoModelForCausalLM.from_pretrained(tmp_path / "out" / f"{name}-seed0")).eval()
+        [row] = [row for row in rows if row["name"] == name]
+        assert perplexity_of_blocks(model, blocks).per_token == pytest.approx(row["test"]["perplexity"], rel=1e-3)
+
+
+@pytest.mark.parametrize("leaky", [False, True])
+def test_the_small_tensorized_transformer_is_marked_if_it_is_leaky(leaky, tmp_path):
+    arguments = ["--architecture", "tensorized", "--block_size", "16", *(["--paper_leaky", "true"] if leaky else [])]
+    printed = run("train_small_lm", *arguments, "--output_dir", str(tmp_path / "out"))
+    mark = "-leaky" if leaky else ""
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == [f"plain{mark}", f"simple-3{mark}", f"wdr-3{mark}"]
+    assert ("**Leaky**" in printed) == leaky
+    for row in rows:
+        card = (tmp_path / "out" / f"{row['name']}-seed0" / "README.md").read_text(encoding="utf-8")
+        assert ("**Leaky**" in card) == leaky
 
 
 def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(finetuned, tmp_path):
