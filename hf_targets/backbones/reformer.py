@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, ReformerConfig
 
 from hf_targets.backbones.reformer_rows import ChunkRule, row_groups
@@ -42,12 +42,13 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
 
     Source: Kitaev et al., "Reformer: The Efficient Transformer"; transformers 5.23.
     """
+    module: Any
     for module in model.modules():
         config = getattr(module, "config", None)
         if not isinstance(config, ReformerConfig):
             continue
         if hasattr(module, "lm_head") and hasattr(module, "reformer"):
-            module.prepare_inputs_for_generation = partial(_inputs_of_step, module)  # pyright: ignore
+            module.prepare_inputs_for_generation = partial(_inputs_of_step, module)
         if hasattr(module, "encoder") and hasattr(module, "embeddings") and not is_seeded(module.encoder.layers[0]):
             _repair(module, config)
     return model
@@ -61,7 +62,7 @@ def _repair(reformer: Any, config: ReformerConfig) -> None:
     reformer.forward = partial(_read, reformer.forward, reformer)
 
 
-def _set_num_buckets(reformer: Any, config: ReformerConfig) -> None:
+def _set_num_buckets(reformer: Any, config: Any) -> None:
     """Set a missing number of buckets as Transformers would for the longest text: twice that of chunks, rounded down.
 
     It is a power of two, in two factors where Transformers takes two.
@@ -77,7 +78,7 @@ def _set_num_buckets(reformer: Any, config: ReformerConfig) -> None:
         layer.attention.self_attention.num_buckets = config.num_buckets
 
 
-def _with_gradient(encoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def _with_gradient(encoder: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Give the encoder's input a gradient, without which its reversible layers get none."""
     hidden = kwargs["hidden_states"]
     trained = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in encoder.layers.parameters())

@@ -98,9 +98,8 @@ def _hash(
     *args: Any,
     **kw: Any,
 ) -> Tensor:
-    if seed is None:
-        seed = layer.attention_seed if layer.training else index
-    with _DrawsFrom(torch.Generator(vectors.device).manual_seed(seed)):
+    drawn: int = layer.attention_seed if layer.training else index
+    with _DrawsFrom(torch.Generator(vectors.device).manual_seed(drawn if seed is None else seed)):
         return hash_vectors(vectors, *args, **kw)
 
 
