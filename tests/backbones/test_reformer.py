@@ -209,15 +209,18 @@ def test_greedy_text_is_that_of_reading_the_whole_text_at_each_step_for_every_ro
 
 
 def test_the_cache_of_transformers_reads_other_rows_and_is_refused():
-    plain, ids = make_backbone("reformer"), token_ids(3, 13)
+    plain, ids, longer = make_backbone("reformer", attn_layers=["lsh", "lsh"]), token_ids(3, 13), {"max_new_tokens": 20}
+    others = torch.cat([token_ids(1, 13, seed=9), ids[1:]])
     cached, whole = (
-        plain.generate(ids, use_cache=cache, **SHORTENED | {"max_new_tokens": 20}) for cache in (True, False)
+        [plain.generate(batch, use_cache=cache, **SHORTENED | longer) for batch in (ids, others)]
+        for cache in (True, False)
     )
-    assert not torch.equal(cached, whole)
+    assert not torch.equal(cached[0][1:], cached[1][1:])
+    assert torch.equal(whole[0][1:], whole[1][1:])
     cache = plain(ids, use_cache=True).past_buckets_states
     with pytest.raises(ValueError, match="leave out past_buckets_states and give the whole text"):
         repair_reformer(plain)(ids[:, -1:], past_buckets_states=cache)
-    assert torch.equal(plain.generate(ids, **SHORTENED | {"max_new_tokens": 20}), whole)
+    assert torch.equal(plain.generate(ids, **SHORTENED | longer), whole[0])
 
 
 @pytest.mark.parametrize("layers", LAYERS)
