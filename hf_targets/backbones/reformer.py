@@ -28,7 +28,8 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
       None it is set by the number of positions; Transformers sets it by the first text that is read.
     - Lengths. Rows are moved to the left, padded to a multiple of the chunk lengths (in training with axial positions,
       to all of them) and read in groups of one padded length. The outputs are cut back, with zeros at padding. So the
-      hidden states of a row depend neither on the other rows nor on padding, on either side.
+      hidden states of a row depend neither on the other rows nor on padding, on either side. Where FSDP shards the
+      weights, all processes must have as many groups: give rows of one length.
     - Generation reads the whole text at each step. Transformers' cache is refused: with several rows its hash layers
       read the hidden states of the first row for all of them, and even for one row they attend to other positions than
       without a cache.

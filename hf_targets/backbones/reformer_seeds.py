@@ -121,9 +121,7 @@ def _backward(backward: Callable[..., Any], layer: Any, index: int, *args: Any, 
             "again; call train() or eval() before the forward pass"
         )
     device = kwargs["hidden_states"].device
-    autocast = contextlib.nullcontext()
-    if cast is not None:  # without a cache, as casts of the forward pass have no gradient
-        autocast = torch.autocast(device.type, dtype=cast, cache_enabled=False)
+    autocast = contextlib.nullcontext() if cast is None else torch.autocast(device.type, dtype=cast)
     layer.attention_seed, layer.feed_forward_seed = attention_seed or 0, feed_forward_seed or 0
     layer.training = True  # its backward pass demands it; its parts stay in their mode
     try:

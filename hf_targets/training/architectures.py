@@ -11,6 +11,14 @@ from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.training.recipe_settings import ModelSizeSettings, field_of
 
 ATTENTIONS = ("lsh", "local")
+CHUNK_LENGTH, NUM_HASHES = 64, 4
+"""Of a Reformer whose settings do not give them."""
+_OWNERS = {
+    "head_size": ("tensorized", "reformer"),
+    "paper_leaky": ("tensorized",),
+    **dict.fromkeys(("attention_layers", "chunk_length", "num_hashes"), ("reformer",)),
+}
+"""Settings of some architectures only."""
 
 
 @dataclass
@@ -25,7 +33,9 @@ class DecoderSettings(ModelSizeSettings):
         ModelSizeSettings, "num_heads", note="A Tensorized Transformer has so many core tensors in place of heads."
     )
     feed_forward_size: int = field(default=2100, metadata={"help": "Width of the feed-forward layers, d_ff."})
-    tied: bool = field(default=True, metadata={"help": "One embedding for input and output; else two."})
+    tied: bool = field(
+        default=True, metadata={"help": "One embedding for input and output; else two. A Reformer always has two."}
+    )
     head_size: int | None = field(
         default=None,
         metadata={
@@ -40,12 +50,16 @@ class DecoderSettings(ModelSizeSettings):
             "are not comparable. None and False: the causal one."
         },
     )
-    attention_layers: list[str] = field(
-        default_factory=lambda: ["lsh"],
-        metadata={"help": "Attention of a Reformer's layers, lsh or local, repeated over the layers."},
+    attention_layers: list[str] | None = field(
+        default=None,
+        metadata={"help": "Attention of a Reformer's layers, lsh or local, repeated over the layers. None: lsh."},
     )
-    chunk_length: int = field(default=64, metadata={"help": "Tokens in a chunk of a Reformer's attention."})
-    num_hashes: int = field(default=4, metadata={"help": "Rounds of hashing in a Reformer's lsh layers."})
+    chunk_length: int | None = field(
+        default=None, metadata={"help": "Tokens in a chunk of a Reformer's attention. None: 64."}
+    )
+    num_hashes: int | None = field(
+        default=None, metadata={"help": "Rounds of hashing in a Reformer's lsh layers. None: 4."}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,11 +68,14 @@ class DecoderSettings(ModelSizeSettings):
         for name in ("feed_forward_size", "chunk_length", "num_hashes", "head_size"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        if self.paper_leaky is not None and self.architecture != "tensorized":
-            raise ValueError(
-                f"paper_leaky is of architecture tensorized, got it with {self.architecture}; leave it out"
-            )
-        if not self.attention_layers or set(self.attention_layers) - set(ATTENTIONS):
+        for name, owners in _OWNERS.items():
+            if getattr(self, name) is not None and self.architecture not in owners:
+                raise ValueError(
+                    f"{name} is of architecture {' and '.join(owners)}, got it with {self.architecture}; leave it out"
+                )
+        if self.attention_layers is not None and (
+            not self.attention_layers or {*self.attention_layers} - {*ATTENTIONS}
+        ):
             raise ValueError(f"attention_layers must be of {' and '.join(ATTENTIONS)}, got {self.attention_layers}")
 
     def check_block_size(self, block_size: int) -> None:
@@ -67,9 +84,10 @@ class DecoderSettings(ModelSizeSettings):
         Raises:
             ValueError: If a Reformer's chunks do not divide them.
         """
-        if self.architecture == "reformer" and block_size > self.chunk_length and block_size % self.chunk_length:
+        chunk = self.chunk_length or CHUNK_LENGTH
+        if self.architecture == "reformer" and block_size > chunk and block_size % chunk:
             raise ValueError(
-                f"block_size must be a multiple of a Reformer's chunk_length {self.chunk_length}, else every block is "
+                f"block_size must be a multiple of a Reformer's chunk_length {chunk}, else every block is "
                 f"padded to one, got {block_size}; choose another of the two"
             )
 
@@ -84,7 +102,7 @@ class DecoderSettings(ModelSizeSettings):
                 "**Leaky**: the models have the published attention, in which each position reads later tokens of its "
                 "segment, those that it predicts among them. Do not compare these figures with those of causal models."
             )
-        if self.architecture == "reformer" and "lsh" in self.attention_layers:
+        if self.architecture == "reformer" and "lsh" in (self.attention_layers or ["lsh"]):
             return (
                 "Evaluations hash with fixed seeds. After loading the plain model, call "
                 "`hf_targets.repair_reformer(model)`: without it, Transformers draws new hashes for each call. A "
@@ -134,17 +152,18 @@ def _tensorized(settings: DecoderSettings, vocab_size: int, num_positions: int) 
 
 
 def _reformer(settings: DecoderSettings, vocab_size: int, num_positions: int) -> PreTrainedConfig:
-    repeats = -(-settings.num_layers // len(settings.attention_layers))
+    kinds, chunk = settings.attention_layers or ["lsh"], settings.chunk_length or CHUNK_LENGTH
+    repeats = -(-settings.num_layers // len(kinds))
     return ReformerConfig(
         vocab_size=vocab_size,
         hidden_size=settings.hidden_size,
         num_attention_heads=settings.num_heads,
         attention_head_size=settings.head_size or settings.hidden_size // settings.num_heads,
-        attn_layers=(settings.attention_layers * repeats)[: settings.num_layers],
+        attn_layers=(kinds * repeats)[: settings.num_layers],
         feed_forward_size=settings.feed_forward_size,
-        lsh_attn_chunk_length=settings.chunk_length,
-        local_attn_chunk_length=settings.chunk_length,
-        num_hashes=settings.num_hashes,
+        lsh_attn_chunk_length=chunk,
+        local_attn_chunk_length=chunk,
+        num_hashes=settings.num_hashes or NUM_HASHES,
         max_position_embeddings=num_positions,
         axial_pos_embds=False,
         hidden_dropout_prob=settings.dropout,

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 from hf_targets import DecoderSettings
 
 SETTINGS = Path(__file__).parents[2] / "recipes" / "settings" / "train_small_lm"
-SMALL = {"hidden_size": 32, "num_heads": 4, "num_layers": 3, "feed_forward_size": 48, "chunk_length": 8}
+SMALL = {"hidden_size": 32, "num_heads": 4, "num_layers": 3, "feed_forward_size": 48}
+REFORMER = {"architecture": "reformer"}
 
 
 def settings_of(name: str) -> DecoderSettings:
@@ -36,7 +37,13 @@ def test_a_gpt2_is_what_its_settings_say():
 
 def test_a_reformer_is_what_its_settings_say():
     settings = DecoderSettings(
-        **SMALL, architecture="reformer", dropout=0.3, head_size=5, num_hashes=2, attention_layers=["local", "lsh"]
+        **SMALL,
+        architecture="reformer",
+        dropout=0.3,
+        head_size=5,
+        chunk_length=8,
+        num_hashes=2,
+        attention_layers=["local", "lsh"],
     )
     config = settings.decoder_config(50, 16)
     assert config.attn_layers == ["local", "lsh", "local"]
@@ -78,8 +85,13 @@ def test_rows_of_a_leaky_model_are_marked_and_noted():
     [
         ({"architecture": "lstm"}, "architecture must be one of gpt2, tensorized, reformer, got lstm"),
         ({"paper_leaky": True}, "paper_leaky is of architecture tensorized, got it with gpt2; leave it out"),
-        ({"attention_layers": ["full"]}, "attention_layers must be of lsh and local, got ['full']"),
-        ({"attention_layers": []}, "attention_layers must be of lsh and local, got []"),
+        ({"head_size": 8}, "head_size is of architecture tensorized and reformer, got it with gpt2; leave it out"),
+        *(
+            ({name: value, "architecture": "tensorized"}, f"{name} is of architecture reformer, got it with tensorized")
+            for name, value in (("num_hashes", 2), ("chunk_length", 8), ("attention_layers", ["local"]))
+        ),
+        ({"attention_layers": ["full"], **REFORMER}, "attention_layers must be of lsh and local, got ['full']"),
+        ({"attention_layers": [], **REFORMER}, "attention_layers must be of lsh and local, got []"),
         ({"chunk_length": 0}, "chunk_length must be 1 or more, got 0"),
         ({"num_hashes": 0}, "num_hashes must be 1 or more, got 0"),
         ({"head_size": -1}, "head_size must be 1 or more, got -1"),
@@ -97,4 +109,4 @@ def test_blocks_that_chunks_do_not_divide_are_refused():
         settings.check_block_size(size)
     with pytest.raises(ValueError, match=r"block_size must be a multiple of a Reformer's chunk_length 16.* got 40"):
         settings.check_block_size(40)
-    DecoderSettings(chunk_length=16).check_block_size(40)
+    DecoderSettings().check_block_size(40)
