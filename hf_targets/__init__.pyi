@@ -81,6 +81,13 @@ from .masked_diffusion.usage import DIFFUSION_USAGE as DIFFUSION_USAGE
 from .multitoken.arguments import MultiTokenTrainingArguments as MultiTokenTrainingArguments
 from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
+from .multitoken.difference_figure import plot_differences as plot_differences
+from .multitoken.difference_map import TargetDiversity as TargetDiversity
+from .multitoken.difference_map import TargetVectors as TargetVectors
+from .multitoken.difference_map import check_word as check_word
+from .multitoken.difference_map import map_targets as map_targets
+from .multitoken.difference_map import target_diversity as target_diversity
+from .multitoken.difference_map import target_vectors as target_vectors
 from .multitoken.draft_heads import train_draft_heads as train_draft_heads
 from .multitoken.drafting.output import DraftedGenerationOutput as DraftedGenerationOutput
 from .multitoken.head_kinds import HEADS as HEADS

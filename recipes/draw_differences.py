@@ -1,0 +1,93 @@
+"""Draw the targets of a text's words in two dimensions: output embeddings, and word differences of levels 1 and 2.
+
+    python recipes/draw_differences.py --model_name_or_path MODEL --dataset ptb
+
+MODEL is a folder or a name of any causal language model, with heads or without. Writes `differences.png` and the points
+in `differences.json`, and prints how diverse the targets of each level are. Penn Treebank has some 20 words a sentence:
+about 60 sentences make as many vectors as the paper's figure has of its 10. On a small model without one:
+`recipes/settings/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
+"""
+
+import random
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+from hf_targets import (
+    ModelSizeSettings,
+    TextSettings,
+    check_word,
+    field_of,
+    map_targets,
+    parse_settings,
+    plot_differences,
+    target_diversity,
+    target_vectors,
+    word_level_tokenizer,
+    write_json,
+)
+from hf_targets.markdown import markdown_table
+from hf_targets.named_models import model_at
+
+
+@dataclass
+class Setup(TextSettings):
+    """Whose embeddings are drawn, and of which sentences."""
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "A causal language model. None: a small one with random weights."}
+    )
+    dataset: str = field_of(TextSettings, "dataset", "ptb")
+    num_sentences: int = field(default=10, metadata={"help": "Sentences of the test text, drawn at random."})
+    word: str = field(default="to", metadata={"help": "The word that the third panel is around."})
+    perplexity: float = field(default=30.0, metadata={"help": "Of t-SNE."})
+    seed: int = field(default=0, metadata={"help": "Of the sentences and of t-SNE."})
+    output_dir: str = field(default="runs/draw_differences", metadata={"help": "Folder of the figure."})
+
+    def __post_init__(self) -> None:
+        if self.num_sentences < 1:
+            raise ValueError(f"num_sentences must be 1 or more, got {self.num_sentences}")
+
+
+def load(setup: Setup, texts: Any) -> tuple[Any, Any]:
+    """Return the model and its tokenizer."""
+    if setup.model_name_or_path is None:
+        tokenizer = word_level_tokenizer(texts["train"]["text"])
+        set_seed(setup.seed)
+        config = ModelSizeSettings(hidden_size=32, num_layers=1).gpt2_config(vocab_size=len(tokenizer), num_positions=8)
+        return AutoModelForCausalLM.from_config(config), tokenizer
+    with model_at(setup.model_name_or_path, "causal language model", "give a folder that save_pretrained wrote"):
+        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+        return model, AutoTokenizer.from_pretrained(setup.model_name_or_path)
+
+
+def main() -> None:
+    """Draw the figure, and print how diverse the targets are."""
+    (setup,) = parse_settings(Setup)
+    texts = setup.load()
+    model, tokenizer = load(setup, texts)
+    lines = [line.strip() for text in texts["test"]["text"] for line in text.splitlines()]
+    lines = [line for line in lines if len(tokenizer(line, add_special_tokens=False)["input_ids"]) > 2]
+    if len(lines) < setup.num_sentences:
+        raise ValueError(f"num_sentences must be at most the {len(lines)} of the text, got {setup.num_sentences}")
+    levels = target_vectors(model, tokenizer, random.Random(setup.seed).sample(lines, setup.num_sentences))
+    check_word(levels, setup.word)
+    points = map_targets(levels, perplexity=setup.perplexity, seed=setup.seed)
+    folder = Path(setup.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    plot_differences(levels, points, setup.word, folder / "differences.png")
+    found = [target_diversity(one) for one in levels]
+    content = [
+        {**asdict(diversity), "words": one.words, "before": one.before, "points": at.tolist()}
+        for diversity, one, at in zip(found, levels, points, strict=True)
+    ]
+    write_json(folder / "differences.json", content)
+    cells = [[str(d.level), str(d.num_targets), f"{d.mean_cosine:.3f}", f"{d.within_words:.3f}"] for d in found]
+    heads = ("level", "targets", "mean cosine", "variance within words")
+    print(f"{markdown_table(heads, cells, num_names=0)}\n\nFigure and points: {folder}")
+
+
+if __name__ == "__main__":
+    main()
