@@ -35,9 +35,10 @@ from .evaluation.continuations import measure_continuations as measure_continuat
 from .evaluation.continuations import take_prefixes as take_prefixes
 from .evaluation.entailment import LexicalEntailment as LexicalEntailment
 from .evaluation.entailment import ModelEntailment as ModelEntailment
-from .evaluation.glue import fine_tune_on_glue as fine_tune_on_glue
+from .evaluation.glue import GlueRun as GlueRun
 from .evaluation.glue import glue_table as glue_table
 from .evaluation.glue import pretrained_of as pretrained_of
+from .evaluation.glue import read_glue_results as read_glue_results
 from .evaluation.gradient_diversity import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.intervals import format_intervals as format_intervals

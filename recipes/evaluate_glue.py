@@ -8,7 +8,6 @@ On all tasks that the earlier paper on word differences reports: `.../paper.yaml
 the first examples of a task: `.../smoke.yaml`. Notes: recipes/masked_models.md.
 """
 
-import json
 from dataclasses import asdict, dataclass, field
 
 from transformers import TrainingArguments
@@ -17,14 +16,16 @@ from hf_targets import (
     GLUE_TASKS,
     Experiment,
     ExperimentSettings,
-    fine_tune_on_glue,
+    GlueRun,
     format_column_differences,
     format_columns,
     glue_table,
     parse_settings,
     pretrained_of,
+    read_glue_results,
     write_json,
 )
+from hf_targets.training.settings import parse_mapping
 
 RESULTS = "results.json"
 
@@ -51,6 +52,14 @@ class Setup(ExperimentSettings):
         default=None, metadata={"help": "Keep the first so many examples of each training split; None keeps all."}
     )
 
+    model_fields: str = field(
+        default="{}",
+        metadata={
+            "help": "JSON: fields of the models' configurations to change for fine-tuning, such as {\""
+            'hidden_dropout_prob": 0.1}.'
+        },
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.tasks or set(self.tasks) - GLUE_TASKS.keys() or len(set(self.tasks)) < len(self.tasks):
@@ -60,25 +69,22 @@ class Setup(ExperimentSettings):
 def main() -> None:
     """Fine-tune each model on each task with each seed, and print the table."""
     setup, args = parse_settings(Setup, TrainingArguments)
-    models = pretrained_of(setup.models, setup.seeds)
+    models, fields = pretrained_of(setup.models, setup.seeds), parse_mapping(setup.model_fields, "model_fields")
+    planned = {
+        (name, seed, task): GlueRun(models[name][seed], task, setup.max_length, setup.max_train_examples, fields)
+        for seed in setup.seeds
+        for name in models
+        for task in setup.tasks
+    }
     experiment = Experiment(setup, args, outputs=(RESULTS,))
-    results, file = [], experiment.folder / RESULTS
-    if experiment.resume and file.is_file():
-        results = json.loads(file.read_text(encoding="utf-8"))["rows"]
     experiment.begin()
+    file = experiment.folder / RESULTS
+    results = read_glue_results(file) if experiment.resume else []
     done = {(row["name"], row["seed"], row["task"]) for row in results}
-    planned = [(seed, name, task) for seed in setup.seeds for name in models for task in setup.tasks]
-    for number, (seed, name, task) in enumerate(planned, start=1):
+    for number, ((name, seed, task), run) in enumerate(planned.items(), start=1):
         if (name, seed, task) in done:
             continue
-        scores = fine_tune_on_glue(
-            models[name][seed],
-            task,
-            args,
-            seed=seed,
-            max_length=setup.max_length,
-            max_train_examples=setup.max_train_examples,
-        )
+        scores = run.fine_tune(args, seed)
         results.append({"name": name, "seed": seed, "task": task, **scores})
         if args.process_index == 0:
             write_json(file, {"settings": {**asdict(setup), **args.to_sanitized_dict()}, "rows": results})

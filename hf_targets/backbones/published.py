@@ -18,16 +18,21 @@ from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 
 
 def find_checkpoint(
-    name: str | os.PathLike, files: Sequence[str], hub: Mapping[str, Any]
+    name: str | os.PathLike,
+    files: Sequence[str],
+    hub: Mapping[str, Any],
+    *,
+    configs: Sequence[str] = ("config.json",),
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the weight file of a checkpoint, and the content of the config.json in its folder, {} without one.
+    """Return the weight file of a checkpoint, and the content of the file of settings beside it, {} without one.
 
     Args:
         name: A folder, a repository of the Hub, or the file of weights itself.
         files: Possible names of the file; the first that exists is taken.
         hub: Location on the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+        configs: Possible names of the file of settings; the first that exists is taken.
     Raises:
-        ValueError: If none of the files exists, config.json is cut short, or `hub` has an unknown argument.
+        ValueError: If none of the files exists, settings are cut short, or `hub` has an unknown argument.
     """
     if unknown := set(hub) - set(HUB_ARGUMENTS):
         raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {', '.join(HUB_ARGUMENTS)}")
@@ -36,8 +41,9 @@ def find_checkpoint(
     file = name if local else next(filter(None, map(find, files)), None)
     if file is None:
         raise ValueError(f"{name} holds none of {', '.join(files)}; give the file of weights itself")
-    beside = Path(name).with_name("config.json") if local else find("config.json")
-    return Path(file), _read_config(Path(beside)) if beside and Path(beside).is_file() else {}
+    places = (Path(name).with_name(config) if local else find(config) for config in configs)
+    beside = next((Path(place) for place in places if place and Path(place).is_file()), None)
+    return Path(file), {} if beside is None else _read_config(beside)
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
     Source: Geiping and Goldstein, "Cramming", section 4.2; JonasGeiping/cramming.
     """
 
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^(dense|classifier)\."]  # noqa: RUF012, as the base class
+    _keys_to_ignore_on_load_unexpected = [r"^(lm_head|classifier)\."]  # noqa: RUF012, as the base class
 
     def __init__(self, config: CrammedBertConfig) -> None:
         super().__init__(config)
@@ -135,5 +135,5 @@ def _positions(text: Tensor, attention_mask: Tensor | None) -> Tensor:
     Departs: the published program numbers padding too, which it has on the right alone.
     """
     if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
-        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+        return ((attention_mask != 0).long().cumsum(dim=1) - 1).clamp(min=0)
     return torch.arange(text.shape[1], device=text.device)[None]

@@ -1,34 +1,54 @@
 """A classifier of texts, or of pairs of texts, on a CrammedBERT."""
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from hf_targets.backbones.checkpoint import StrictLoading
+from hf_targets.backbones.class_labels import check_class_labels, class_loss
 from hf_targets.crammed_bert.backbone import CrammedBertModel, CrammedBertPreTrainedModel
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 from hf_targets.crammed_bert.published import PublishedCrammedBert
 
 
-class CrammedBertForSequenceClassification(PublishedCrammedBert, CrammedBertPreTrainedModel):
-    """A CrammedBERT with a pooled state, a layer with tanh, and a linear classifier.
-
-    `AutoModelForSequenceClassification` loads it from what `CrammedBertForMaskedLM` saved. The layers of the classifier
-    are then new, and Transformers says so.
+class CrammedBertHead(nn.Module):
+    """A pooled state, a layer with tanh, dropout, and a linear classifier.
 
     Source: JonasGeiping/cramming, its classification head.
     """
 
+    def __init__(self, config: CrammedBertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.dense = nn.Linear(config.hidden_size, config.classifier_size)
+        self.out_proj = nn.Linear(config.classifier_size, cast(int, config.num_labels))
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return logits (batch, num_labels) of hidden states (batch, time, d)."""
+        pooled = _pooled(hidden, attention_mask, first=self.config.classifier_pooling == "cls")
+        states = F.dropout(torch.tanh(self.dense(pooled)), self.config.classifier_dropout, self.training)
+        return self.out_proj(states)
+
+
+class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, CrammedBertPreTrainedModel):
+    """A CrammedBERT with a classifier of texts.
+
+    `AutoModelForSequenceClassification` loads it from what `CrammedBertForMaskedLM` saved. The classifier is then new,
+    and Transformers says so; every other tensor must be there.
+    """
+
     accepts_loss_kwargs = False  # the loss is a mean over the texts of a batch; Trainer divides it by batches
+    made_by = "from_published"
+    new_parts = ("classifier.",)
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\."]  # noqa: RUF012, as the base class has it
 
     def __init__(self, config: CrammedBertConfig) -> None:
         super().__init__(config)
         self.model = CrammedBertModel(config)
-        self.dense = nn.Linear(config.hidden_size, config.classifier_size)
-        self.classifier = nn.Linear(config.classifier_size, cast(int, config.num_labels))
+        self.classifier = CrammedBertHead(config)
         self.post_init()
 
     def forward(
@@ -39,32 +59,44 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, CrammedBertPreT
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        **kwargs: Any,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
     ) -> SequenceClassifierOutput:
         """Compute logits (batch, num_labels), and with labels the loss.
 
         Args:
             input_ids: (batch, time).
-            attention_mask, token_type_ids, position_ids, inputs_embeds: As for `CrammedBertModel`.
-            labels: (batch,), class ids or numbers, or (batch, num_labels); `config.problem_type` chooses the loss, as
-                in other models of Transformers.
-            kwargs: Passed to `CrammedBertModel`.
+            attention_mask: (batch, time), 0 at padding; the pooled state needs it in this form.
+            token_type_ids, position_ids, inputs_embeds, output_hidden_states, output_attentions: As for
+                `CrammedBertModel`.
+            labels: (batch,), class ids, -100 for none, or numbers where `num_labels` is 1; or (batch, num_labels), 0 or
+                1 for each of several classes. `config.problem_type` chooses the loss; None: what labels look like.
+        Raises:
+            ValueError: If shapes do not fit, a label is none of the classes, or the mask has more axes.
         """
         config = cast(CrammedBertConfig, self.config)
+        if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
+            raise ValueError(
+                f"attention_mask must be (batch, time) for a classifier, which pools the tokens that it keeps, got "
+                f"shape {tuple(attention_mask.shape)}"
+            )
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
-            **kwargs,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            return_dict=return_dict,
         )
-        pooled = _pooled(outputs.last_hidden_state, attention_mask, first=config.classifier_pooling == "cls")
-        states = F.dropout(torch.tanh(self.dense(pooled)), config.classifier_dropout, self.training)
-        logits = self.classifier(states)
+        logits = self.classifier(outputs.last_hidden_state, attention_mask)
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=config)
+            kind = check_class_labels(labels, len(logits), cast(int, config.num_labels), config.problem_type)
+            loss = class_loss(logits, labels.to(logits.device), kind)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -72,9 +104,9 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, CrammedBertPreT
 
 def _pooled(hidden: Tensor, attention_mask: Tensor | None, *, first: bool) -> Tensor:
     """Return the mean, or the first, of the states (batch, time, d) that are no padding: (batch, d)."""
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
+    if attention_mask is None:
         return hidden[:, 0] if first else hidden.mean(dim=1)
-    keep = attention_mask != 0
+    keep = attention_mask.to(hidden.device) != 0
     if first:
         return hidden[torch.arange(len(hidden), device=hidden.device), keep.long().argmax(dim=1)]
     # Departs: the published program takes the mean with the padding in it, so that a text's class depends on its batch

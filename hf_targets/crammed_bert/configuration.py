@@ -76,6 +76,8 @@ class CrammedBertConfig(NamesItsPackage, PreTrainedConfig):
         for name in DROPOUTS:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}; 0 switches it off")
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id must be in [0, {self.vocab_size - 1}] or None, got {self.pad_token_id}")
         if not self.layer_norm_eps > 0:
             raise ValueError(f"layer_norm_eps must be above 0, got {self.layer_norm_eps}")
         if not 0 <= self.initializer_range < float("inf"):

@@ -3,18 +3,24 @@
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false
 # (a mixin: the model has the methods of PreTrainedModel)
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from hf_targets.backbones.checkpoint import check_tensors
 from hf_targets.backbones.published import find_checkpoint, read_tensors
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 
+logger = logging.getLogger(__name__)
+
 _FILES = ("model.safetensors", "pytorch_model.bin", "model.pth")
+_CONFIGS = ("model_config.json", "config.json")
+"""Files of options: the program writes the first, and uploads the second."""
 _RENAMED = {
     r"encoder\.embedding\.word_embedding\.": "model.embed_tokens.",
     r"encoder\.embedding\.pos_embedding\.scale_factor": "model.embed_positions.scale",
@@ -24,8 +30,8 @@ _RENAMED = {
     r"encoder\.layers\.(\d+)\.ffn\.": r"model.layers.\1.",
     r"encoder\.": "model.",
     r"decoder\.": "lm_head.",
-    r"pooler\.dense\.": "dense.",
-    r"head\.": "classifier.",
+    r"pooler\.dense\.": "classifier.dense.",
+    r"head\.": "classifier.out_proj.",
 }
 """Beginnings of the names of tensors, as patterns, and ours; the first that matches counts."""
 _IGNORED = re.compile(r"(.*\.)?(norm_factor|pos_embedding\.pe|attention\.self_attention\.norm_factor)$")
@@ -79,19 +85,22 @@ class PublishedCrammedBert:
     ) -> Self:
         """Return a model with the weights of a checkpoint of the published program, in evaluation mode.
 
-        Sizes follow from the tensors, all else from the options in its config.json. No code of the checkpoint is run.
+        Sizes follow from the tensors, all else from the options beside them: model_config.json, or config.json on the
+        Hub. No code of the checkpoint is run. A classifier on a pre-trained model is new.
 
         Args:
             source: A file, a folder, a name on the Hub such as `"JonasGeiping/crammed-bert"`, or tensors by name.
             hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `CrammedBertConfig` to set, and `dtype`. The number of heads is 12 unless it is given
-                here or in config.json.
+            config: Fields of `CrammedBertConfig` to set, and `dtype`. Without options the number of heads must be given
+                here.
         Raises:
-            ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; or if the
-                model was built with an option that this one does not have.
+            ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the number
+                of heads is unknown; or if the model was built with an option that this one does not have.
         Source: JonasGeiping/cramming, its class ScriptableLMForPreTraining.
         """
         dtype = config.pop("dtype", None)
+        if not isinstance(dtype, torch.dtype | None):
+            raise ValueError(f"dtype must be a torch.dtype or None, got {dtype!r}; give, for example, torch.bfloat16")
         if unknown := config.keys() - CrammedBertConfig.__dataclass_fields__.keys() - {"num_labels", "id2label"}:
             raise ValueError(f"no such field of CrammedBertConfig: {', '.join(sorted(unknown))}")
         name, options = "the checkpoint", {}
@@ -99,18 +108,44 @@ class PublishedCrammedBert:
             found = dict(source)
         elif isinstance(source, str | os.PathLike):
             name = str(source)
-            file, content = find_checkpoint(source, _FILES, hub or {})
-            found, options = read_tensors(file), content.get("arch", {})
+            file, content = find_checkpoint(source, _FILES, hub or {}, configs=_CONFIGS)
+            found, options = read_tensors(file), content.get("arch", content)
+            if not isinstance(options, Mapping):
+                raise ValueError(f"the settings of {name} must have options by name as arch, got {options!r}")
         else:
             raise ValueError(f"source must be a name, a path or tensors by name, got {type(source).__name__}")
         tensors = _renamed(found)
-        model = cls(CrammedBertConfig(**{**_sizes(tensors, name), **_fields(options, name), **config}))
+        fields = {**_sizes(tensors, name), **(_fields(options, name) if options else {}), **config}
+        if "num_attention_heads" not in fields:
+            raise ValueError(
+                f"{name} has no options ({' or '.join(_CONFIGS)}), so give num_attention_heads: the published has 12"
+            )
+        model = cls(CrammedBertConfig(**fields))
         expected = {key: tensor.shape for key, tensor in model.state_dict().items()}
-        if "lm_head.weight" in expected:
-            tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])  # tied
+        _settle_outputs(tensors, expected, name)
         check_tensors(name, tensors, expected)
-        model.load_state_dict(tensors)
+        model.load_state_dict(tensors, strict=False)
         return model.to(dtype=dtype or model.dtype).eval()
+
+
+def _settle_outputs(tensors: dict[str, Tensor], expected: dict[str, Any], name: str) -> None:
+    """Settle what is above the layers: the output matrix is tied, and a classifier on a pre-trained model is new."""
+    output, embedding = tensors.get("lm_head.weight"), tensors["model.embed_tokens.weight"]
+    if output is not None and not torch.equal(output, embedding):
+        raise ValueError(
+            f"{name} has an output matrix that is not its embedding, and this model has one matrix for both; load it "
+            "with the program that trained it"
+        )
+    is_classifier = any(key.startswith("classifier.") for key in tensors)
+    if "lm_head.weight" in expected:
+        if is_classifier:
+            raise ValueError(f"{name} is a classifier; load it with CrammedBertForSequenceClassification")
+        tensors["lm_head.weight"] = embedding
+    elif not is_classifier:
+        tensors.pop("lm_head.weight", None)
+        for key in [key for key in expected if key.startswith("classifier.")]:
+            del expected[key]
+        logger.warning("%s has no classifier, so that of this model is new; fine-tune it", name)
 
 
 def _renamed(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -143,10 +178,10 @@ def _sizes(tensors: Mapping[str, Tensor], name: str) -> dict[str, Any]:
         "num_hidden_layers": max(numbers) + 1,
         "intermediate_size": len(inner),
     }
-    if "dense.weight" in tensors:
-        sizes["classifier_size"] = len(tensors["dense.weight"])
-    if "classifier.weight" in tensors:
-        sizes["num_labels"] = len(tensors["classifier.weight"])
+    if "classifier.dense.weight" in tensors:
+        sizes["classifier_size"] = len(tensors["classifier.dense.weight"])
+    if "classifier.out_proj.weight" in tensors:
+        sizes["num_labels"] = len(tensors["classifier.out_proj.weight"])
     return sizes
 
 
@@ -159,6 +194,14 @@ def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:
                 "program that trained it"
             )
     fields = {field: _option(options, option, None) for field, option in _FIELDS.items()}
+    of_layers, of_embeddings = (
+        _option(options, key, None) for key in ("hidden_dropout_prob", "embedding.dropout_prob")
+    )
+    if None not in (of_layers, of_embeddings) and of_layers != of_embeddings:
+        raise ValueError(
+            f"{name} drops {of_embeddings} of its embeddings and {of_layers} of what its layers add, and this model as "
+            "much of both; make the two options equal"
+        )
     pooler = _option(options, "classification_head.pooler", "avg")
     if pooler not in _POOLERS:
         raise ValueError(f"{name} pools by {pooler!r}, and this model by {' or '.join(map(repr, _POOLERS))} only")

@@ -92,7 +92,7 @@ def _read(file: Path, task: GlueTask) -> Dataset:
     for number, line in enumerate(read_lines(file, newline="\n"), start=1):
         if (task.has_header and number == 1) or not line.strip():
             continue
-        cells = line.rstrip("\n").split("\t")
+        cells = line.rstrip("\r\n").split("\t")
         if len(cells) <= max(task.columns):
             raise ValueError(
                 f"line {number} of {file} must have at least {max(task.columns) + 1} columns with tabs between them, "

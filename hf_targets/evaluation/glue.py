@@ -1,18 +1,24 @@
 """Fine-tuning of a pre-trained model on a task of GLUE, and the scores that the benchmark reports."""
 
 import copy
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
     EvalPrediction,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
@@ -21,10 +27,12 @@ from transformers import (
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import logging
 
+from hf_targets.backbones.checkpoint import listed
 from hf_targets.data.glue import GlueTask, glue_task, load_glue
 from hf_targets.data.hub_data import without_progress_bars
 from hf_targets.extras import require
-from hf_targets.positions import max_positions
+from hf_targets.named_models import model_at
+from hf_targets.positions import token_limit
 from hf_targets.training.brief_log import log_briefly, without_bars_of_files
 from hf_targets.training.settings import parse_mapping
 
@@ -44,7 +52,7 @@ SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "pearson": partial(_correlation, "pearsonr"),
     "spearman": partial(_correlation, "spearmanr"),
 }
-"""Functions of labels and predictions: those that the metric `glue` of the library `evaluate` calls.
+"""Functions of labels and predictions, which give what the metric `glue` of the library `evaluate` does.
 
 That library downloads a script for it; this needs no network.
 """
@@ -87,6 +95,23 @@ def pretrained_of(models: str, seeds: Sequence[int]) -> dict[str, dict[int, str]
     return found
 
 
+def read_glue_results(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of results, [] if there is none.
+
+    Raises:
+        ValueError: If it is no such file.
+    """
+    if not file.is_file():
+        return []
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        if all(isinstance(row["score"], float) and {"name", "seed", "task"} <= row.keys() for row in rows):
+            return rows
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"{file} is not whole, or no file of results; remove it to fine-tune all models again")
+
+
 def glue_table(
     results: Sequence[Mapping[str, Any]], names: Sequence[str], seeds: Sequence[int], tasks: Sequence[str]
 ) -> dict[str, list[dict[str, float]]]:
@@ -108,71 +133,117 @@ def glue_table(
     return table
 
 
-def fine_tune_on_glue(
-    model_name_or_path: str,
-    name: str,
-    args: TrainingArguments,
-    *,
-    seed: int,
-    max_length: int = 128,
-    max_train_examples: int | None = None,
-) -> dict[str, float]:
-    """Fine-tune a model on a task, and return its scores on the validation split after the last update.
-
-    No checkpoint is chosen by these scores, and none is written.
+@dataclass(frozen=True)
+class GlueRun:
+    """A model to be fine-tuned on a task: all that can be checked before a training is checked when this is made.
 
     Args:
         model_name_or_path: A name or folder with a tokenizer, which `AutoModelForSequenceClassification` loads: the
             layers of its classifier are new.
-        name: Of the task, as in `GLUE_TASKS`.
-        args: Of the training; its seed is `seed`, and it neither saves nor evaluates on the way.
-        seed: Of the classifier's first weights, the order of the examples, and dropout.
+        task: Of `GLUE_TASKS`, by its name.
         max_length: Tokens of an example, special ones included; the longer of its texts is cut.
         max_train_examples: Keep the first so many examples of the training split; None keeps all.
-    Returns: `glue_scores`, and `loss`, the mean cross-entropy of the validation split.
+        model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.
     Raises:
-        ValueError: If there is no such task, a number is out of range, the model has fewer positions than
-            `max_length`, or the tokenizer has no padding token.
+        ValueError: If there is no such task or model, its data is not found, a number is out of range, the model has
+            fewer positions than `max_length`, or its tokenizer has more tokens than it or none for padding.
     """
-    task = glue_task(name)
-    if max_length < 8:
-        raise ValueError(f"max_length must be 8 or more, room for words between special tokens, got {max_length}")
-    if max_train_examples is not None and max_train_examples < 1:
-        raise ValueError(f"max_train_examples must be 1 or more, got {max_train_examples}; None keeps all")
-    tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
-    if tokenizer.pad_token_id is None:
-        raise ValueError(f"the tokenizer of {model_name_or_path} has no padding token, and batches need one; set one")
-    data = load_glue(name)
-    if max_train_examples is not None:
-        data["train"] = data["train"].select(range(min(max_train_examples, len(data["train"]))))
-    rows = {str(split): _encoded(part, task, tokenizer, max_length) for split, part in data.items()}
-    args = copy.deepcopy(args)
-    args.seed, args.eval_strategy, args.save_strategy = seed, IntervalStrategy.NO, SaveStrategy.NO
-    set_seed(seed)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # a table of the classifier's new weights for each task
-    try:
-        with without_bars_of_files():
-            model = AutoModelForSequenceClassification.from_pretrained(
-                model_name_or_path, num_labels=task.num_labels, pad_token_id=tokenizer.pad_token_id
+
+    model_name_or_path: str
+    task: str
+    max_length: int = 128
+    max_train_examples: int | None = None
+    model_fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name = self.model_name_or_path
+        if self.max_length < 8:
+            raise ValueError(
+                f"max_length must be 8 or more, room for words between special ones, got {self.max_length}"
             )
-    finally:
-        logging.set_verbosity(verbosity)
-    positions = max_positions(model.config)
-    if positions is not None and positions < max_length:
-        raise ValueError(f"max_length must be at most the model's {positions} positions, got {max_length}; lower it")
-    trainer = Trainer(
-        model,
-        args,
-        train_dataset=rows["train"],  # pyright: ignore[reportArgumentType]
-        eval_dataset=rows["validation"],  # pyright: ignore[reportArgumentType]
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=partial(_scores, task),
-    )
-    log_briefly(trainer)
-    trainer.train()
-    found = trainer.evaluate()
-    return {key: found[f"eval_{key}"] for key in (*task.metrics, "score", "loss")}
+        if self.max_train_examples is not None and self.max_train_examples < 1:
+            raise ValueError(f"max_train_examples must be 1 or more, got {self.max_train_examples}; None keeps all")
+        load_glue(self.task)
+        with model_at(name, "pre-trained model", "give a folder that save_pretrained wrote, or a name on the Hub"):
+            config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        if tokenizer.pad_token_id is None:
+            raise ValueError(f"the tokenizer of {name} has no padding token, and batches need one; set one")
+        if len(tokenizer) > config.get_text_config().vocab_size:
+            raise ValueError(
+                f"the tokenizer of {name} has {len(tokenizer)} tokens and the model "
+                f"{config.get_text_config().vocab_size}; give the model's own"
+            )
+        with torch.device("meta"):
+            positions = token_limit(AutoModelForSequenceClassification.from_config(config), tokenizer)
+        if positions < self.max_length:
+            raise ValueError(
+                f"max_length must be at most the {positions} tokens that {name} reads, got {self.max_length}; lower it"
+            )
+        if unknown := [key for key in self.model_fields if not hasattr(config, key)]:
+            raise ValueError(f"{type(config).__name__} has no field {', '.join(unknown)}; leave it out of model_fields")
+
+    def fine_tune(self, args: TrainingArguments, seed: int) -> dict[str, float]:
+        """Fine-tune the model, and return its scores on the validation split after the last update.
+
+        No checkpoint is chosen by these scores, and none is written.
+
+        Args:
+            args: Of the training; its seed is `seed`, and it neither saves nor evaluates on the way.
+            seed: Of the classifier's first weights, the order of the examples, and dropout.
+        Returns: `glue_scores`, and `loss`, the mean loss of the validation split.
+        Raises:
+            ValueError: If a tensor below the classifier is missing, or the training diverged.
+        """
+        task, data = glue_task(self.task), load_glue(self.task)
+        tokenizer = AutoTokenizer.from_pretrained(self.model_name_or_path)
+        if self.max_train_examples is not None:
+            data["train"] = data["train"].select(range(min(self.max_train_examples, len(data["train"]))))
+        rows = {str(split): _encoded(part, task, tokenizer, self.max_length) for split, part in data.items()}
+        args = copy.deepcopy(args)
+        args.seed, args.eval_strategy, args.save_strategy = seed, IntervalStrategy.NO, SaveStrategy.NO
+        set_seed(seed)
+        trainer = Trainer(
+            self._model(task, tokenizer),
+            args,
+            train_dataset=rows["train"],  # pyright: ignore[reportArgumentType]
+            eval_dataset=rows["validation"],  # pyright: ignore[reportArgumentType]
+            data_collator=DataCollatorWithPadding(tokenizer),
+            compute_metrics=partial(_scores, task),
+        )
+        log_briefly(trainer)
+        trainer.train()
+        found = trainer.evaluate()
+        scores = {key: found[f"eval_{key}"] for key in (*task.metrics, "score", "loss")}
+        if not all(map(math.isfinite, scores.values())):
+            raise ValueError(
+                f"fine-tuning {self.model_name_or_path} on {self.task} with seed {seed} diverged ({scores}); lower "
+                "learning_rate"
+            )
+        return scores
+
+    def _model(self, task: GlueTask, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+        """Return the model with a new classifier."""
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # a table of the classifier's new weights for each task
+        try:
+            with without_bars_of_files():
+                model, info = AutoModelForSequenceClassification.from_pretrained(
+                    self.model_name_or_path,
+                    num_labels=task.num_labels,
+                    pad_token_id=tokenizer.pad_token_id,
+                    output_loading_info=True,
+                    **self.model_fields,
+                )
+        finally:
+            logging.set_verbosity(verbosity)
+        begin = f"{model.base_model_prefix}."
+        pooler = f"{begin}pooler."  # BERT's masked model has none
+        if lost := sorted(one for one in info["missing_keys"] if one.startswith(begin) and not one.startswith(pooler)):
+            raise ValueError(
+                f"{self.model_name_or_path} lacks tensors below the classifier: {listed(lost)}; copy or download it "
+                "again"
+            )
+        return model
 
 
 def _scores(task: GlueTask, prediction: EvalPrediction) -> dict[str, float]:

@@ -1,18 +1,21 @@
 """A CrammedBERT against the published arithmetic, and its habits as a model of Transformers."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 from hf_targets import CrammedBertConfig, CrammedBertForMaskedLM, CrammedBertForSequenceClassification
 from tests.crammed_bert.models import SIZES, make_crammed_bert, published_states, published_tensors
 from tests.tiny_backbones import VOCAB, token_ids
-from tests.tiny_masked import masked_batch
+from tests.tiny_masked import make_masked_model, masked_batch
 
 
 @settings(max_examples=10, deadline=None)
@@ -101,6 +104,71 @@ def test_the_plain_trainer_fine_tunes_a_classifier(tmp_path):
     assert trainer.evaluate()["eval_loss"] < before / 2
 
 
+def test_the_whole_classifier_is_trained_and_saved_beside_adapters(tmp_path):
+    make_crammed_bert().save_pretrained(tmp_path / "base")
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    model: Any = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", target_modules=["query_key_value"]))
+    trained = [name for name, one in model.named_parameters() if one.requires_grad and "lora" not in name]
+    assert {name.split(".")[-2] for name in trained} == {"dense", "out_proj"}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * parameter.requires_grad)
+    model.save_pretrained(tmp_path / "adapter")
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    loaded = PeftModel.from_pretrained(again, tmp_path / "adapter").eval()
+    torch.testing.assert_close(loaded(token_ids(2, 6)).logits, model.eval()(token_ids(2, 6)).logits)
+
+
+def test_a_classifier_loads_nothing_but_a_whole_model(tmp_path):
+    make_crammed_bert().save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({name: one for name, one in load_file(file).items() if "layers.1" not in name}, file, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"missing: model\.layers\.1\."):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    make_crammed_bert(classifier=True).save_pretrained(tmp_path)
+    some = {name: one for name, one in load_file(file).items() if name != "classifier.out_proj.bias"}
+    save_file(some, file, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"missing: classifier\.out_proj\.bias"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    make_masked_model().save_pretrained(tmp_path / "heads")
+    with pytest.raises(ValueError, match=r"of kind 'multitoken_masked', not 'crammed_bert'"):
+        CrammedBertForSequenceClassification.from_pretrained(tmp_path / "heads")
+
+
+def test_texts_without_a_class_have_loss_0_and_finite_gradients():
+    model, ids = make_crammed_bert(classifier=True, num_labels=3), token_ids(2, 6)
+    loss = model(ids, labels=torch.tensor([-100, -100])).loss
+    loss.backward()
+    assert loss == 0 and all(torch.isfinite(one.grad).all() for one in model.parameters() if one.grad is not None)
+    one = model(ids, labels=torch.tensor([2, -100])).loss
+    torch.testing.assert_close(one, model(ids[:1], labels=torch.tensor([2])).loss)
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "labels", "told"),
+    [
+        (3, [3, 0], "labels must be in [0, 2], the classes, or -100 for none, got 3"),
+        (3, [-1, 0], "got -1"),
+        (3, [0.5, 1.0], "labels of a multi_label_classification must be (2, 3) for 2 texts and 3 labels, got (2,)"),
+        (3, [1], "labels of a single_label_classification must be (2,)"),
+        (1, [0.5], "labels of a regression must be (2,) or (2, 1)"),
+    ],
+)
+def test_labels_that_do_not_fit_are_told(num_labels, labels, told):
+    model = make_crammed_bert(classifier=True, num_labels=num_labels)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        model(token_ids(2, 6), labels=torch.tensor(labels))
+    assert model.config.problem_type is None
+
+
+def test_a_mask_of_half_precision_counts_as_one_of_integers():
+    model, ids = make_crammed_bert(), token_ids(1, 300)
+    mask = torch.ones_like(ids)
+    assert torch.equal(model(ids, attention_mask=mask.bfloat16()).logits, model(ids, attention_mask=mask).logits)
+    with pytest.raises(ValueError, match=r"attention_mask must be \(batch, time\) for a classifier"):
+        make_crammed_bert(classifier=True)(ids[:, :4], attention_mask=torch.ones(1, 1, 4, 4))
+
+
 @pytest.mark.parametrize("problem", [(1, [0.5, -1.0]), (3, [2, 0]), (2, [[1.0, 0.0], [1.0, 1.0]])])
 def test_the_kind_of_labels_chooses_the_loss(problem):
     num_labels, labels = problem
@@ -122,6 +190,7 @@ def test_the_kind_of_labels_chooses_the_loss(problem):
         ({"num_attention_heads": 5}, "num_attention_heads must divide hidden_size=32, got 5"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be 1 or more, got 0"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be in [0, 1), got 1.0"),
+        ({"pad_token_id": -1}, "pad_token_id must be in [0, "),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
         ({"initializer_range": float("nan")}, "initializer_range must be 0 or more"),
     ],

@@ -12,9 +12,10 @@ from tests.crammed_bert.models import options, published_tensors
 from tests.tiny_backbones import token_ids
 
 
-def write(folder, tensors, content, name="model.safetensors"):
+def write(folder, tensors, content, name="model.safetensors", config="config.json"):
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(content))
+    if content is not None:
+        (folder / config).write_text(json.dumps(content))
     if name.endswith(".safetensors"):
         save_file(tensors, folder / name)
     else:
@@ -33,6 +34,41 @@ def test_a_folder_gives_what_its_tensors_give(tmp_path, name, prefix):
     expected = CrammedBertForMaskedLM.from_published(tensors, num_attention_heads=4)(ids).logits
     assert torch.equal(model(ids).logits, expected)
     assert torch.equal(CrammedBertForMaskedLM.from_published(folder / name)(ids).logits, expected)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pth"])
+def test_what_the_program_saves_itself_has_its_options_in_a_flat_file(tmp_path, name):
+    embedding = {**options()["arch"]["embedding"], "max_seq_length": 77}
+    content = options(norm_eps=1e-5, embedding=embedding)["arch"]
+    folder = write(tmp_path, published_tensors(), content, name, "model_config.json")
+    config = CrammedBertForMaskedLM.from_published(folder).config
+    assert (config.num_attention_heads, config.layer_norm_eps, config.max_position_embeddings) == (4, 1e-5, 77)
+    causal = {**content, "attention": {**content["attention"], "causal_attention": True}}
+    write(tmp_path, published_tensors(), causal, name, "model_config.json")
+    with pytest.raises(ValueError, match=r"attention\.causal_attention=True"):
+        CrammedBertForMaskedLM.from_published(folder)
+
+
+def test_without_options_the_number_of_heads_is_asked_for(tmp_path):
+    with pytest.raises(ValueError, match=r"has no options .* so give num_attention_heads"):
+        CrammedBertForMaskedLM.from_published(write(tmp_path, published_tensors(), None))
+    assert CrammedBertForMaskedLM.from_published(tmp_path, num_attention_heads=4).config.layer_norm_eps == 1e-12
+
+
+def test_a_pre_trained_checkpoint_gives_a_new_classifier_and_a_classifier_no_masked_model(caplog):
+    tensors, ids = published_tensors(), token_ids(2, 8)
+    model = CrammedBertForSequenceClassification.from_published(tensors, num_attention_heads=4, num_labels=3)
+    assert model(ids).logits.shape == (2, 3) and "has no classifier, so that of this model is new" in caplog.text
+    expected = CrammedBertForMaskedLM.from_published(tensors, num_attention_heads=4).model(ids)[0]
+    assert torch.equal(model.model(ids)[0], expected)
+    with pytest.raises(ValueError, match="is a classifier; load it with CrammedBertForSequenceClassification"):
+        CrammedBertForMaskedLM.from_published(published_tensors(labels=3), num_attention_heads=4)
+
+
+def test_an_output_matrix_of_its_own_is_refused():
+    other = {**published_tensors(), "decoder.weight": torch.zeros(50, 32)}
+    with pytest.raises(ValueError, match="has an output matrix that is not its embedding"):
+        CrammedBertForMaskedLM.from_published(other, num_attention_heads=4)
 
 
 def test_older_checkpoints_without_the_tied_matrix_and_with_the_table_of_sines_are_read(tmp_path):
@@ -95,3 +131,5 @@ def test_an_extra_tensor_and_a_wrong_source_are_told():
         CrammedBertForMaskedLM.from_published(published_tensors(), heads=4)
     with pytest.raises(ValueError, match="source must be a name, a path or tensors by name, got int"):
         CrammedBertForMaskedLM.from_published(3)  # pyright: ignore
+    with pytest.raises(ValueError, match=r"dtype must be a torch\.dtype or None, got 'bfloat16'"):
+        CrammedBertForMaskedLM.from_published(published_tensors(), num_attention_heads=4, dtype="bfloat16")

@@ -2,15 +2,18 @@
 
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForMaskedLM, TrainingArguments
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, TrainingArguments
 
-from hf_targets import GLUE_TASKS, CrammedBertConfig, CrammedBertForMaskedLM, fine_tune_on_glue, pretrained_of
+from hf_targets import GLUE_TASKS, CrammedBertConfig, CrammedBertForMaskedLM, GlueRun, load_glue, pretrained_of
 from hf_targets.data.tokenization import train_masking_tokenizer
+from hf_targets.evaluation import glue
 from hf_targets.evaluation.glue import SCORES, glue_scores
 from tests.data.glue_files import write_glue
 
@@ -58,49 +61,76 @@ def arguments(folder, **changes):
     return TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **{**given, **changes})
 
 
+@pytest.fixture
+def data(pretrained, monkeypatch):
+    folder, files = pretrained
+    monkeypatch.setenv("HF_TARGETS_DATA", str(files))
+    return folder
+
+
 @pytest.mark.parametrize("name", ["bert", "crammed"])
-def test_a_model_learns_a_task_and_writes_nothing(name, pretrained, tmp_path, monkeypatch, capsys):
-    folder, data = pretrained
-    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
-    scores = fine_tune_on_glue(str(folder / name), "sst2", arguments(tmp_path / "out"), seed=1, max_length=32)
+def test_a_model_learns_a_task_and_writes_nothing(name, data, tmp_path, capsys):
+    run = GlueRun(str(data / name), "sst2", max_length=32)
+    scores, again, other = (run.fine_tune(arguments(tmp_path / "out"), seed) for seed in (1, 1, 2))
     assert scores.keys() == {"accuracy", "score", "loss"} and scores["score"] == 100
     assert not list((tmp_path / "out").glob("*")) and "newly initialized" not in capsys.readouterr().err
-    again = fine_tune_on_glue(str(folder / name), "sst2", arguments(tmp_path / "out"), seed=1, max_length=32)
-    other = fine_tune_on_glue(str(folder / name), "sst2", arguments(tmp_path / "out"), seed=2, max_length=32)
     assert again == scores and other["loss"] != scores["loss"]
 
 
-def test_pairs_of_texts_are_read_by_models_with_segments_and_without(pretrained, tmp_path, monkeypatch):
-    folder, data = pretrained
-    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
-    for name in ("bert", "crammed"):
-        args = arguments(tmp_path, max_steps=2)
-        assert 0 <= fine_tune_on_glue(str(folder / name), "rte", args, seed=0, max_length=32)["score"] <= 100
+@pytest.mark.parametrize("name", ["bert", "crammed"])
+def test_both_texts_of_a_pair_are_read(name, data, tmp_path):
+    rows = encoded_rows(GlueRun(str(data / name), "rte", max_length=32))
+    tokenizer = AutoTokenizer.from_pretrained(data / name)
+    text = tokenizer.decode(rows[1]["input_ids"], skip_special_tokens=True)
+    assert "".join(text.split()) == "Itrainsin1.Itiswet."
+    assert ("token_type_ids" in rows[1]) is (name == "bert")
+    assert GlueRun(str(data / name), "rte", max_length=32).fine_tune(arguments(tmp_path, max_steps=2), 0)["score"] >= 0
 
 
-def test_only_the_first_examples_are_trained_on(pretrained, tmp_path, monkeypatch):
-    folder, data = pretrained
-    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
-    ways = {"max_length": 32, "seed": 0}
-    few = fine_tune_on_glue(str(folder / "bert"), "sst2", arguments(tmp_path), max_train_examples=1, **ways)
-    assert few["score"] == 50  # the one example has class 0, as half of the validation split
+def encoded_rows(run):
+    tokenizer = AutoTokenizer.from_pretrained(run.model_name_or_path)
+    return glue._encoded(load_glue(run.task)["train"], GLUE_TASKS[run.task], tokenizer, run.max_length)
+
+
+def test_only_the_first_examples_are_trained_on(data, tmp_path):
+    run = GlueRun(str(data / "bert"), "sst2", max_length=32, max_train_examples=1)
+    assert run.fine_tune(arguments(tmp_path), 0)["score"] == 50  # it has class 0, as half of the validation split
+
+
+def test_fields_of_the_model_may_be_changed(data, tmp_path):
+    run = GlueRun(str(data / "crammed"), "sst2", max_length=32, model_fields={"classifier_pooling": "cls"})
+    plain = GlueRun(str(data / "crammed"), "sst2", max_length=32)
+    args = arguments(tmp_path, max_steps=1)
+    assert run.fine_tune(args, 0)["loss"] != plain.fine_tune(args, 0)["loss"]
+
+
+def test_a_model_that_lacks_a_layer_or_diverges_is_told(data, tmp_path):
+    shutil.copytree(data / "bert", tmp_path / "bert")
+    file = tmp_path / "bert" / "model.safetensors"
+    kept = {name: one for name, one in load_file(file).items() if "layer.0.output" not in name}
+    save_file(kept, file, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks tensors below the classifier: bert\.encoder\.layer\.0\.output"):
+        GlueRun(str(tmp_path / "bert"), "sst2", max_length=32).fine_tune(arguments(tmp_path / "out"), 0)
+    wild = arguments(tmp_path / "out", learning_rate=1e30, max_grad_norm=0.0, max_steps=4)
+    with pytest.raises(ValueError, match="on sst2 with seed 0 diverged"):
+        GlueRun(str(data / "bert"), "sst2", max_length=32).fine_tune(wild, 0)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"max_length": 7}, "max_length must be 8 or more"),
-        ({"max_length": 64}, "max_length must be at most the model's 32 positions, got 64"),
+        ({"max_length": 64}, "max_length must be at most the 32 tokens"),
         ({"max_train_examples": 0}, "max_train_examples must be 1 or more, got 0"),
-        ({"name": "qa"}, "task must be one of cola"),
+        ({"task": "qa"}, "task must be one of cola"),
+        ({"model_fields": {"pooling": 1}}, "BertConfig has no field pooling"),
+        ({"model_name_or_path": "nothing/here"}, "there is no pre-trained model at 'nothing/here'"),
     ],
 )
-def test_a_wrong_argument_is_told(changes, told, pretrained, tmp_path, monkeypatch):
-    folder, data = pretrained
-    monkeypatch.setenv("HF_TARGETS_DATA", str(data))
-    given = {"name": "sst2", "max_length": 32, **changes}
+def test_a_wrong_argument_is_told(changes, told, data):
+    given = {"model_name_or_path": str(data / "bert"), "task": "sst2", "max_length": 32, **changes}
     with pytest.raises(ValueError, match=re.escape(told)):
-        fine_tune_on_glue(str(folder / "bert"), given.pop("name"), arguments(tmp_path), seed=0, **given)
+        GlueRun(**given)
 
 
 def test_rows_name_a_model_for_each_seed(tmp_path):

@@ -52,10 +52,35 @@ def test_all_scores_are_in_one_table_and_a_broken_run_goes_on(models, data):
         (["--tasks", "rte", "qa"], "tasks must be some of cola"),
         (["--tasks", "rte", "rte"], "each once"),
         (["--seeds", "0", "7"], "has no folder"),
-        (["--max_length", "128"], "at most the model's 64 positions"),
+        (["--max_length", "128"], "max_length must be at most the 64 tokens"),
+        (["--model_fields", '{"pooling": "cls"}'], "CrammedBertConfig has no field pooling"),
     ],
 )
 def test_a_wrong_setting_is_told_and_leaves_nothing(options, told, models, data):
     with pytest.raises(ValueError, match=told):
         run(models, data, *options)
-    assert not (data / "results.json").exists()
+    assert not data.exists()
+
+
+def test_a_missing_model_is_told_before_another_is_trained(models, data, tmp_path):
+    two = json.dumps({**json.loads(models), "typo": str(tmp_path / "nothing")})
+    with pytest.raises(ValueError, match="there is no pre-trained model at"):
+        run(two, data)
+    assert not data.exists()
+
+
+def test_an_overwriting_that_was_broken_off_does_not_take_the_older_scores(models, data):
+    run(models, data, "--max_length", 16)
+    record = json.loads((data / "run.json").read_text())
+    record["settings"]["recipe"]["max_length"] = 32
+    (data / "run.json").write_text(json.dumps({**record, "is_being_emptied": True}))
+    printed = run(models, data, "--max_length", 32, "--resume_from_checkpoint", "true")
+    assert printed.count("\nrun ") + printed.startswith("run ") == 8
+
+
+def test_results_that_were_cut_short_are_told(models, data):
+    run(models, data)
+    file = data / "results.json"
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(ValueError, match=r"results\.json is not whole"):
+        run(models, data, "--resume_from_checkpoint", "true")
