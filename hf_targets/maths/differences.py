@@ -1,7 +1,8 @@
 """Word difference representations (WDR): n-level differences of token embeddings, and the way back to embeddings.
 
 Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
-equations (7) to (10) and appendix A.1.
+equations (7) to (10) and appendix A.1. The reversed direction is the alternative below equation (8) of its earlier
+version, "N-gram Prediction and Word Difference Representations for Language Modeling".
 """
 
 from math import comb
@@ -11,32 +12,41 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def word_differences(embeddings: Float[Tensor, "batch time dim"], order: int) -> Float[Tensor, "batch time dim"]:
+def word_differences(
+    embeddings: Float[Tensor, "batch time dim"], order: int, *, reverse: bool = False
+) -> Float[Tensor, "batch time dim"]:
     """Return the `order`-level word differences of a sequence of embeddings.
 
     Level 1 is x[t+1] - x[t], and x[T] at the last step; level n is level 1 of level n - 1. While t <= T - n this is
     the n-th forward difference, sum_i C(n, i) (-1)^i x[t+n-i]. Order 0 returns the embeddings.
 
+    Args:
+        reverse: Subtract in the opposite direction: level 1 is x[t] - x[t+1], and level n is that of level n - 1. While
+            t <= T - n this is (-1)^n times the n-th forward difference: even levels stay as they are. The last n steps
+            differ in more than the sign.
     Raises:
         ValueError: If `order` is negative.
-    Source: equations (7) and (8).
+    Source: equations (7) and (8); reversed, the alternative below equation (8).
     Related: `embeddings_from_differences` is the inverse.
     """
     if order < 0:
         raise ValueError(f"order must be 0 or more, got {order}")
     differences = embeddings
     for _ in range(order):
-        differences = torch.cat([torch.diff(differences, dim=1), differences[:, -1:]], dim=1)
+        steps = torch.diff(differences, dim=1)
+        differences = torch.cat([-steps if reverse else steps, differences[:, -1:]], dim=1)
     return differences
 
 
 def embeddings_from_differences(
-    differences: Float[Tensor, "batch time dim"], order: int
+    differences: Float[Tensor, "batch time dim"], order: int, *, reverse: bool = False
 ) -> Float[Tensor, "batch time dim"]:
     """Return the embeddings that have the given `order`-level word differences: the inverse of `word_differences`.
 
     The last step of every level is x[T], so x[t] = x[t+1] - d[t] is summed from the end, level by level.
 
+    Args:
+        reverse: The differences are reversed ones; then x[t] = x[t+1] + d[t].
     Raises:
         ValueError: If `order` is negative.
     Source: equations (7) and (8), solved for the lower level.
@@ -45,7 +55,7 @@ def embeddings_from_differences(
         raise ValueError(f"order must be 0 or more, got {order}")
     embeddings = differences
     for _ in range(order):
-        signed = torch.cat([-embeddings[:, :-1], embeddings[:, -1:]], dim=1)
+        signed = embeddings if reverse else torch.cat([-embeddings[:, :-1], embeddings[:, -1:]], dim=1)
         embeddings = signed.flip(1).cumsum(1).flip(1)
     return embeddings
 
@@ -72,8 +82,9 @@ def reconstruction_conjugates(
 ) -> Float[Tensor, "batch time-{order}+1 dim"]:
     """Return, for every window of `order` embeddings, the term that turns a word difference into the next embedding.
 
-    difference[t] + conjugate[t] = x[t+n]. Entry t is computed only from x[t], ..., x[t+n-1]. It is not computed as
-    x[t+n] - difference[t], as rounding would then leave a trace of x[t+n], the token to be predicted.
+    difference[t] + conjugate[t] = x[t+n], which `reconstructed_embeddings` computes. Entry t is computed only from
+    x[t], ..., x[t+n-1]. It is not computed as x[t+n] - difference[t], as rounding would then leave a trace of x[t+n],
+    the token to be predicted.
 
     Raises:
         ValueError: If `order` is below 1 or exceeds the number of steps.
@@ -87,3 +98,24 @@ def reconstruction_conjugates(
     for start, coefficient in enumerate(others, start=1):
         total = total + coefficient * embeddings[:, start : start + num_windows]
     return total
+
+
+def reconstructed_embeddings(
+    differences: Float[Tensor, "*rows dim"],
+    conjugates: Float[Tensor, "*rows dim"],
+    order: int,
+    *,
+    reverse: bool = False,
+) -> Float[Tensor, "*rows dim"]:
+    """Return x[t+n] of `order`-level differences at t and their conjugates: conjugate + difference.
+
+    Args:
+        reverse: The differences are reversed ones, (-1)^n times the others. The conjugates are the same, of the same n
+            known embeddings, and an odd level is subtracted from its conjugate in place of being added.
+    Raises:
+        ValueError: If `order` is below 1.
+    Source: equation (10), and the alternative below equation (8), solved for x[t+n].
+    """
+    if order < 1:
+        raise ValueError(f"order must be 1 or more, got {order}")
+    return conjugates - differences if reverse and order % 2 else differences + conjugates

@@ -15,6 +15,7 @@ from hf_targets.multitoken.head_kinds import HEADS
 BASE_FIELDS = (
     "ngram_size",
     "target",
+    "reversed_differences",
     "loss_weight",
     "ensemble_weight",
     "head",
@@ -34,7 +35,7 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     Raises:
         ValueError: If a field is outside the range that its help text gives.
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
-        sections 3.1 to 3.3.
+        sections 3.1 to 3.3; `reversed_differences` from its earlier version, below equation (8).
     """
 
     model_type = "multitoken"
@@ -57,6 +58,14 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     target: Target = field(
         default="difference",
         metadata={"help": '"difference": word difference representations; "embedding": the simple N-gram.'},
+    )
+    reversed_differences: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether word differences are subtracted in the opposite direction, earlier minus later. This "
+            'changes only the sign that odd heads learn: a linear last layer absorbs it, as those of "mlp" and '
+            '"conditional" do; a "medusa" head, which adds its input, does not.'
+        },
     )
     loss_weight: float = field(
         default=0.1, metadata={"help": "Alpha, the weight of the mean of the heads' losses, 0 or more; 0.1 in table 9."}
@@ -117,6 +126,11 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
                 f'head="{self.head}" reads the conjugate of a word difference, and target is {self.target!r}; set '
                 'target="difference", or choose another head'
             )
+        if self.reversed_differences and self.target != "difference":
+            raise ValueError(
+                f'reversed_differences=True needs target="difference", got target={self.target!r}, in which nothing is '
+                "subtracted; change one of the two"
+            )
         if not self.loss_weight >= 0:  # so that nan fails too
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.draft_vocab_size is not None and self.draft_vocab_size < 1:
@@ -146,6 +160,11 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         """The number of heads: one for each token after the next one."""
         return self.ngram_size - 1
 
+    @property
+    def named_differences(self) -> str:
+        """What heads of word differences predict, in words."""
+        return "reversed word differences" if self.reversed_differences else "word differences"
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "own_outputs" in state:  # pickled before the field had its name
             state = {**state, "separate_output_heads": state["own_outputs"]}
@@ -154,7 +173,7 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
 
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""
-        how = "as word differences" if self.target == "difference" else "directly"
+        how = f"as {self.named_differences}" if self.target == "difference" else "directly"
         return (
             f"A {self.get_text_config().model_type} model with heads that predict the tokens after the next one, {how} "
             f"(N = {self.ngram_size}, alpha {self.loss_weight:g})"

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from hf_targets.backbones.output_map import OutputMap
 from hf_targets.backbones.weight_access import call_inside
-from hf_targets.maths.differences import reconstruction_conjugates
+from hf_targets.maths.differences import reconstructed_embeddings, reconstruction_conjugates
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.multitoken.head_kinds import HEADS
@@ -27,6 +27,7 @@ class FutureHeads(nn.Module):
         head = HEADS[config.head]
         self.reads_conjugate = head.reads_conjugate
         self.differences = config.target == "difference"
+        self.reverse = config.reversed_differences
         self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.num_future_heads))
         self.outputs: nn.ModuleList | None = None
         if config.separate_output_heads:
@@ -122,5 +123,6 @@ class FutureHeads(nn.Module):
         return hidden if self.reads_conjugate else self.layers[n - 1](hidden)
 
     def _with_conjugate(self, n: int, states: Tensor, conjugate: Tensor) -> Tensor:
-        """Return head n's predicted embeddings (..., d): its word difference plus the conjugate."""
-        return (self.layers[n - 1](states, conjugate) if self.reads_conjugate else states) + conjugate
+        """Return head n's predicted embeddings (..., d), of its word difference and the conjugate."""
+        differences = self.layers[n - 1](states, conjugate) if self.reads_conjugate else states
+        return reconstructed_embeddings(differences, conjugate, n, reverse=self.reverse)

@@ -10,6 +10,7 @@ from hf_targets.multitoken.configuration import MultiTokenConfig
 MASKED_FIELDS = (
     "ngram_size",
     "target",
+    "reversed_differences",
     "loss_weight",
     "masked_only",
     "head",
@@ -68,7 +69,7 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
 
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""
-        what = "word differences" if self.target == "difference" else "tokens that follow"
+        what = self.named_differences if self.target == "difference" else "tokens that follow"
         alone = ", of masked tokens alone" if self.masked_only else ""
         return (
             f"A {self.get_text_config().model_type} model with heads that predict {what} at masked positions "

@@ -1,0 +1,158 @@
+"""Reversed word differences: the same model, but for the sign of what odd heads learn."""
+
+import copy
+
+import pytest
+import torch
+from scipy.special import binom
+
+from hf_targets import MultiTokenConfig, MultiTokenForCausalLM, MultiTokenForMaskedLM, MultiTokenForSeq2SeqLM
+from tests.tiny_backbones import make_backbone
+from tests.tiny_masked import make_masked_model, masked_batch
+from tests.tiny_models import make_model, token_ids
+from tests.tiny_seq2seq import make_pair_model, pairs
+
+LINEAR_AT_THE_END = ("mlp", "conditional")
+
+
+def turned(model):
+    """Return the model with reversed differences, and the last layer of each odd head negated."""
+    other = copy.deepcopy(model)
+    other.config.reversed_differences = other.heads.reverse = True
+    with torch.no_grad():
+        for n in range(1, len(other.heads) + 1, 2):
+            for parameter in other.heads[n - 1].outer.parameters():
+                parameter.neg_()
+    return other
+
+
+def make_reversed(**config):
+    return make_model("gpt2", reversed_differences=True, **config)
+
+
+def all_outputs(model) -> list[torch.Tensor]:
+    ids = token_ids(2, 9)
+    output = model(ids, labels=ids, nll_weights=[0.0, 0.5])
+    mixed = model(ids, ensemble_weight=0.5).logits
+    return [output.loss, *output.loss_parts.values(), output.nlls, output.logits, mixed]
+
+
+@pytest.mark.parametrize("head", LINEAR_AT_THE_END)
+def test_a_linear_last_layer_absorbs_the_direction(head):
+    model = make_model("gpt2", head=head)
+    for ours, others in zip(all_outputs(model), all_outputs(turned(model)), strict=True):
+        assert torch.equal(ours, others)
+
+
+@pytest.mark.parametrize("head", LINEAR_AT_THE_END)
+def test_both_directions_take_the_same_steps_from_weights_that_differ_in_sign(head):
+    ids = token_ids(4, 9)
+    losses = []
+    one = make_model("gpt2", head=head)
+    for model in (one, turned(one)):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = model(ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+    torch.testing.assert_close(torch.stack(losses[:4]), torch.stack(losses[4:]), rtol=1e-5, atol=0)
+    assert losses[3] < losses[0]
+
+
+def test_the_direction_matters_without_another_sign_of_the_weights():
+    one, other = make_model("gpt2"), make_reversed()
+    ids = token_ids(2, 9)
+    ahead, back = (model(ids, labels=ids).loss_parts for model in (one, other))
+    assert torch.equal(ahead["next_token"], back["next_token"])
+    assert not torch.isclose(ahead["head_1"], back["head_1"], rtol=1e-4)
+    assert torch.equal(ahead["head_2"], back["head_2"])  # even levels are the same
+    assert not torch.isclose(ahead["head_3"], back["head_3"], rtol=1e-4)
+
+
+def test_a_residual_head_starts_elsewhere():
+    one, other = make_model("gpt2", head="medusa"), make_reversed(head="medusa")
+    hidden, tokens = torch.randn(2, 5, 32), torch.randn(2, 4, 32)
+    conjugate = tokens[:, :4]
+    assert torch.equal(one.heads(hidden, tokens)[0], hidden[:, :4] + conjugate)
+    assert torch.equal(other.heads(hidden, tokens)[0], conjugate - hidden[:, :4])
+
+
+def test_heads_reconstruct_embeddings_as_written_out():
+    model = make_reversed().double()
+    torch.manual_seed(0)
+    hidden = torch.randn(1, 8, 32, dtype=torch.float64)
+    tokens = torch.randn(1, 7, 32, dtype=torch.float64)  # those of positions 1 to 7
+    for n, predicted in enumerate(model.heads(hidden, tokens), start=1):
+        for i in range(8 - n):  # x[t], x[t+1], ... of t = i + 1 are known; x[t+n] is to be found
+            difference = model.heads[n - 1](hidden[:, i])
+            # sum_j C(n, j) (-1)^j x[t+j] = difference, solved for x[t+n]
+            known = sum(binom(n, j) * (-1) ** j * tokens[:, i + j] for j in range(n))
+            torch.testing.assert_close(predicted[:, i], (difference - known) * (-1) ** n, rtol=0, atol=1e-12)
+
+
+def test_head_n_needs_the_same_known_tokens_in_both_directions():
+    for model in (make_model("gpt2"), make_reversed()):
+        hidden, tokens = torch.randn(1, 8, 32), torch.randn(1, 7, 32, requires_grad=True)
+        for n, predicted in enumerate(model.heads(hidden, tokens), start=1):
+            (gradient,) = torch.autograd.grad(predicted[:, 1].sum(), tokens)
+            assert gradient[0].abs().sum(dim=1).nonzero().flatten().tolist() == list(range(1, 1 + n))
+
+
+@pytest.mark.usefixtures("clear_choices")
+@pytest.mark.parametrize("draft_tokens", [None, 2])
+def test_texts_are_those_of_the_other_direction(draft_tokens):
+    model = make_model("gpt2")
+    way = {"ensemble_weight": 0.4} if draft_tokens is None else {"draft_tokens": draft_tokens}
+    texts = [one.generate(token_ids(2, 5), max_new_tokens=6, do_sample=False, **way) for one in (model, turned(model))]
+    assert torch.equal(*texts)
+
+
+def test_steps_with_a_cache_are_the_whole_text():
+    model, ids = make_reversed(), token_ids(1, 8)
+    whole = model(ids, ensemble_weight=0.4).logits
+    first = model(ids[:, :5], ensemble_weight=0.4, use_cache=True)
+    rest = model(ids[:, 5:], past_key_values=first.past_key_values, ensemble_weight=0.4).logits
+    torch.testing.assert_close(rest, whole[:, 5:], rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_decoder_model_absorbs_it_too():
+    model = make_pair_model(target="difference")
+    batch = pairs()
+    losses = [one(**batch).loss for one in (model, turned(model))]
+    assert torch.equal(*losses)
+
+
+def test_a_masked_model_absorbs_it_too():
+    model = make_masked_model()
+    losses = [one(**masked_batch()).loss for one in (model, turned(model))]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("kind", [MultiTokenForCausalLM, MultiTokenForSeq2SeqLM, MultiTokenForMaskedLM])
+def test_the_direction_is_saved_and_an_older_configuration_has_the_papers(kind):
+    config = kind.config_class(reversed_differences=True)
+    assert kind.config_class.from_dict(config.to_dict()).reversed_differences
+    older = {name: value for name, value in kind.config_class().to_dict().items() if name != "reversed_differences"}
+    assert not kind.config_class.from_dict(older).reversed_differences
+    assert "reversed word differences" in config.describe()
+
+
+def test_a_model_is_loaded_with_its_direction(tmp_path):
+    model = make_reversed()
+    model.save_pretrained(tmp_path)
+    loaded = MultiTokenForCausalLM.from_pretrained(tmp_path).eval()
+    assert loaded.heads.reverse
+    torch.testing.assert_close(loaded(token_ids(1, 6), ensemble_weight=1.0).logits, all_ensemble(model))
+
+
+def all_ensemble(model) -> torch.Tensor:
+    return model(token_ids(1, 6), ensemble_weight=1.0).logits
+
+
+def test_only_differences_have_a_direction():
+    with pytest.raises(ValueError, match=r"needs target=.difference., got target='embedding'.*change one of the two"):
+        MultiTokenConfig(target="embedding", reversed_differences=True)
+    with pytest.raises(ValueError, match="reversed_differences"):
+        MultiTokenForCausalLM.from_base(make_backbone("gpt2"), reversed_differences="yes")
