@@ -105,6 +105,14 @@ from .multitoken.masking import mask_rows as mask_rows
 from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
+from .multitoken.search import SearchSettings as SearchSettings
+from .multitoken.search import check_lambdas as check_lambdas
+from .multitoken.search import chosen_outcomes as chosen_outcomes
+from .multitoken.search import describe_search as describe_search
+from .multitoken.search import format_chosen as format_chosen
+from .multitoken.search import format_search as format_search
+from .multitoken.search import plot_search as plot_search
+from .multitoken.search import search_outcomes as search_outcomes
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer

@@ -101,12 +101,12 @@ def reconstruction_conjugates(
 
 
 def reconstructed_embeddings(
-    differences: Float[Tensor, "*rows dim"],
-    conjugates: Float[Tensor, "*rows dim"],
+    differences: Float[Tensor, "... dim"],
+    conjugates: Float[Tensor, "... dim"],
     order: int,
     *,
     reverse: bool = False,
-) -> Float[Tensor, "*rows dim"]:
+) -> Float[Tensor, "... dim"]:
     """Return x[t+n] of `order`-level differences at t and their conjugates: conjugate + difference.
 
     Args:

@@ -35,7 +35,8 @@ class Run:
         seconds: Of training, evaluations included, in all its parts.
         ensemble_weight: The lambda of the lowest validation perplexity among those above 0, for a model with heads.
         validation, test: Metrics of the trainer's evaluations, by their names there. Of the test text there is none
-            that was chosen on it: `perplexity_ensemble` is that of the ensemble weight above.
+            that was chosen on it: `perplexity_ensemble` is that of the ensemble weight above. Empty if there is no test
+            text.
         history: Trainer's log.
     """
 
@@ -81,7 +82,7 @@ def train_run(
         name: Of the model, a plain one, as its folder's is.
         make_model: Called once the seed is set, so that all runs start from the same random state.
         args: Of all runs; this one's checkpoints go to the subfolder `run_folder(name, seed)` of its output folder.
-        corpus: Rows with the splits train, validation and test.
+        corpus: Rows with the splits train and validation, and test; without this, nothing is measured on it.
         seed: Of everything random in the run, but for what has a seed of its own in `args`; None: that of `args`.
         make_trainer: Called with `model`, `args`, both data sets and `callbacks`; its evaluations give `perplexity`.
         patience: Evaluations without a lower validation perplexity before training stops early.
@@ -121,9 +122,10 @@ def train_run(
         training = train(trainer, resume=resume)
     trainer.remove_callback(EarlyStoppingCallback)
     validation = _without_prefix(trainer.evaluate(), "eval_")
-    on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
-    weight = validation.get("ensemble_weight")
-    test = _at_weight(_without_prefix(on_test, "test_"), weight)
+    weight, test = validation.get("ensemble_weight"), {}
+    if "test" in corpus:
+        on_test = trainer.evaluate(corpus["test"], metric_key_prefix="test")  # pyright: ignore[reportArgumentType]
+        test = _at_weight(_without_prefix(on_test, "test_"), weight)
     num_parameters = trainer.get_num_trainable_parameters()
     return Run(name, args.seed, num_parameters, training.seconds, weight, validation, test, training.history), trainer
 
@@ -137,20 +139,25 @@ def train_runs(
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     patience: int | None = None,
+    resume: bool | None = None,
+    results_name: str = "results.json",
     make_trainer: Callable[..., TargetTrainer] | Mapping[str, Callable[..., TargetTrainer]],
 ) -> Iterator[tuple[list[Run], TargetTrainer]]:
     """Train every model with each seed, and yield after each run all runs so far, and its trainer with its model.
 
-    All runs of the first seed come first. `results.json` has all runs so far, with their histories. The trainer loses
-    its model and its optimizer before the next run begins; whoever keeps the model keeps its memory. The first process
-    prints short lines (`log_briefly`).
+    All runs of the first seed come first. The file `results_name` has all runs so far, with their histories. The
+    trainer loses its model and its optimizer before the next run begins; whoever keeps the model keeps its memory. The
+    first process prints short lines (`log_briefly`).
 
     Args:
         make_models: By the name of the model, what makes it.
         args, corpus, patience: As for `train_run`.
         make_trainer: As for `train_run`, or one for each model, by its name.
         experiment: Begun before anything is trained; it says whether to resume.
-        settings: Of the recipe, written into `results.json` with the arguments.
+        settings: Of the recipe, written into the file with the arguments.
+        resume: None: as the experiment says. True, to measure runs of this experiment again, as on a test text that
+            was not given before: those that have ended are not trained again.
+        results_name: One of the experiment's outputs.
     """
     runs: list[Run] = []
     planned = list(product(seeds, make_models.items()))
@@ -165,15 +172,16 @@ def train_runs(
             corpus,
             seed=seed,
             patience=patience,
-            resume=experiment.resume,
+            resume=experiment.resume if resume is None else resume,
             begin=experiment.begin,
             make_trainer=make_trainer[name] if isinstance(make_trainer, Mapping) else make_trainer,
         )
         runs.append(run)
         if trainer.is_world_process_zero():
             content = {"settings": {**settings, **args.to_sanitized_dict()}, "rows": [asdict(run) for run in runs]}
-            write_json(experiment.folder / "results.json", content)
-            say(f"{title}  test perplexity {run.test['perplexity']:.2f}  {run.seconds:.0f} s")
+            write_json(experiment.folder / results_name, content)
+            text, reached = ("test", run.test) if run.test else ("validation", run.validation)
+            say(f"{title}  {text} perplexity {reached['perplexity']:.2f}  {run.seconds:.0f} s")
         with _quiet(args):
             yield runs, trainer
         _release(trainer)
