@@ -108,11 +108,11 @@ from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
 from .multitoken.search import SearchSettings as SearchSettings
 from .multitoken.search import check_lambdas as check_lambdas
 from .multitoken.search import chosen_outcomes as chosen_outcomes
-from .multitoken.search import describe_search as describe_search
-from .multitoken.search import format_chosen as format_chosen
-from .multitoken.search import format_search as format_search
-from .multitoken.search import plot_search as plot_search
 from .multitoken.search import search_outcomes as search_outcomes
+from .multitoken.search_report import describe_search as describe_search
+from .multitoken.search_report import format_chosen as format_chosen
+from .multitoken.search_report import format_search as format_search
+from .multitoken.search_report import plot_search as plot_search
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer

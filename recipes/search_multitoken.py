@@ -90,8 +90,9 @@ def main() -> None:
     for measured, trainer in train(again, args, corpus, experiment, resume=True, results_name="chosen.json"):
         if trainer.is_world_process_zero():
             folder = experiment.folder_of(measured[-1].name, measured[-1].seed)
-            trainer.model.config.ensemble_weight = chosen[measured[-1].name].ensemble_weight
-            trainer.model.save_pretrained(folder)
+            model: Any = trainer.model
+            model.config.ensemble_weight = chosen[measured[-1].name].ensemble_weight
+            model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
     if args.process_index:
         return

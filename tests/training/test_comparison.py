@@ -1,4 +1,5 @@
 import gc
+import json
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -177,3 +178,22 @@ def test_a_row_begins_without_the_model_and_the_optimizer_of_the_row_before(tmp_
     for _, trainer in train_runs({"one": make, "two": make}, args, CORPUS, run, seeds=[0], settings={}):
         before += [weakref.ref(trainer.model), weakref.ref(trainer.optimizer)]
     assert alive == [False, False]
+
+
+def test_a_test_text_that_is_given_later_is_measured_without_training_again(tmp_path, monkeypatch):
+    searched = {split: CORPUS[split] for split in ("train", "validation")}
+    experiment = Experiment(
+        Setup(), arguments(tmp_path), outputs=("results.json", "chosen.json"), models=["one"], seeds=[0]
+    )
+    make = {"one": lambda: make_model("gpt2")}
+    plan = {"seeds": [0], "settings": {}}
+    ((first, _),) = train_runs(make, arguments(tmp_path), searched, experiment, **plan)
+    assert first[0].test == {}
+    monkeypatch.setattr(MultiTokenTrainer, "training_step", lambda *_: pytest.fail("trained again"))
+    ((again, _),) = train_runs(
+        make, arguments(tmp_path), CORPUS, experiment, resume=True, results_name="chosen.json", **plan
+    )
+    assert again[0].validation == pytest.approx(first[0].validation)
+    assert again[0].test["perplexity"] > 1
+    assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["test"] == {}
+    assert json.loads((tmp_path / "chosen.json").read_text())["rows"][0]["test"] == again[0].test
