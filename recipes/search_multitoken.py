@@ -2,7 +2,7 @@
 
 Each pair of N and alpha is trained once a seed; all lambdas are evaluated in one pass. It prints a table of validation
 perplexities, draws a heat map, names the best triple of each target, and measures only that on the test text. At a size
-for a CPU, some minutes on two cores:
+for a CPU, with one seed:
 
     HF_TARGETS_DATA=data python recipes/search_multitoken.py recipes/settings/search_multitoken/cpu.yaml
 
