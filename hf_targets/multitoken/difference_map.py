@@ -91,7 +91,7 @@ def target_vectors(
             vectors = torch.cat([word_differences(one[None], level)[0] for one in embedded])
             words, before = [], []
             for ids in rows:
-                names = [tokenizer.decode([one]).strip() for one in ids]
+                names = [str(tokenizer.decode([one])).strip() for one in ids]
                 for at, name in enumerate(names):
                     target = at + level
                     words.append(names[target] if target < len(names) else name)
