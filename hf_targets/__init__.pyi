@@ -299,9 +299,6 @@ from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutore
 from .semi_autoregressive.usage import BLOCK_USAGE as BLOCK_USAGE
 from .tensorized_transformer.backbone import TensorizedTransformerModel as TensorizedTransformerModel
 from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
-from .tensorized_transformer.leaks import check_leaky_allowed as check_leaky_allowed
-from .tensorized_transformer.leaks import is_leaky as is_leaky
-from .tensorized_transformer.leaks import leaky_name as leaky_name
 from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
 from .tensorized_transformer.usage import LEAKY_USAGE as LEAKY_USAGE
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments

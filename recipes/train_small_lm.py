@@ -17,6 +17,7 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from hf_targets import (
+    LEAKY_USAGE,
     BlockSettings,
     CardFacts,
     ComparisonSettings,
@@ -100,7 +101,8 @@ def main() -> None:
     plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
     tables = "\n\n".join(filter(None, [setup.note(), tables]))
     results = f"{describe_comparison(runs, head_warmup_steps=args.head_warmup_steps)}\n\n{tables}"
-    write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
+    usage = LEAKY_USAGE if setup.paper_leaky else None
+    write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, usage=usage, **setup.stated()))
     print(f"\n{tables}\n\nModels, cards and learning curves: {experiment.folder}")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, ReformerConfig
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_targets.backbones.leaks import LEAKY_SUFFIX
 from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.training.recipe_settings import ModelSizeSettings, field_of
 
@@ -93,7 +94,7 @@ class DecoderSettings(ModelSizeSettings):
 
     def row_name(self, name: str) -> str:
         """Return the name of a row of a table, marked if the model reads what it predicts."""
-        return f"{name}-leaky" if self.paper_leaky else name
+        return name + LEAKY_SUFFIX if self.paper_leaky else name
 
     def note(self) -> str:
         """Return what a reader of the results must know of the architecture, in Markdown; empty if there is nothing."""

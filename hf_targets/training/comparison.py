@@ -12,6 +12,7 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_targets.backbones.leaks import check_leaky_name
 from hf_targets.backbones.new_parts import new_part_of
 from hf_targets.moved import moved_name
 from hf_targets.positions import max_positions
@@ -102,6 +103,7 @@ def train_run(
     set_seed(args.seed)
     with _quiet(args):
         model = make_model()
+    check_leaky_name(name, model)
     if new_part_of(model) is None:
         args = args.for_baseline()
     _check_length(model, corpus)

@@ -1,9 +1,12 @@
 import pytest
 import torch
+from datasets import Dataset
 from transformers import DynamicCache, GPT2Config
 
-from hf_targets import LEAKY_USAGE, check_leaky_allowed, is_leaky, leaky_name
+from hf_targets import LEAKY_USAGE, MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets.backbones.leaks import is_leaky
 from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.training.comparison import train_run
 from hf_targets.training.model_card import describe
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_heads, make_tensorized
 from tests.tiny_backbones import make_backbone, token_ids
@@ -15,25 +18,36 @@ def leaky_heads():
     return make_heads("difference", ngram_size=3, paper_leaky=True)
 
 
-def test_a_leaky_model_is_known_by_its_configuration_also_inside_of_another():
-    leaky, causal = make_config(paper_leaky=True), make_config()
-    for model in (leaky, make_tensorized(paper_leaky=True), leaky_heads(), leaky_heads().config):
-        assert is_leaky(model)
-        assert leaky_name("tensorized", model) == leaky_name("tensorized-leaky", model) == "tensorized-leaky"
-    for model in (causal, make_tensorized(), GPT2Config(), make_backbone("gpt2")):
-        assert not is_leaky(model) and leaky_name("tensorized", model) == "tensorized"
+LEAKY = {
+    "configuration": lambda: make_config(paper_leaky=True),
+    "model": lambda: make_tensorized(paper_leaky=True),
+    "heads": leaky_heads,
+    "configuration of heads": lambda: leaky_heads().config,
+}
 
 
-def test_a_leaky_model_takes_part_only_where_the_user_names_it():
-    leaky, causal = make_config(paper_leaky=True), make_config()
-    check_leaky_allowed([causal, GPT2Config()], paper_leaky=False)
-    check_leaky_allowed([causal, leaky], paper_leaky=True)
-    with pytest.raises(
-        ValueError, match=r"perplexities are not comparable with those of causal models; .*--paper_leaky"
-    ):
-        check_leaky_allowed([causal, leaky], paper_leaky=False)
-    with pytest.raises(ValueError, match="none of the models is one; leave out --paper_leaky"):
-        check_leaky_allowed([causal, GPT2Config()], paper_leaky=True)
+@pytest.mark.parametrize("kind", LEAKY)
+def test_a_leaky_model_is_known_by_its_configuration_also_inside_of_another(kind):
+    assert is_leaky(LEAKY[kind]())
+
+
+@pytest.mark.parametrize("make", [make_config, make_tensorized, GPT2Config, lambda: make_backbone("gpt2")])
+def test_causal_models_are_not_leaky(make):
+    assert not is_leaky(make())
+
+
+@pytest.mark.parametrize("make", [lambda: make_tensorized(paper_leaky=True), leaky_heads], ids=["bare", "heads"])
+def test_a_leaky_model_is_trained_beside_others_only_under_a_name_that_says_so(make, tmp_path):
+    rows = Dataset.from_dict({"input_ids": token_ids(4, 8).tolist(), "labels": token_ids(4, 8).tolist()})
+    corpus = dict.fromkeys(("train", "validation", "test"), rows)
+    args = MultiTokenTrainingArguments(str(tmp_path), max_steps=1, report_to="none", use_cpu=True, disable_tqdm=True)
+    with pytest.raises(ValueError, match=r"the model plain has paper_leaky=True: .* name it plain-leaky"):
+        train_run("plain", make, args, corpus, make_trainer=MultiTokenTrainer)
+    with pytest.raises(ValueError, match="plain-leaky is for a model that reads the tokens that it predicts"):
+        train_run("plain-leaky", make_tensorized, args, corpus, make_trainer=MultiTokenTrainer)
+    assert not list(tmp_path.iterdir())
+    run, _ = train_run("plain-leaky", make, args, corpus, make_trainer=MultiTokenTrainer)
+    assert run.name == "plain-leaky"
 
 
 def test_a_leaky_model_says_so(caplog):
