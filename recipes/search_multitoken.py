@@ -7,21 +7,21 @@ for a CPU, with one seed:
     HF_TARGETS_DATA=data python recipes/search_multitoken.py recipes/settings/search_multitoken/cpu.yaml
 
 The decoder of the paper (table 8 has the triples of its search): `.../paper.yaml`, on one GPU; in a minute, on
-documentation: `.../smoke.yaml`.
+documentation: `.../smoke.yaml`. Other decoders: `--architecture reformer` or `tensorized`.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_targets import (
     BlockSettings,
     CardFacts,
     ComparisonSettings,
+    DecoderSettings,
     Experiment,
-    ModelSizeSettings,
     MultiTokenForCausalLM,
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
@@ -44,27 +44,25 @@ from hf_targets import (
 
 
 @dataclass
-class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings, SearchSettings):
+class Setup(ComparisonSettings, BlockSettings, DecoderSettings, SearchSettings):
     """The decoder of table 6, and the grid."""
 
     dataset: str = field_of(BlockSettings, "dataset", "ptb")
     block_size: int = field_of(BlockSettings, "block_size", 64)
-    hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 256)
-    feed_forward_size: int = field(default=2100, metadata={"help": "Width of the feed-forward layers, d_ff."})
-    num_layers: int = field_of(ModelSizeSettings, "num_layers", 6)
-    dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
+    hidden_size: int = field_of(DecoderSettings, "hidden_size", 256)
+    num_layers: int = field_of(DecoderSettings, "num_layers", 6)
+    dropout: float = field_of(DecoderSettings, "dropout", 0.3)
     patience: int | None = field_of(ComparisonSettings, "patience", 50)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ModelSizeSettings.__post_init__(self)
+        DecoderSettings.__post_init__(self)
         SearchSettings.__post_init__(self)
 
 
 def make_model(setup: Setup, vocab_size: int, heads: dict[str, Any] | None) -> PreTrainedModel:
     """Return an untrained model; a plain one without heads."""
-    config = setup.gpt2_config(vocab_size=vocab_size, num_positions=setup.block_size, n_inner=setup.feed_forward_size)
-    model = AutoModelForCausalLM.from_config(config)
+    model = setup.new_decoder(vocab_size, setup.block_size)
     return model if heads is None else MultiTokenForCausalLM.from_base(model, **heads)
 
 
