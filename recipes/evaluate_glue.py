@@ -54,10 +54,7 @@ class Setup(ExperimentSettings):
 
     model_fields: str = field(
         default="{}",
-        metadata={
-            "help": "JSON: fields of the models' configurations to change for fine-tuning, such as {\""
-            'hidden_dropout_prob": 0.1}.'
-        },
+        metadata={"help": 'JSON: fields of the configurations to change: {"classifier_pooling": "cls"}.'},
     )
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from hf_targets.awd_lstm.layers import EMBEDDING_RANGE, WeightDropLstm, dropout_
 from hf_targets.awd_lstm.runs import Runs
 from hf_targets.awd_lstm.state import as_lstm_cache, lstm_layers, states_of
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_ids, check_segments, check_shapes
+from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import num_rows
 
@@ -104,13 +104,7 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         text = check_shapes(input_ids, inputs_embeds)
         check_attention_mask(attention_mask, text, past_key_values)
         check_segments(token_type_ids)
-        if input_ids is not None:
-            check_ids(input_ids, num_rows(self.embed_tokens), "input_ids")
-        elif text.shape[2:] != (config.embedding_size,):  # torch.lstm does not look
-            raise ValueError(
-                f"inputs_embeds must be (batch, time, {config.embedding_size}), as embedding_size says, got "
-                f"{tuple(text.shape)}"
-            )
+        check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), embedding_size=config.embedding_size)
         use_cache = config.use_cache if use_cache is None else use_cache
         given = past_key_values is not None
         cache = as_lstm_cache(past_key_values, len(self.layers)) if use_cache or given else None

@@ -1,18 +1,23 @@
-"""Temporary evaluation mode, to check or measure a model without dropout."""
+"""A mode for a while: evaluation, to check or measure a model without dropout, or training, to measure with it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from torch import nn
 
 
-@contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
+def without_dropout(model: nn.Module) -> AbstractContextManager[None]:
     """Set every module of a model to evaluation mode inside the `with` block, then restore each module's mode."""
+    return in_mode(model, training=False)
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set every module of a model to a mode inside the `with` block, then restore each module's mode."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(training)
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, mode in modes:
+            module.training = mode

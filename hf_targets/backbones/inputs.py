@@ -99,6 +99,22 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
         )
 
 
+def check_embeddable(input_ids: Tensor | None, text: Tensor, *, vocab_size: int, **width: int) -> None:
+    """Check that ids are in the vocabulary, or that what stands in for their embeddings is as wide as these.
+
+    Args:
+        text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
+        width: d, under the name that it has in the configuration.
+    Raises:
+        ValueError: If they are not.
+    """
+    (field, size), *_ = width.items()
+    if input_ids is not None:
+        check_ids(input_ids, vocab_size, "input_ids")
+    elif text.shape[2:] != (size,):
+        raise ValueError(f"inputs_embeds must be (batch, time, {size}), as {field} says, got {tuple(text.shape)}")
+
+
 def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenizer single texts, not pairs") -> None:
     """Check that all segment ids are 0, for a model that has no second segment.
 

@@ -11,7 +11,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_ids, check_segments, check_shapes
+from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
 from hf_targets.backbones.recorded_states import Wanted, recorded_weights
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
@@ -99,13 +99,7 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         text = check_shapes(input_ids, inputs_embeds)
         check_attention_mask(attention_mask, text, None)
         check_segments(token_type_ids, hint=NO_SEGMENTS)
-        if input_ids is not None:
-            check_ids(input_ids, num_rows(self.embed_tokens), "input_ids")
-        elif text.shape[2:] != (config.hidden_size,):
-            raise ValueError(
-                f"inputs_embeds must be (batch, time, {config.hidden_size}), as hidden_size says, got "
-                f"{tuple(text.shape)}"
-            )
+        check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), hidden_size=config.hidden_size)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
         positions = _positions(text, attention_mask) if position_ids is None else position_ids
         if positions.shape not in (text.shape[:2], (1, text.shape[1])):

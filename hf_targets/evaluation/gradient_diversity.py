@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.dropout import in_mode
 from hf_targets.backbones.weight_access import is_readable
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,9 @@ def gradient_diversity(
     """
     if rows_at_once < 1:
         raise ValueError(f"rows_at_once must be 1 or more, got {rows_at_once}")
-    rows = _rows_of(batch)
+    rows = _rows_of(batch) if isinstance(batch, Mapping) else list(batch)
+    if len(rows) < 2:
+        raise ValueError(f"gradients differ between samples, so give two rows or more, got {len(rows)}")
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
     if not parameters:
         raise ValueError("the model has no trainable parameter, so there are no gradients; train some of it")
@@ -60,20 +62,14 @@ def gradient_diversity(
     sums = [torch.zeros_like(one, dtype=torch.float64) for one in parameters.values()]
     squares = 0.0
     devices = sorted({one.device.index or 0 for one in parameters.values() if one.device.type == "cuda"})
-    mode = nullcontext() if dropout else without_dropout(model)
-    was_training = [(module, module.training) for module in model.modules()] if dropout else []
+    # a model in training mode may have parts that are not
+    mode = nullcontext() if dropout and model.training else in_mode(model, training=dropout)
     with torch.random.fork_rng(devices), mode, torch.enable_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")  # of operators that vmap calls in turn
-        if dropout:
-            model.train()
-        try:
-            for gradients in _gradients(model, parameters, rows, rows_at_once):
-                squares += sum(float(one.double().square().sum()) for one in gradients)
-                for total, one in zip(sums, gradients, strict=True):
-                    total += one.sum(dim=0, dtype=torch.float64)
-        finally:
-            for module, training in was_training:
-                module.training = training
+        for gradients in _gradients(model, parameters, rows, rows_at_once):
+            squares += sum(float(one.double().square().sum()) for one in gradients)
+            for total, one in zip(sums, gradients, strict=True):
+                total += one.sum(dim=0, dtype=torch.float64)
     of_sum = sum(float(total.square().sum()) for total in sums)
     if not of_sum > 0:
         raise ValueError(
@@ -83,25 +79,23 @@ def gradient_diversity(
     return squares / of_sum
 
 
-def _rows_of(batch: Batch | Sequence[Batch]) -> list[Batch]:
-    """Return batches of one row each."""
-    if not isinstance(batch, Mapping):
-        rows: list[Batch] = [{name: value for name, value in row.items() if name not in _NOT_OF_ROWS} for row in batch]
-    else:
-        given = {name: value for name, value in batch.items() if name not in _NOT_OF_ROWS}
-        counts = {name: len(value) for name, value in given.items() if isinstance(value, Tensor) and value.dim()}
-        if len(set(counts.values())) > 1:
-            raise ValueError(
-                f"tensors of a batch must have one row for each sample, got {counts} rows; give a sequence of batches "
-                "of one row"
-            )
-        rows = [
-            {name: value[row : row + 1] if name in counts else value for name, value in given.items()}
-            for row in range(next(iter(counts.values()), 0))
-        ]
-    if len(rows) < 2:
-        raise ValueError(f"gradients differ between samples, so give two rows or more, got {len(rows)}")
-    return rows
+def _rows_of(batch: Batch) -> list[Batch]:
+    """Return the rows of a batch, each as a batch of its own.
+
+    Raises:
+        ValueError: If its tensors have different numbers of rows.
+    """
+    given = {name: value for name, value in batch.items() if name not in _NOT_OF_ROWS}
+    counts = {name: len(value) for name, value in given.items() if _is_of_row(value)}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"tensors of a batch must have one row for each sample, got {counts} rows; give a sequence of batches "
+            "of one row"
+        )
+    return [
+        {name: value[row : row + 1] if name in counts else value for name, value in given.items()}
+        for row in range(next(iter(counts.values()), 0))
+    ]
 
 
 def _gradients(
@@ -115,7 +109,11 @@ def _gradients(
         if together is not None:
             try:
                 gradients = together(some)
-            except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
+            except (
+                RuntimeError,
+                ValueError,
+                TypeError,
+            ) as error:  # each kind of which row by row would be raised again
                 logger.debug("gradients are computed row by row: %s", error)
                 together = None
                 continue
@@ -184,12 +182,13 @@ class GradientDiversityCallback(TrainerCallback):
         self._trainer, self._every, self._rows_at_once, self._num_rows = trainer, every, rows_at_once, num_rows
         self._batches: list[Batch] | None = None
         self._hook: Any = None
+        self._is_over = False
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin to keep what the model reads."""
-        if state.global_step % self._every == 0 and state.is_world_process_zero:
+        if not self._is_over and state.global_step % self._every == 0 and state.is_world_process_zero:
             self._batches = []
             model = cast(nn.Module, self._trainer.model)
             self._hook = model.register_forward_pre_hook(self._keep, with_kwargs=True)
@@ -209,9 +208,9 @@ class GradientDiversityCallback(TrainerCallback):
                 "No gradient diversity is logged: the model reads no labels, as Trainer computes the loss itself. Set "
                 "label_smoothing_factor=0, or use the trainer of hf_targets for this model."
             )
-            self._every = args.max_steps if args.max_steps > 0 else 2**62
+            self._is_over = True
             return
-        rows = [row for batch in batches for row in _single_rows(batch)][: self._num_rows]
+        rows = [row for batch in batches for row in _rows_of(batch)][: self._num_rows]
         if len(rows) > 1:
             with self._trainer.compute_loss_context_manager():
                 diversity = gradient_diversity(
@@ -229,16 +228,3 @@ class GradientDiversityCallback(TrainerCallback):
     def _keep(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._batches is not None and module.training and torch.is_grad_enabled():
             self._batches.append(kwargs)
-
-
-def _single_rows(batch: Batch) -> list[Batch]:
-    """Return the rows of a batch, of which there may be one."""
-    given = {name: value for name, value in batch.items() if name not in _NOT_OF_ROWS}
-    count = len(given["labels"])
-    return [
-        {
-            name: value[row : row + 1] if _is_of_row(value) and len(value) == count else value
-            for name, value in given.items()
-        }
-        for row in range(count)
-    ]

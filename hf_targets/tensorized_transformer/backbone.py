@@ -10,7 +10,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_ids, check_segments, check_shapes
+from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.tensorized_transformer.attention import TensorizedAttention
@@ -103,13 +103,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         cache = self._cache_of(past_key_values, text, use_cache)
         check_attention_mask(attention_mask, text, cache)
         check_segments(token_type_ids)
-        if input_ids is not None:
-            check_ids(input_ids, num_rows(self.embed_tokens), "input_ids")
-        elif text.shape[2:] != (config.hidden_size,):
-            raise ValueError(
-                f"inputs_embeds must be (batch, time, {config.hidden_size}), as hidden_size says, got "
-                f"{tuple(text.shape)}"
-            )
+        check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), hidden_size=config.hidden_size)
         reach = self._reach_of(text, attention_mask, position_ids, cache)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
         hidden = self.dropout(embeds * math.sqrt(config.hidden_size))
