@@ -109,11 +109,7 @@ def _gradients(
         if together is not None:
             try:
                 gradients = together(some)
-            except (
-                RuntimeError,
-                ValueError,
-                TypeError,
-            ) as error:  # each kind of which row by row would be raised again
+            except (RuntimeError, ValueError, TypeError) as error:  # an error of the model itself comes again below
                 logger.debug("gradients are computed row by row: %s", error)
                 together = None
                 continue
