@@ -1,6 +1,7 @@
 """Models trained side by side on one corpus: the same updates, schedule, seeds and rule of selection for all."""
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -190,8 +191,8 @@ def train_runs(
 
 
 def _quiet(args: TargetTrainingArguments) -> AbstractContextManager[None]:
-    """Keep bars of files out of the log of whoever asked for no bars."""
-    return without_bars_of_files() if args.disable_tqdm else nullcontext()
+    """Show bars of files where `log_briefly` shows bars."""
+    return without_bars_of_files() if args.disable_tqdm or not sys.stderr.isatty() else nullcontext()
 
 
 def _release(trainer: TargetTrainer) -> None:

@@ -159,6 +159,17 @@ def test_no_figure_of_the_test_text_is_chosen_on_it(tmp_path):
     assert row.test_perplexity(ensemble=True) == on_test[f"eval_perplexity_{row.ensemble_weight:g}"]
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_log_that_is_no_terminal_has_no_bars_of_files(is_terminal, tmp_path, capsys, monkeypatch):
+    args = arguments(tmp_path, num_train_epochs=1, disable_tqdm=False)
+    make = {"one": lambda: make_backbone("gpt2")}
+    experiment = Experiment(Setup(), args, outputs=(), models=["one"], seeds=[0])
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    for _, trainer in train_runs(make, args, CORPUS, experiment, seeds=[0], settings={}):
+        trainer.model.save_pretrained(tmp_path / "model")
+    assert ("shards" in capsys.readouterr().err) is is_terminal
+
+
 def test_a_training_of_no_length_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"at least one update, got num_train_epochs=0"):
         train_run("one", lambda: make_model("gpt2"), arguments(tmp_path / "out", num_train_epochs=0), CORPUS)
