@@ -68,9 +68,7 @@ def gradient_diversity(
         warnings.filterwarnings("ignore", message="There is a performance drop")  # of operators that vmap calls in turn
         for gradients in _gradients(model, parameters, rows, rows_at_once):
             for total, one in zip(sums, gradients, strict=True):
-                dtype = torch.promote_types(
-                    one.dtype, torch.float32
-                )  # float64 for all takes ten times as long
+                dtype = torch.promote_types(one.dtype, torch.float32)  # float64 for all takes ten times as long
                 squares += float(torch.linalg.vector_norm(one, dim=-1, dtype=dtype).double().square().sum())
                 total += one.sum(dim=0, dtype=dtype)
     of_sum = sum(float(total.square().sum()) for total in sums)
