@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 LEAKY_SUFFIX = "-leaky"
@@ -14,7 +15,9 @@ def is_leaky(model: PreTrainedModel | Any) -> bool:
     Args:
         model: A model or its configuration; one with `paper_leaky` set, as a Tensorized Transformer has it.
     """
-    config = model.config if isinstance(model, PreTrainedModel) else model
+    if isinstance(model, nn.Module):  # a model under LoRA or a compiled one is no PreTrainedModel, but has one in it
+        return any(is_leaky(part.config) for part in model.modules() if isinstance(part, PreTrainedModel))
+    config = model
     while config is not None:
         if vars(config).get("paper_leaky"):
             return True

@@ -109,7 +109,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         hidden = self.dropout(embeds * math.sqrt(config.hidden_size))
         positions = self.dropout(position_encodings(config.segment_length, config.hidden_size, hidden))
         wanted, read = Wanted.of(config, output_hidden_states, None).hidden_states, []
-        for layer in self.layers:
+        for layer in self.layers[: config.num_hidden_layers]:  # fewer where `generate` drafts with the first layers
             read.append(hidden)
             hidden = layer(hidden, positions, self.content_bias, self.position_bias, reach, past_key_values=cache)
         hidden = self.dropout(hidden)

@@ -4,9 +4,10 @@ from datasets import Dataset
 from transformers import DynamicCache, GPT2Config
 
 from hf_targets import LEAKY_USAGE, MultiTokenTrainer, MultiTokenTrainingArguments
-from hf_targets.backbones.leaks import is_leaky
+from hf_targets.backbones.leaks import check_leaky_name, is_leaky
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.training.comparison import train_run
+from hf_targets.training.lora import add_lora
 from hf_targets.training.model_card import describe
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_heads, make_tensorized
 from tests.tiny_backbones import make_backbone, token_ids
@@ -119,3 +120,19 @@ def test_the_code_on_its_card_runs(make, tmp_path, capsys):
     word_level_tokenizer(["The cat\n"]).save_pretrained(tmp_path)
     exec(f"{LEAKY_USAGE.load}\n{LEAKY_USAGE.run}".replace("{name}", str(tmp_path)), {})
     assert capsys.readouterr().out == f"torch.Size([1, {SEGMENT}, 50])\n"
+
+
+@pytest.mark.parametrize("wrap", [lambda model: add_lora(model, 2), torch.compile], ids=["lora", "compiled"])
+def test_a_leaky_model_in_another_one_is_found(wrap):
+    with pytest.raises(ValueError, match="paper_leaky=True"):
+        check_leaky_name("plain", wrap(leaky_heads()))
+    check_leaky_name("plain", wrap(make_heads("difference", ngram_size=3)))
+
+
+def test_equal_words_of_a_segment_have_equal_logits_in_the_published_model():
+    model = make_tensorized(paper_leaky=True).eval()
+    ids = token_ids(1, SEGMENT)
+    ids[0, 2] = ids[0, 0]
+    logits = model(ids).logits[0]
+    torch.testing.assert_close(logits[0], logits[2])
+    assert not torch.allclose(logits[0], logits[1], atol=1e-3)

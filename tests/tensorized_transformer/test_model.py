@@ -192,3 +192,11 @@ def test_the_features_are_the_layers_without_the_output_matrix(tmp_path):
     features.save_pretrained(tmp_path / "features")
     with pytest.raises(ValueError, match=r"missing: lm_head.bias"):
         TensorizedTransformerForCausalLM.from_pretrained(tmp_path / "features")
+
+
+def test_drafts_of_the_first_layers_leave_the_text_and_the_model_as_they_are():
+    model, ids = make_tensorized().eval(), token_ids(1, 5)
+    plain = model.generate(ids, max_new_tokens=8, do_sample=False)
+    drafted = model.generate(ids, max_new_tokens=8, do_sample=False, assistant_early_exit=1)
+    assert torch.equal(drafted, plain)
+    assert model.config.num_hidden_layers == len(model.model.layers)
