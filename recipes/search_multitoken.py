@@ -58,6 +58,7 @@ class Setup(ComparisonSettings, BlockSettings, DecoderSettings, SearchSettings):
         super().__post_init__()
         DecoderSettings.__post_init__(self)
         SearchSettings.__post_init__(self)
+        self.check_block_size(self.block_size, self.ngram_sizes)
 
 
 def make_model(setup: Setup, vocab_size: int, heads: dict[str, Any] | None) -> PreTrainedModel:

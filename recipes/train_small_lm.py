@@ -61,7 +61,7 @@ class Setup(ComparisonSettings, BlockSettings, DecoderSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         DecoderSettings.__post_init__(self)
-        self.check_block_size(self.block_size)
+        self.check_block_size(self.block_size, self.ngram_sizes)
         if unknown := set(self.targets) - {"embedding", "difference"}:
             raise ValueError(f"targets must be of embedding and difference, got {', '.join(sorted(unknown))}")
 

@@ -1,6 +1,6 @@
 """Decoders that a recipe can make anew, by name: which configuration each has at the size that the settings give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,12 +79,17 @@ class DecoderSettings(ModelSizeSettings):
         ):
             raise ValueError(f"attention_layers must be of {' and '.join(ATTENTIONS)}, got {self.attention_layers}")
 
-    def check_block_size(self, block_size: int) -> None:
-        """Check that a decoder of these settings reads blocks of this size without padding.
+    def check_block_size(self, block_size: int, ngram_sizes: Sequence[int] = ()) -> None:
+        """Check that a decoder of these settings reads blocks of this size without padding, and predicts N tokens.
 
         Raises:
-            ValueError: If a Reformer's chunks do not divide them.
+            ValueError: If a Reformer's chunks do not divide them, or no position has N tokens after it.
         """
+        if ngram_sizes and (longest := max(ngram_sizes)) >= block_size:
+            raise ValueError(
+                f"N must be below block_size, {block_size}, else the last head has no target, got ngram_sizes with "
+                f"{longest}; lower N, or take longer blocks"
+            )
         chunk = self.chunk_length or CHUNK_LENGTH
         if self.architecture == "reformer" and block_size > chunk and block_size % chunk:
             raise ValueError(

@@ -110,3 +110,11 @@ def test_blocks_that_chunks_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"block_size must be a multiple of a Reformer's chunk_length 16.* got 40"):
         settings.check_block_size(40)
     DecoderSettings().check_block_size(40)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "tensorized"])
+def test_n_is_below_what_a_block_holds(architecture):
+    settings = DecoderSettings(**SMALL, architecture=architecture)
+    settings.check_block_size(8, [2, 7])
+    with pytest.raises(ValueError, match=r"N must be below block_size, 8, .* got ngram_sizes with 8; lower N"):
+        settings.check_block_size(8, [2, 8])
