@@ -28,8 +28,7 @@ class TensorizedAttention(nn.Module):
     Departs: The published program cuts the text into segments of S, and each position of a segment reads all of it,
         later positions too: it computes a mask, and does not use it. Such a model reads the tokens that it predicts, so
         ours is causal. `config.paper_leaky` computes what is published, in which no position knows its place: equal
-        words of a segment have equal outputs. The last position of a segment reads the same
-        in both.
+        words of a segment have equal outputs. The last position of a segment reads the same in both.
 
     Args:
         config: The sizes; its `paper_leaky` is read in each call.
