@@ -13,7 +13,7 @@ from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masked_arguments import MultiTokenMaskedTrainingArguments
 from hf_targets.multitoken.masking import MaskingCollator, check_masked
-from hf_targets.multitoken.trainer import MultiTokenTrainer, heads_of
+from hf_targets.multitoken.trainer import MultiTokenTrainer
 from hf_targets.training.epochs import EpochCallback
 from hf_targets.training.trainer import TargetTrainer
 
@@ -75,14 +75,6 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         if isinstance(dataset, Dataset) and {"input_ids", "labels"} <= set(dataset.column_names):
             check_masked(dataset, name)
         super()._check_dataset(dataset, name)
-        if not isinstance(dataset, Dataset):
-            return
-        core = heads_of(self.model) if self.has_heads else None  # pyright: ignore[reportArgumentType]
-        if core is not None and not any(len(ids) > len(core.heads) for ids in dataset["input_ids"]):
-            raise ValueError(
-                f"ngram_size (N) is {len(core.heads)}, and no row of the {name} data has more tokens, so that "
-                "the last head would have no target; lower ngram_size, or give longer rows"
-            )
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         has_padding = attention_mask is not None and attention_mask.dim() == 2

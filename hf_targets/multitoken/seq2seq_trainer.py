@@ -39,6 +39,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
     args: MultiTokenSeq2SeqTrainingArguments
     made_by = "hf_targets.encode_pairs makes them"
     takes_pairs = True
+    text_column, num_start_tokens = "labels", 1
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, set_seed
@@ -88,13 +89,16 @@ class MultiTokenTrainer(TargetTrainer):
     `hf_targets.pack_blocks` makes them.
 
     Raises:
-        ValueError: Before training starts, if a data set has token ids outside the model's vocabulary, if there are
-            arguments about heads and the model has no heads, or if `head_warmup_steps` is set under DeepSpeed.
+        ValueError: Before training starts, if a data set has token ids outside the model's vocabulary or no row for
+            the last head, if there are arguments about heads and the model has no heads, or if `head_warmup_steps` is
+            set under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
     takes_pairs = False
     """Whether models have an encoder."""
+    text_column, num_start_tokens = "input_ids", 0
+    """The column of the tokens that heads predict, and how many tokens are read before the first of them."""
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         self.has_heads = heads_of(model) is not None
@@ -117,6 +121,18 @@ class MultiTokenTrainer(TargetTrainer):
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
             self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        super()._check_dataset(dataset, name)
+        core = heads_of(self.model)  # pyright: ignore[reportArgumentType]
+        if core is None or not isinstance(dataset, Dataset) or self.text_column not in dataset.column_names:
+            return
+        ngram_size, start = core.config.ngram_size, self.num_start_tokens
+        if not any(len(tokens) + start > ngram_size for tokens in dataset[self.text_column]):
+            raise ValueError(
+                f"ngram_size (N) is {ngram_size}, and no row of the {name} data has more tokens, so that the last head "
+                "would have no target; lower ngram_size, or give longer rows"
+            )
 
     @property
     def smooths_labels(self) -> bool:

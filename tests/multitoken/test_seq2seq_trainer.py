@@ -1,6 +1,7 @@
 """Trainers of encoder-decoder models: with heads, without, on bags of words; figures by hand."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -182,3 +183,16 @@ def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
         told.on_train_begin()
         told.on_epoch_begin(trainer.args, trainer.state, trainer.control)
         assert told.sampler.epoch == expected
+
+
+def test_labels_without_a_target_for_the_last_head_are_refused(tmp_path):
+    model, data = make(), rows(2)
+    count = model.config.ngram_size
+    for length in (count, count - 1):
+        short = data.map(lambda row, length=length: {"labels": [5] * length})
+        trainer = partial(MultiTokenSeq2SeqTrainer, model, arguments(tmp_path), processing_class=TOKENIZER)
+        if length == count:
+            trainer(train_dataset=short)
+        else:
+            with pytest.raises(ValueError, match=rf"ngram_size \(N\) is {count}, and no row of the train data"):
+                trainer(train_dataset=short)

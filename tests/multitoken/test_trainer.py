@@ -120,18 +120,18 @@ def test_perplexities_are_those_of_the_logits_of_all_rows(family, tmp_path):
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path):
-    documents = [token_ids(1, 3, seed=number)[0].tolist() for number in range(8)]
-    alone = {"input_ids": documents, "labels": documents, "attention_mask": [[1] * 3] * 8}
+    documents = [token_ids(1, 5, seed=number)[0].tolist() for number in range(8)]
+    alone = {"input_ids": documents, "labels": documents, "attention_mask": [[1] * 5] * 8}
     padded = {
         "input_ids": [[0, 0, *ids] for ids in documents],
         "labels": [[-100, -100, *ids] for ids in documents],
-        "attention_mask": [[0, 0, 1, 1, 1]] * 8,
-        "position_ids": [[0, 0, 0, 1, 2]] * 8,
+        "attention_mask": [[0, 0, 1, 1, 1, 1, 1]] * 8,
+        "position_ids": [[0, 0, 0, 1, 2, 3, 4]] * 8,
     }
     packed = {
         "input_ids": [documents[i] + documents[i + 1] for i in range(0, 8, 2)],
         "labels": [documents[i] + documents[i + 1] for i in range(0, 8, 2)],
-        "position_ids": [[0, 1, 2] * 2] * 4,
+        "position_ids": [[0, 1, 2, 3, 4] * 2] * 4,
     }
     figures = []
     for columns in (alone, padded, packed):
@@ -150,6 +150,15 @@ def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path)
         figures.append((evaluated, next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)))
     for other in figures[1:]:
         assert other == pytest.approx(figures[0], rel=1e-4)
+
+
+def test_rows_without_a_target_for_the_last_head_are_refused(tmp_path):
+    model = make_model("gpt2")
+    assert model.config.ngram_size == 4
+    make_trainer(tmp_path, model, train=blocks(2, length=5), evaluation=None)
+    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 4, and no row of the train data has more tokens"):
+        make_trainer(tmp_path, model, train=blocks(2, length=4), evaluation=None)
+    make_trainer(tmp_path, model.backbone, train=blocks(2, length=4), evaluation=None)
 
 
 def test_a_plain_model_is_scored_as_one_with_heads_that_are_not_asked(tmp_path):
