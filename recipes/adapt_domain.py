@@ -31,6 +31,7 @@ from hf_targets import (
     pack_blocks,
     parse_settings,
     perplexity_of_blocks,
+    repair_reformer,
     run_folder,
     train_run,
     write_json,
@@ -77,7 +78,7 @@ def fine_tune(setup: Setup, args: Any, corpus: Any, experiment: Experiment, toke
     for seed in setup.seeds:
         run, trainer = train_run(
             FINE_TUNED,
-            lambda seed=seed: AutoModelForCausalLM.from_pretrained(setup.of_seed(setup.plain, seed)),
+            lambda seed=seed: repair_reformer(AutoModelForCausalLM.from_pretrained(setup.of_seed(setup.plain, seed))),
             args,
             corpus,
             seed=seed,

@@ -23,6 +23,7 @@ from hf_targets import (
     map_targets,
     parse_settings,
     plot_differences,
+    repair_reformer,
     target_diversity,
     target_vectors,
     word_level_tokenizer,
@@ -59,7 +60,7 @@ def load(setup: Setup, texts: Any) -> tuple[Any, Any]:
         config = ModelSizeSettings(hidden_size=32, num_layers=1).gpt2_config(vocab_size=len(tokenizer), num_positions=8)
         return AutoModelForCausalLM.from_config(config), tokenizer
     with model_at(setup.model_name_or_path, "causal language model", "give a folder that save_pretrained wrote"):
-        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+        model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
         return model, AutoTokenizer.from_pretrained(setup.model_name_or_path)
 
 

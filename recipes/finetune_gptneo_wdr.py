@@ -36,6 +36,7 @@ from hf_targets import (
     loadable_name,
     parse_settings,
     plot_learning_curves,
+    repair_reformer,
     train_runs,
     training_histories,
     upload_folder,
@@ -73,7 +74,7 @@ class Setup(ComparisonSettings, BlockSettings, LoraSettings, NewModelSettings):
 def new_or_pretrained(setup: Setup, vocab_size: int) -> PreTrainedModel:
     """Return the model that training starts from."""
     if setup.model_name_or_path is not None:
-        return AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+        return repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
     config = GPTNeoConfig(
         vocab_size=vocab_size,
         hidden_size=setup.hidden_size,

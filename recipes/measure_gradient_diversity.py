@@ -21,6 +21,7 @@ from hf_targets import (
     field_of,
     parse_settings,
     plot_gradient_diversity,
+    repair_reformer,
     run_checkpoints,
     write_json,
 )
@@ -77,7 +78,7 @@ def main() -> None:
         histories[name].append(
             checkpoint_diversities(
                 found,
-                AutoModelForCausalLM.from_pretrained,
+                lambda place: repair_reformer(AutoModelForCausalLM.from_pretrained(place)),
                 blocks,
                 num_batches=setup.num_batches,
                 batch_size=setup.batch_size,

@@ -101,7 +101,12 @@ def main() -> None:
     write_json(experiment.folder / "search.json", [asdict(outcome) for outcome in outcomes])
     for name, one in chosen.items():
         metrics = {"perplexity": "perplexity", f"perplexity_{one.ensemble_weight:g}": "perplexity with ensemble"}
-        facts = CardFacts(dataset=setup.dataset, results=f"{told}\n\n{tables}", metrics=metrics, **setup.stated())
+        facts = CardFacts(
+            dataset=setup.dataset,
+            results="\n\n".join(filter(None, [setup.note(), told, tables])),
+            metrics=metrics,
+            **setup.stated(),
+        )
         write_cards(experiment, [run for run in measured if run.name == name], facts)
     print(f"\n{told}\n\n{tables}\n\nThe heat map and the chosen models: {experiment.folder}")
 

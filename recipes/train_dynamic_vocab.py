@@ -41,6 +41,7 @@ from hf_targets import (
     metrics_by_name,
     parse_settings,
     phrase_rows,
+    repair_reformer,
     train_runs,
     write_cards,
 )
@@ -71,7 +72,7 @@ class Setup(ComparisonSettings, PhraseSettings, BlockSettings, LoraSettings, New
 def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:
     """Return the model that training starts from."""
     if setup.model_name_or_path is not None:
-        return AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+        return repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
     config = setup.gpt2_config(vocab_size=vocab_size, num_positions=setup.block_size, bos_token_id=0, eos_token_id=0)
     return AutoModelForCausalLM.from_config(config)
 

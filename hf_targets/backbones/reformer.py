@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, ReformerConfig
 
 from hf_targets.backbones.reformer_rows import ChunkRule, row_groups
@@ -23,9 +23,10 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
     this instance only: weights, names and files stay as they are.
 
     - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. Neither
-      evaluation nor the backward pass draws from the global generator, and a training pass draws one number, so that
-      seeds decide hashes and dropout. `num_hashes` may be passed to a call in evaluation. Where `config.num_buckets` is
-      None it is set by the number of positions; Transformers sets it by the first text that is read.
+      evaluation nor the backward pass draws from the global generator, and a training pass draws one number for each
+      group of rows (see below), so that seeds decide hashes and dropout. `num_hashes` may be passed to a call in
+      evaluation. Where `config.num_buckets` is None it is set by the number of positions; Transformers sets it by the
+      first text that is read.
     - Lengths. Rows are moved to the left, padded to a multiple of the chunk lengths (in training with axial positions,
       to all of them) and read in groups of one padded length. The outputs are cut back, with zeros at padding. So the
       hidden states of a row depend neither on the other rows nor on padding, on either side. Where FSDP shards the
@@ -34,7 +35,11 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
       read the hidden states of the first row for all of them, and even for one row they attend to other positions than
       without a cache.
     - Gradients. Layers are trained when embeddings are frozen, too; the backward pass works in evaluation mode, under
-      autocast, with dropout in layers with hashes, and after several forward passes.
+      autocast, with dropout in layers with hashes, and after several forward passes. The bias of Transformers' output
+      layer, which it does not add, is frozen.
+    - Several processes. `DistributedDataParallel` needs `find_unused_parameters=False`, as reversible layers run a
+      backward pass inside of another, and rows of one padded length, or `static_graph=True`. Trainers of this library
+      set the former; give the plain Trainer `ddp_find_unused_parameters=False`.
 
     Not causal in the strict sense: attention is causal and no gradient flows from a logit to a later token, but the
     chunks in which a layer with hashes attends are cut from a sorted list of all tokens. Later tokens thereby decide
@@ -50,9 +55,15 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
             continue
         if hasattr(module, "lm_head") and hasattr(module, "reformer"):
             module.prepare_inputs_for_generation = partial(_inputs_of_step, module)
+            module.lm_head.bias.requires_grad_(False)  # no gradient reaches it, for which DDP would wait
         if hasattr(module, "encoder") and hasattr(module, "embeddings") and not is_seeded(module.encoder.layers[0]):
             _repair(module, config)
     return model
+
+
+def has_reformer(model: nn.Module) -> bool:
+    """Return whether there is a Reformer in a model."""
+    return any(isinstance(getattr(module, "config", None), ReformerConfig) for module in model.modules())
 
 
 def _repair(reformer: Any, config: ReformerConfig) -> None:

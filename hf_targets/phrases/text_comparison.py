@@ -7,6 +7,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets.backbones.devices import best_device
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.evaluation.continuations import (
     Continuations,
     Prefix,
@@ -102,5 +103,5 @@ def load_model(name: str, **loading: Any) -> PreTrainedModel:
     Args:
         loading: Passed to `from_pretrained`, such as `dtype`.
     """
-    model: Any = AutoModelForCausalLM.from_pretrained(name, **loading)
+    model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(name, **loading))
     return model.eval().to(best_device())

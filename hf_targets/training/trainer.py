@@ -15,6 +15,7 @@ from transformers import EvalPrediction, PreTrainedModel, TrainerState, Training
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.backbones.reformer import has_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
@@ -54,6 +55,8 @@ class TargetTrainer(CosineRegularization):
         **kwargs: Any,
     ) -> None:
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
+        if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
+            args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
         self.cosine_weight = getattr(self.args, "cosine_weight", 0.0)
         self._check_regularization()

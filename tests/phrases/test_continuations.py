@@ -1,6 +1,10 @@
+import torch
+
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.evaluation.continuations import Prefix, continue_prefixes
 from hf_targets.phrases.continuations import with_phrases
+from hf_targets.phrases.text_comparison import load_model
+from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
@@ -29,3 +33,10 @@ def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
     assert result.num_steps == [3, 3, 3]
     assert result.num_phrases == [3, 3, 3]
     assert len(result.seconds) == len(result.phrase_seconds) == 3
+
+
+def test_a_reformer_that_is_compared_reads_a_text_the_same_twice(tmp_path):
+    make_backbone("reformer", hash_seed=None, attn_layers=["lsh", "lsh"]).save_pretrained(tmp_path)
+    model, ids = load_model(str(tmp_path)), token_ids(2, 24)
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, model(ids).logits)
