@@ -151,10 +151,14 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
                 f"past_key_values must be a DynamicCache, got a {type(past).__name__}; leave out past_key_values and "
                 "cache_implementation"
             )
-        if config.paper_leaky or checkpointing:
+        if checkpointing:  # not even an empty one, which `generate` expects to be filled
+            raise ValueError(
+                "gradient checkpointing in training takes no cache of earlier positions; call model.eval() to "
+                "generate, or leave out past_key_values"
+            )
+        if config.paper_leaky:
             if past.get_seq_length():
-                reason = "paper_leaky=True" if config.paper_leaky else "gradient checkpointing in training"
-                raise ValueError(f"{reason} takes no cache of earlier positions; leave out past_key_values")
+                raise ValueError("paper_leaky=True takes no cache of earlier positions; leave out past_key_values")
             return None
         for index, layer in enumerate(past.layers[: config.num_hidden_layers]):
             keys: Tensor | None = getattr(layer, "keys", None)
@@ -163,4 +167,9 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
                     f"layer {index} of past_key_values must have keys (batch, 1, positions, head_dim) of "
                     f"{len(text)} rows and width {config.head_dim}, got {tuple(keys.shape)}; give a new cache"
                 )
+        if past.get_seq_length() and len(past.layers) < config.num_hidden_layers:
+            raise ValueError(
+                f"past_key_values must have {config.num_hidden_layers} layers, as the model has, got "
+                f"{len(past.layers)}; give a cache of this model"
+            )
         return past

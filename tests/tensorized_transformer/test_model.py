@@ -154,6 +154,8 @@ def test_what_it_cannot_do_is_refused():
             model(ids, past_key_values=filled.past_key_values)
     with pytest.raises(ValueError, match=r"of 1 rows and width 6, got \(2, 1, 3, 6\)"):
         model(ids[:1], past_key_values=model(ids).past_key_values)
+    with pytest.raises(ValueError, match="past_key_values must have 3 layers, as the model has, got 2; give a cache"):
+        make_tensorized(num_hidden_layers=3)(ids, past_key_values=model(ids).past_key_values)
     with pytest.raises(ValueError, match=r"inputs_embeds must be \(batch, time, 32\).* got \(2, 6, 5\)"):
         model(inputs_embeds=torch.randn(2, 6, 5))
     with pytest.raises(ValueError, match=r"position_ids must be \(batch, time\), \(2, 6\), got \(2, 5\)"):
@@ -165,6 +167,8 @@ def test_what_it_cannot_do_is_refused():
     assert model.train()(ids).past_key_values is None
     with pytest.raises(ValueError, match="gradient checkpointing in training takes no cache of earlier positions"):
         model(ids, past_key_values=cache)
+    with pytest.raises(ValueError, match=r"takes no cache of earlier positions; call model.eval\(\) to generate"):
+        model.generate(ids, **GREEDY)
 
 
 @pytest.mark.parametrize(
