@@ -5,7 +5,6 @@ from hf_targets.evaluation.continuations import Prefix, continue_prefixes
 from hf_targets.phrases.continuations import with_phrases
 from hf_targets.phrases.text_comparison import load_model
 from tests.tiny_backbones import make_backbone, token_ids
-from tests.tiny_models import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
 TOKENIZER = train_bpe_tokenizer([TEXT] * 3, 300)
