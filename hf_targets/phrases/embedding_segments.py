@@ -48,7 +48,7 @@ class EmbeddingSegment:
             widths: The width of each table.
         Raises:
             ValueError: If the file is truncated, has another format, or is of another encoder.
-            OSError: If the file cannot be read.
+            OSError: If the file cannot be read; FileNotFoundError if another process has removed it.
         """
         try:
             with safe_open(file, "pt") as content:
@@ -59,6 +59,8 @@ class EmbeddingSegment:
                 hashes, checksums, *tables = (content.get_tensor(name) for name in names)
         except SafetensorError as error:
             raise ValueError(str(error)) from error
+        except RuntimeError as error:  # of torch, which opens by its name the file that safetensors has open
+            raise (OSError if file.exists() else FileNotFoundError)(str(error)) from error
         count = len(checksums)
         shapes = [(count, 2), (count,), *((count, width) for width in widths)]
         if not count or [tuple(tensor.shape) for tensor in (hashes, checksums, *tables)] != shapes:

@@ -268,6 +268,23 @@ def test_what_another_process_merges_between_listing_and_opening_is_found(tmp_pa
     assert_has(store, 0, 10)
 
 
+def test_what_another_process_merges_while_it_is_opened_is_found(tmp_path, monkeypatch):
+    store, other = PhraseEmbeddingStore(tmp_path), PhraseEmbeddingStore(tmp_path)
+    for start in (0, 5):
+        other.write("f" * 32, *rows(start, 5))
+    segments = other._segments("f" * 32, [WIDTH])
+    map_file = torch.UntypedStorage.from_file
+
+    def merged_first(*args, **kwargs):  # safetensors has read the header, and torch opens the file again
+        monkeypatch.setattr(torch.UntypedStorage, "from_file", map_file)
+        merge_segments("1-merged", "f" * 32, segments)
+        return map_file(*args, **kwargs)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", merged_first)
+    assert_has(store, 0, 10)
+    assert torch.UntypedStorage.from_file == map_file
+
+
 def test_many_small_files_become_few_with_the_same_content(tmp_path):
     store = PhraseEmbeddingStore(tmp_path)
     for start in range(100):
