@@ -13,7 +13,6 @@ from hf_targets.awd_lstm.configuration import AwdLstmConfig
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.output_map import OutputMap
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.maths.losses import IGNORED
 
@@ -44,7 +43,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
     """
 
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
-    trained_by = "AwdLstmTrainer"
+    smooths_labels = True  # forward takes `label_smoothing`
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012, as the base class has it
 
     def __init__(self, config: AwdLstmConfig) -> None:
@@ -83,7 +82,8 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
             logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
             skip_logits: Whether to skip the logits; None skips them in training with labels.
             kwargs: Passed to `AwdLstmModel`, except `shift_labels` (batch, time): labels that are shifted already,
-                which take precedence over `labels`. With labels there is no cache unless `use_cache=True` is given.
+                which take precedence over `labels`; and `label_smoothing`, the share of the uniform distribution in
+                the targets of the next token. With labels there is no cache unless `use_cache=True` is given.
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
@@ -101,8 +101,8 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
             token_type_ids=token_type_ids,
             num_items_in_batch=num_items_in_batch,
         )
-        to_logits = OutputMap.of(self)
-        call.check_ids(num_rows(to_logits.layer))
+        smoothing: float = call.others.pop("label_smoothing", 0.0)
+        call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
         hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
         output = AwdLstmCausalLMOutput(
@@ -110,9 +110,9 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
         )
         if targets is not None:
-            self._score(output, to_logits, hidden, outputs.undropped, targets, call)
+            self._score(output, hidden, outputs.undropped, targets, call, smoothing)
         if call.wants_logits(skip_logits, training=self.training):
-            output.logits = to_logits(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
+            output.logits = self.lm_head(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
         return output
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -129,16 +129,17 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
     def _score(
         self,
         output: AwdLstmCausalLMOutput,
-        to_logits: OutputMap,
         hidden: Tensor,
         undropped: Tensor,
         targets: Tensor,
         call: CausalCall,
+        smoothing: float,
     ) -> None:
         """Put the loss of last hidden states (batch, time, d), and its parts, into the output."""
         config, count = cast(AwdLstmConfig, self.config), call.count(targets)
         equal = torch.ones_like(targets, dtype=torch.float32)
-        parts = {"next_token": weighted_output_cross_entropy(to_logits.layer, hidden, targets, equal)[0] / count}
+        total, _ = weighted_output_cross_entropy(self.lm_head, hidden, targets, equal, label_smoothing=smoothing)
+        parts = {"next_token": total / count}
         weights = {"next_token": 1.0}
         if self.training:
             rows, time = targets.shape

@@ -40,9 +40,9 @@ class AwdLstmTrainer(AveragedTrainer):
     Once evaluations no longer get better, the mean of the weights is what is evaluated, saved and left in the model.
 
     Raises:
-        ValueError: If the model or the arguments are of another class, labels are to be smoothed, the batch size is to
-            be found, one process has several GPUs, there are several evaluation texts to begin a mean by, or the blocks
-            of a data set are not one text.
+        ValueError: If the model or the arguments are of another class, the batch size is to be found, one process has
+            several GPUs, there are several evaluation texts to begin a mean by, or the blocks of a data set are not one
+            text.
     Source: Merity et al., "Regularizing and Optimizing LSTM Language Models", sections 3 and 4; salesforce/awd-lstm-lm.
     Departs: The published program draws the lengths of segments anew in each epoch, so that epochs have different
         numbers of steps. Here they are drawn once, and each epoch has them in another order. It drops the end of the
@@ -59,11 +59,6 @@ class AwdLstmTrainer(AveragedTrainer):
             raise ValueError(f"an AwdLstmTrainer trains AwdLstmForCausalLM, got {type(unwrapped(model)).__name__}")
         if not isinstance(args, AwdLstmTrainingArguments):
             raise ValueError(f"args must be AwdLstmTrainingArguments, got {type(args).__name__}")
-        if args.label_smoothing_factor:
-            raise ValueError(
-                f"label_smoothing_factor must be 0, got {args.label_smoothing_factor}: Transformers would compute a "
-                "loss without the parts that regularise; leave it out"
-            )
         if args.n_gpu > 1:
             raise ValueError(
                 f"the state of the rows stays with their process, so each process needs one GPU, got {args.n_gpu}; "

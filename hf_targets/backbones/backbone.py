@@ -15,16 +15,18 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
     """Return the layer that turns hidden states into logits.
 
     Raises:
-        ValueError: If there is none, or it is not a plain linear layer (for example with LoRA): our models share its
-            rows.
+        ValueError: If there is none, or it is not a plain linear layer (for example with LoRA, or quantized): our
+            models share its rows.
     """
     layer = backbone.get_output_embeddings()
     if layer is None:
         auto_class = "AutoModelForSeq2SeqLM" if backbone.config.is_encoder_decoder else "AutoModelForCausalLM"
         raise ValueError(f"{type(backbone).__name__} has no output embedding to share; load it with {auto_class}")
     if not isinstance(layer, nn.Linear):
-        is_adapted = hasattr(layer, "base_layer")
-        way_out = "leave it out of the adapter's target_modules" if is_adapted else "choose another model"
+        is_adapted = hasattr(layer, "base_layer") or hasattr(layer, "original_module")
+        way_out = "leave it as it is, in float or bfloat16, when you quantize or replace layers"
+        if is_adapted:
+            way_out = "leave it out of the adapter's target_modules and modules_to_save"
         raise ValueError(
             f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "
             f"{way_out}"

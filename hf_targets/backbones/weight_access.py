@@ -9,7 +9,7 @@ import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
 
-from hf_targets.maths.losses import token_cross_entropy
+from hf_targets.maths.losses import IGNORED, token_cross_entropy
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
 
 
@@ -112,7 +112,10 @@ def num_rows(layer: nn.Module) -> int:
         shape = layer.weight.shape  # Marian's `out_features` is stale after a change of its vocabulary
         is_whole = len(shape) == 2 and shape[1] == layer.in_features  # neither sharded nor packed
         return shape[0] if is_whole else layer.out_features
-    return layer.num_embeddings if isinstance(layer, nn.Embedding) else len(cast(Tensor, layer.weight))
+    if isinstance(layer, nn.Embedding):
+        return layer.num_embeddings
+    quantized = getattr(layer, "out_features", None)  # whose weight is packed
+    return len(cast(Tensor, layer.weight)) if quantized is None else quantized
 
 
 def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
@@ -131,14 +134,19 @@ def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, l
 
 
 def weighted_output_cross_entropy(
-    layer: nn.Linear, hidden: Tensor, targets: Tensor, row_weights: Tensor, *, label_smoothing: float = 0.0
+    layer: nn.Module, hidden: Tensor, targets: Tensor, row_weights: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Return `weighted_cross_entropy` of hidden states (..., d) and targets (...); the losses in the targets' shape.
 
     Args:
-        layer: The output embedding.
+        layer: The output embedding. One that is no plain linear layer, as with an adapter on it or quantized, gives
+            all logits at once.
         row_weights: (...), constants.
     """
+    if not isinstance(layer, nn.Linear):
+        logits, settings = layer(hidden).float().flatten(0, -2), {"ignore_index": IGNORED, "reduction": "none"}
+        losses = nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=label_smoothing, **settings)
+        return (losses * row_weights.flatten()).sum(), losses.detach().view(targets.shape)
     arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing
     total, losses = call_inside(layer, _weighted_losses, *arguments)
     return total, losses.view(targets.shape)

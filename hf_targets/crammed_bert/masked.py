@@ -40,7 +40,7 @@ class CrammedBertForMaskedLM(PublishedCrammedBert, StrictLoading, CrammedBertPre
     """
 
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
-    trained_by = "MultiTokenMaskedTrainer"
+    smooths_labels = True  # forward takes `label_smoothing`
     made_by = "from_published"
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012, as the base class has it
 

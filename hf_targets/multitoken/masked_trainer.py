@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masked_arguments import MultiTokenMaskedTrainingArguments
 from hf_targets.multitoken.masking import MaskingCollator, check_masked
@@ -113,13 +112,8 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
 
         BERT and its kin divide their loss by the targets of a part of a step, whatever the count of the whole step.
         """
-        is_plain_of_ours = (
-            getattr(unwrapped(cast(nn.Module, self.model)), "trained_by", None) == "MultiTokenMaskedTrainer"
-        )
-        if not self.has_heads and not is_plain_of_ours:
+        if not self._model_smooths_labels:
             return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
-        if not self.has_heads and model.training:
-            inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:

@@ -43,6 +43,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
     heads_class: ClassVar[type[FutureHeads]] = FutureHeads
     new_part = "heads"
     trained_by = "MultiTokenTrainer"
+    smooths_labels = True  # forward takes `label_smoothing`
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)

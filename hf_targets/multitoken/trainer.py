@@ -106,13 +106,7 @@ class MultiTokenTrainer(TargetTrainer):
             raise ValueError(f"{type(model).__name__} has an encoder; train it with MultiTokenSeq2SeqTrainer")
         if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
             raise ValueError(f"{type(model).__name__} has no heads; leave out head_warmup_steps and head_learning_rate")
-        smoothing = args.label_smoothing_factor
-        if self.smooths_labels:  # our model smooths labels itself: Trainer would remove them, and would need all logits
-            args.label_smoothing_factor = 0.0
-        try:
-            super().__init__(model=model, args=args, **kwargs)
-        finally:
-            args.label_smoothing_factor = smoothing
+        super().__init__(model=model, args=args, **kwargs)
         if args.head_warmup_steps is not None and self.is_deepspeed_enabled:
             raise ValueError(
                 "head_warmup_steps trains one model twice, and DeepSpeed allows one; train the heads first in a run "
@@ -133,11 +127,6 @@ class MultiTokenTrainer(TargetTrainer):
                 f"ngram_size (N) is {ngram_size}, and no row of the {name} data has more tokens, so that the last head "
                 "would have no target; lower ngram_size, or give longer rows"
             )
-
-    @property
-    def smooths_labels(self) -> bool:
-        """Whether the model or this trainer smooths labels, in place of what Transformers has for it."""
-        return self.has_heads
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -172,18 +161,6 @@ class MultiTokenTrainer(TargetTrainer):
             log_briefly(trainer)
         trainer.train()
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Compute the loss as Trainer does; a model with heads smooths labels itself."""
-        if self.has_heads and model.training:
-            inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _loss_of_plain(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Tensor | int | None

@@ -11,7 +11,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.output_map import OutputMap
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.tensorized_transformer.backbone import (
     TensorizedTransformerModel,
@@ -49,6 +48,7 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
     """
 
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
+    smooths_labels = True  # forward takes `label_smoothing`
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012, as the base class has it
 
     def __init__(self, config: TensorizedTransformerConfig) -> None:
@@ -92,8 +92,8 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
             logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
             skip_logits: Whether to skip the logits; None skips them in training with labels.
             kwargs: Passed to `TensorizedTransformerModel`, except `shift_labels` (batch, time): labels that are shifted
-                already, which take precedence over `labels`. With labels there is no cache unless `use_cache=True` is
-                given.
+                already, which take precedence over `labels`; and `label_smoothing`, the share of the uniform
+                distribution in the targets. With labels there is no cache unless `use_cache=True` is given.
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
@@ -111,8 +111,8 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
             token_type_ids=token_type_ids,
             num_items_in_batch=num_items_in_batch,
         )
-        to_logits = OutputMap.of(self)
-        call.check_ids(num_rows(to_logits.layer))
+        smoothing: float = call.others.pop("label_smoothing", 0.0)
+        call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
         hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
         output = TensorizedTransformerCausalLMOutput(
@@ -121,11 +121,11 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         )
         if targets is not None:
             equal = torch.ones_like(targets, dtype=torch.float32)
-            total, _ = weighted_output_cross_entropy(to_logits.layer, hidden, targets, equal)
+            total, _ = weighted_output_cross_entropy(self.lm_head, hidden, targets, equal, label_smoothing=smoothing)
             output.loss = total / call.count(targets)  # pyright: ignore[reportAttributeAccessIssue]
             output.loss_parts = {"next_token": output.loss.detach().clone()}  # pyright: ignore
         if call.wants_logits(skip_logits, training=self.training):
-            output.logits = to_logits(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
+            output.logits = self.lm_head(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
         return output
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from transformers import EvalPrediction, PreTrainedModel, TrainerState, TrainingArguments, default_data_collator
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.new_parts import new_parameters
+from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.backbones.reformer import has_reformer
 from hf_targets.backbones.weight_access import num_rows
@@ -57,7 +58,9 @@ class TargetTrainer(CosineRegularization):
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
-        super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        self._model_smooths_labels = model is not None and getattr(unwrapped(model), "smooths_labels", False)
+        with self._no_smoothing_of_trainer(args):
+            super().__init__(model, args, data_collator or default_data_collator, **kwargs)
         self.cosine_weight = getattr(self.args, "cosine_weight", 0.0)
         self._check_regularization()
         self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
@@ -65,6 +68,23 @@ class TargetTrainer(CosineRegularization):
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
             self._check_dataset(dataset, name)
+
+    @contextmanager
+    def _no_smoothing_of_trainer(self, args: TrainingArguments | None) -> Iterator[None]:
+        """Inside, Trainer is not told to smooth labels where we do: it would remove them, and need all logits."""
+        if args is None or not self.smooths_labels:
+            yield
+            return
+        smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
+        try:
+            yield
+        finally:
+            args.label_smoothing_factor = smoothing
+
+    @property
+    def smooths_labels(self) -> bool:
+        """Whether the model or this trainer smooths labels, in place of what Transformers has for it."""
+        return self._model_smooths_labels
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -138,8 +158,10 @@ class TargetTrainer(CosineRegularization):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Compute the loss as Trainer does, and keep its parts for the log."""
+        """Compute the loss as Trainer does, and keep its parts for the log; models of ours smooth labels themselves."""
         inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
+        if self._model_smooths_labels and model.training:
+            inputs["label_smoothing"] = self.args.label_smoothing_factor
         loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
         parts = outputs.get("loss_parts") if model.training else None
         if parts is not None:

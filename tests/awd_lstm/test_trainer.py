@@ -252,8 +252,6 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
     assert args.optim == "sgd" and args.lr_scheduler_type == "constant"
     with pytest.raises(ValueError, match="an AwdLstmTrainer trains AwdLstmForCausalLM, got GPT2LMHeadModel"):
         AwdLstmTrainer(make_backbone("gpt2"), args)
-    with pytest.raises(ValueError, match=r"label_smoothing_factor must be 0, got 0\.1"):
-        make_trainer(tmp_path, label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match="auto_find_batch_size would cut the text into other rows"):
         make_trainer(tmp_path, auto_find_batch_size=True)
     with pytest.raises(ValueError, match="begins by one evaluation text, got a, b; give one"):
