@@ -59,6 +59,11 @@ class Setup(ComparisonSettings, BlockSettings, DecoderSettings, SearchSettings):
         DecoderSettings.__post_init__(self)
         SearchSettings.__post_init__(self)
         self.check_block_size(self.block_size, self.ngram_sizes)
+        if self.paper_leaky:
+            raise ValueError(
+                "a search compares perplexities, and those of models with paper_leaky cannot be compared: they read "
+                "what they predict; leave paper_leaky out, or measure one such model with train_small_lm.py"
+            )
 
 
 def make_model(setup: Setup, vocab_size: int, heads: dict[str, Any] | None) -> PreTrainedModel:

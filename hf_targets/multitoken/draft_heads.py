@@ -7,6 +7,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
@@ -41,7 +42,7 @@ def settings_of(kind: str) -> dict[str, Any]:
 
 def load_base(name_or_path: str) -> PreTrainedModel:
     """Load a causal language model in evaluation mode; if it has future-token heads, return its backbone."""
-    model = AutoModelForCausalLM.from_pretrained(name_or_path)
+    model = repair_reformer(AutoModelForCausalLM.from_pretrained(name_or_path))
     if isinstance(model, MultiTokenForCausalLM):
         model = model.backbone
         model.name_or_path = name_or_path  # heads saved without the backbone name this as their base model

@@ -10,6 +10,7 @@ import numpy as np
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets.backbones.devices import best_device
+from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.moved import moved_name
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
@@ -143,7 +144,7 @@ def make_phrase_collator(
     if "generation" in settings.negatives:
         if settings.negatives_model is None:
             raise ValueError("negatives by generation take a causal language model; give negatives_model")
-        loaded: Any = AutoModelForCausalLM.from_pretrained(settings.negatives_model)
+        loaded: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(settings.negatives_model))
         language_model = loaded.eval().to(best_device())
         theirs = AutoTokenizer.from_pretrained(settings.negatives_model)
         if tokenizer_fingerprint(theirs) != tokenizer_fingerprint(tokenizer):

@@ -83,7 +83,8 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             input_ids: (batch, time).
             attention_mask: (batch, time), or (batch, positions in the cache + time); 0 at padding, which is not read.
             position_ids: (batch, time). Wherever they do not go up by one, as in packed rows, a new text begins, which
-                does not read the one before. They have no other effect: attention depends on distances.
+                does not read the one before. With a cache the first of them go on with the text that is in it. They
+                have no other effect: attention depends on distances.
             past_key_values: Keys and values of earlier calls, a `DynamicCache`.
             inputs_embeds: (batch, time, d), in place of what the embedding of `input_ids` gives.
             token_type_ids: (batch, time), as some tokenizers return them; all must be 0, as there are no segments.
@@ -92,7 +93,8 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             output_attentions: Has no effect: there are no attention weights.
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, the cache is of another kind or another
-                model, or with `paper_leaky` a text does not fill its segments or there is a cache.
+                model, or with `paper_leaky` a text does not fill its segments, has padding before it, or there is a
+                cache.
         """
         if return_dict is False:
             raise ValueError(
@@ -134,7 +136,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         if not config.paper_leaky:
             num_cached = 0 if cache is None else cache.get_seq_length()
             return reach_of(text, config.segment_length, num_cached, attention_mask, position_ids)
-        check_segments_of(text, config.segment_length, position_ids)
+        check_segments_of(text, config.segment_length, attention_mask, position_ids)
         if attention_mask is None:
             return torch.ones(1, time, dtype=torch.bool, device=text.device)
         return attention_mask != 0

@@ -95,7 +95,8 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
 
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""
-        described = f"A Tensorized Transformer of {self.num_hidden_layers} layers"
+        layers = self.num_hidden_layers
+        described = f"A Tensorized Transformer of {layers} layer{'s' if layers > 1 else ''}"
         if not self.paper_leaky:
             return described
         return (

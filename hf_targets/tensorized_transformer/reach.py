@@ -48,12 +48,12 @@ def texts_of(keep: Tensor, position_ids: Tensor) -> Tensor:
     return (keep & (last >= 0) & ~follows).cumsum(dim=1)
 
 
-def check_segments_of(text: Tensor, size: int, position_ids: Tensor | None) -> None:
-    """Check that a text fills segments, and that none of them has two texts in it.
+def check_segments_of(text: Tensor, size: int, attention_mask: Tensor | None, position_ids: Tensor | None) -> None:
+    """Check that a text fills segments, begins with the first of them, and that none of them has two texts in it.
 
     Raises:
-        ValueError: If its length is not a multiple of `size`, or positions restart inside a segment (values are checked
-            on a CPU only).
+        ValueError: If its length is not a multiple of `size`, padding comes before text, or positions restart inside a
+            segment (values are checked on a CPU only).
     """
     time = text.shape[1]
     if time % size:
@@ -62,10 +62,18 @@ def check_segments_of(text: Tensor, size: int, position_ids: Tensor | None) -> N
             f"multiple of {size}, got {time}; choose such a block_size, or pad the text on the right and mask the "
             "padding"
         )
+    keep = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
+    if attention_mask is not None:
+        keep = (attention_mask != 0).expand_as(keep)
+    if can_look(keep) and (keep[:, 1:] & ~keep[:, :-1]).any():
+        raise ValueError(
+            "with paper_leaky=True the first segment begins with the text, and attention_mask has padding before "
+            "text; pad on the right (tokenizer.padding_side = 'right')"
+        )
     if position_ids is None or not can_look(position_ids):
         return
-    steps = position_ids.reshape(len(position_ids), -1, size).diff(dim=-1)
-    if (steps < 0).any():
+    texts = texts_of(keep, position_ids.expand_as(keep)).unflatten(1, (-1, size))
+    if (texts[..., 0] != texts[..., -1]).any():
         raise ValueError(
             f"with paper_leaky=True all of a segment of {size} positions is one text, and position_ids restart inside "
             "of one; leave out position_ids, or do not pack several texts into a row"

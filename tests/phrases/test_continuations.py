@@ -1,8 +1,11 @@
+import pytest
 import torch
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.evaluation.continuations import Prefix, continue_prefixes
+from hf_targets.multitoken.draft_heads import load_base
 from hf_targets.phrases.continuations import with_phrases
+from hf_targets.phrases.settings import PhraseSettings, make_collator
 from hf_targets.phrases.text_comparison import load_model
 from tests.tiny_backbones import make_backbone, token_ids
 
@@ -34,8 +37,15 @@ def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
     assert len(result.seconds) == len(result.phrase_seconds) == 3
 
 
-def test_a_reformer_that_is_compared_reads_a_text_the_same_twice(tmp_path):
+def of_negatives(folder):
+    TOKENIZER.save_pretrained(folder)
+    settings = PhraseSettings(negatives=["generation"], negatives_model=folder)
+    return make_collator(settings, TOKENIZER, [], len(TOKENIZER)).negatives[0].model
+
+
+@pytest.mark.parametrize("load", [load_model, load_base, of_negatives])
+def test_a_reformer_that_a_recipe_loads_reads_a_text_the_same_twice(load, tmp_path):
     make_backbone("reformer", hash_seed=None, attn_layers=["lsh", "lsh"]).save_pretrained(tmp_path)
-    model, ids = load_model(str(tmp_path)), token_ids(2, 24)
+    model, ids = load(str(tmp_path)), token_ids(2, 24)
     with torch.no_grad():
         assert torch.equal(model(ids).logits, model(ids).logits)

@@ -66,6 +66,11 @@ def test_a_row_name_may_not_leave_the_output_folder(name, tmp_path):
             "must be a multiple of a Reformer's chunk_length",
         ),
         ("train_small_lm", "paper_leaky: true", "paper_leaky is of architecture tensorized, got it with gpt2"),
+        (
+            "search_multitoken",
+            "architecture: tensorized\npaper_leaky: true",
+            "a search compares perplexities, and those of models with paper_leaky cannot be compared",
+        ),
         ("train_small_lm", "targets: [magic]", "targets must be of embedding and difference, got magic"),
     ],
 )

@@ -58,6 +58,7 @@ def test_a_leaky_model_says_so(caplog):
     assert "reads the tokens that it predicts: do not compare its perplexities" in caplog.text
     assert "its perplexities are not comparable" in describe(make_config(paper_leaky=True))
     assert describe(make_config()) == "A Tensorized Transformer of 2 layers"
+    assert describe(make_config(num_hidden_layers=1)) == "A Tensorized Transformer of 1 layer"
 
 
 def test_a_leaky_model_does_not_generate():
@@ -87,8 +88,9 @@ def test_texts_packed_into_a_segment_and_caches_are_refused():
     model, ids = make_tensorized(paper_leaky=True), token_ids(2, 2 * SEGMENT)
     apart = torch.arange(SEGMENT).repeat(2).expand(2, -1)
     assert torch.equal(model(ids, position_ids=apart).logits, model(ids).logits)
-    with pytest.raises(ValueError, match="position_ids restart inside of one; leave out position_ids"):
-        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]]))
+    for packed in ([0, 1, 2, 0, 1, 2, 3, 4], [0] * 8, [0, 1, 2, 3, 4, 4, 5, 6]):
+        with pytest.raises(ValueError, match="position_ids restart inside of one; leave out position_ids"):
+            model(ids, position_ids=torch.tensor([packed]))
     assert model(ids, use_cache=True).past_key_values is None
     assert model(ids, past_key_values=DynamicCache()).past_key_values is None
     with pytest.raises(ValueError, match="paper_leaky=True takes no cache of earlier positions"):
@@ -104,6 +106,11 @@ def test_padding_of_a_segment_is_not_read():
     torch.testing.assert_close(found, expected)
     assert not torch.isclose(model(ids).logits[:, SEGMENT], expected[:, SEGMENT]).any()
     assert torch.equal(model(ids).logits[:, :SEGMENT], expected[:, :SEGMENT])
+    positions = mask.cumsum(1) - 1
+    for padded in (positions, positions.masked_fill(mask == 0, 1)):  # both are common
+        assert torch.equal(model(ids, attention_mask=mask, position_ids=padded).logits[:, :-3], expected)
+    with pytest.raises(ValueError, match="attention_mask has padding before text; pad on the right"):
+        model(ids, attention_mask=mask.flip(1))
 
 
 def test_heads_train_on_a_leaky_model_as_in_the_paper():
