@@ -29,8 +29,6 @@ from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import PrefixBegin as PrefixBegin
 from .evaluation.continuations import continue_prefixes as continue_prefixes
-from .evaluation.continuations import format_column_differences as format_column_differences
-from .evaluation.continuations import format_columns as format_columns
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
 from .evaluation.entailment import LexicalEntailment as LexicalEntailment
@@ -47,6 +45,8 @@ from .evaluation.pairwise import Preferences as Preferences
 from .evaluation.pairwise import format_preferences as format_preferences
 from .evaluation.prefix_settings import PrefixSettings as PrefixSettings
 from .evaluation.reader import ExtractiveReader as ExtractiveReader
+from .evaluation.score_columns import format_column_differences as format_column_differences
+from .evaluation.score_columns import format_columns as format_columns
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.speed import DecodingMethod as DecodingMethod
 from .evaluation.speed import compare_speeds as compare_speeds

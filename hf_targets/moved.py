@@ -78,6 +78,10 @@ _MODULES = {
 }
 
 _NAMES = {
+    "evaluation.continuations": {
+        "format_column_differences": "evaluation.score_columns",
+        "format_columns": "evaluation.score_columns",
+    },
     "phrases.highlighting": {"phrase_page": "phrases.phrase_page"},
     "phrases.vocabulary.tokenization": {"tokenizer_fingerprint": "data.tokenizer_fingerprint"},
     "retrieval.vector_index": {"PhraseIndex": "phrases.index"},

@@ -12,11 +12,10 @@ from hf_targets.evaluation.continuations import (
     Continuations,
     Prefix,
     continue_prefixes,
-    format_column_differences,
-    format_columns,
     measure_continuations,
 )
 from hf_targets.evaluation.intervals import format_intervals
+from hf_targets.evaluation.score_columns import format_column_differences, format_columns
 from hf_targets.phrases.continuation_settings import ContinuationSettings, PhrasesOf
 from hf_targets.phrases.continuations import with_phrases
 from hf_targets.phrases.model import DynamicVocabForCausalLM

@@ -8,10 +8,10 @@ from hf_targets.evaluation.continuations import (
     Continuations,
     Prefix,
     continue_prefixes,
-    format_columns,
     measure_continuations,
     take_prefixes,
 )
+from hf_targets.evaluation.score_columns import format_columns
 from tests.tiny_backbones import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
