@@ -31,13 +31,13 @@ from .evaluation.continuations import PrefixBegin as PrefixBegin
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
+from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.entailment import LexicalEntailment as LexicalEntailment
 from .evaluation.entailment import ModelEntailment as ModelEntailment
 from .evaluation.glue import GlueRun as GlueRun
 from .evaluation.glue import glue_table as glue_table
 from .evaluation.glue import pretrained_of as pretrained_of
 from .evaluation.glue import read_glue_results as read_glue_results
-from .evaluation.gradient_diversity import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.intervals import format_intervals as format_intervals
 from .evaluation.pairwise import PairwiseJudge as PairwiseJudge

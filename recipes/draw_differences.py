@@ -31,6 +31,8 @@ from hf_targets import (
 )
 from hf_targets.markdown import markdown_table
 from hf_targets.named_models import model_at
+from hf_targets.training.outputs import check_output_folder
+from hf_targets.training.seeds import check_seeds
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Setup(TextSettings):
     output_dir: str = field(default="runs/draw_differences", metadata={"help": "Folder of the figure."})
 
     def __post_init__(self) -> None:
+        check_seeds([self.seed])
         if self.num_sentences < 1:
             raise ValueError(f"num_sentences must be 1 or more, got {self.num_sentences}")
 
@@ -67,6 +70,8 @@ def load(setup: Setup, texts: Any) -> tuple[Any, Any]:
 def main() -> None:
     """Draw the figure, and print how diverse the targets are."""
     (setup,) = parse_settings(Setup)
+    folder = Path(setup.output_dir)
+    check_output_folder(folder)
     texts = setup.load()
     model, tokenizer = load(setup, texts)
     lines = [line.strip() for text in texts["test"]["text"] for line in text.splitlines()]
@@ -76,15 +81,14 @@ def main() -> None:
     levels = target_vectors(model, tokenizer, random.Random(setup.seed).sample(lines, setup.num_sentences))
     check_word(levels, setup.word)
     points = map_targets(levels, perplexity=setup.perplexity, seed=setup.seed)
-    folder = Path(setup.output_dir)
+    found = [target_diversity(one) for one in levels]
     folder.mkdir(parents=True, exist_ok=True)
     plot_differences(levels, points, setup.word, folder / "differences.png")
-    found = [target_diversity(one) for one in levels]
     content = [
         {**asdict(diversity), "words": one.words, "before": one.before, "points": at.tolist()}
         for diversity, one, at in zip(found, levels, points, strict=True)
     ]
-    write_json(folder / "differences.json", content)
+    write_json(folder / "differences.json", {"settings": asdict(setup), "levels": content})
     cells = [[str(d.level), str(d.num_targets), f"{d.mean_cosine:.3f}", f"{d.within_words:.3f}"] for d in found]
     heads = ("level", "targets", "mean cosine", "variance within words")
     print(f"{markdown_table(heads, cells, num_names=0)}\n\nFigure and points: {folder}")

@@ -13,20 +13,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from hf_targets import (
     BlockSettings,
     checkpoint_diversities,
     field_of,
     parse_settings,
     plot_gradient_diversity,
-    repair_reformer,
     run_checkpoints,
     write_json,
 )
+from hf_targets.evaluation.checkpoint_diversity import load_causal, tokenizer_of_runs
 from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_mean
+from hf_targets.training.outputs import check_output_folder
 from hf_targets.training.seeds import check_seeds, run_folder
 
 
@@ -47,12 +46,19 @@ class Setup(BlockSettings):
     num_batches: int = field(default=8, metadata={"help": "Batches of training text at each checkpoint."})
     batch_size: int = field(default=16, metadata={"help": "Rows in a batch; diversity is at least 1 over it."})
     dropout: bool = field(default=True, metadata={"help": "Draw dropout, as in training."})
+    label_smoothing_factor: float = field(
+        default=0.0, metadata={"help": "Share of the uniform distribution in the targets, as in the training."}
+    )
     output_dir: str = field(default="runs/measure_gradient_diversity", metadata={"help": "Folder of the results."})
 
     def __post_init__(self) -> None:
         if not self.experiments or not self.names:
             raise ValueError("give the output folder of an experiment, and --names of its models")
         check_seeds(self.seeds)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names must differ, as each is a row of the table, got {' '.join(self.names)}")
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise ValueError(f"label_smoothing_factor must be in [0, 1), got {self.label_smoothing_factor}")
         for name, least in (("num_batches", 1), ("batch_size", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be {least} or more, got {getattr(self, name)}")
@@ -69,23 +75,27 @@ def main() -> None:
     (setup,) = parse_settings(Setup)
     runs = [(name, seed, folder_with(setup.experiments, name, seed)) for name in setup.names for seed in setup.seeds]
     checkpoints = [run_checkpoints(folder, name, seed) for name, seed, folder in runs]
-    name, seed, folder = runs[0]
-    place = folder / run_folder(name, seed)
-    tokenizer = AutoTokenizer.from_pretrained(place)
+    first = {
+        folder / run_folder(name, seed): next(iter(found.values()))
+        for (name, seed, folder), found in zip(runs, checkpoints, strict=True)
+    }
+    tokenizer = tokenizer_of_runs(first, setup.block_size)
+    output = Path(setup.output_dir)
+    check_output_folder(output)
     blocks = setup.blocks(setup.load(), tokenizer)["train"]
     histories: dict[str, list[Any]] = {name: [] for name in setup.names}
     for (name, _, _), found in zip(runs, checkpoints, strict=True):
         histories[name].append(
             checkpoint_diversities(
                 found,
-                lambda place: repair_reformer(AutoModelForCausalLM.from_pretrained(place)),
+                load_causal,
                 blocks,
                 num_batches=setup.num_batches,
                 batch_size=setup.batch_size,
                 dropout=setup.dropout,
+                label_smoothing=setup.label_smoothing_factor,
             )
         )
-    output = Path(setup.output_dir)
     write_json(output / "gradient_diversity.json", {"settings": asdict(setup), "histories": histories})
     plot_gradient_diversity(histories, output / "gradient_diversity.png")
     steps = sorted({entry["step"] for seeds in histories.values() for seed in seeds for entry in seed})

@@ -1,15 +1,17 @@
 """Gradient diversity: how much the gradients of single samples differ, by which a training may generalise."""
 
+import copy
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Cache
 
 from hf_targets.backbones.dropout import in_mode
 from hf_targets.backbones.weight_access import is_readable
@@ -23,6 +25,10 @@ _NOT_OF_ROWS = ("num_items_in_batch",)
 """Arguments that belong to a whole batch: a sample's loss is divided by its own targets."""
 
 
+class NoDiversityError(ValueError):
+    """Gradients have no diversity: all are 0, they cancel out, or they are not finite."""
+
+
 def gradient_diversity(
     model: nn.Module, batch: Batch | Sequence[Batch], *, rows_at_once: int = 8, dropout: bool = False
 ) -> float:
@@ -30,10 +36,12 @@ def gradient_diversity(
 
     It is 1 / n where all n gradients are equal, and 1 where they are orthogonal. The loss of a sample is the model's
     `loss` of this row, which is divided by the row's own targets. Gradients are those of all trainable parameters, tied
-    ones once. They are neither kept nor left in `.grad`; few of them are added in float32, many in float64.
+    ones once. They are neither kept nor left in `.grad`, which stays as it is; few of them are added in float32, many
+    in float64.
 
     Gradients of `rows_at_once` rows are computed together by `torch.func`. A model that reads values of tensors, such
-    as one that picks masked positions, is called row by row; figures are the same up to rounding.
+    as one that picks masked positions, is called row by row; figures are the same up to rounding. A compiled model is
+    measured as it was before `torch.compile`.
 
     Args:
         model: A model whose output has a `loss`, on the device of the batch.
@@ -43,15 +51,17 @@ def gradient_diversity(
         dropout: Whether dropout is drawn, for each sample anew, from a fork of the global generator. Else the model is
             in evaluation mode. It is left in the mode that it is in.
     Raises:
+        NoDiversityError: A ValueError, if all gradients are 0 or cancel out, or one is not finite.
         ValueError: If there are fewer than two rows, tensors have other numbers of rows, the model has no loss or no
-            trainable parameter, its weights are sharded or offloaded, or all gradients are 0 or cancel out.
+            trainable parameter, or its weights are sharded or offloaded.
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
         equation (14); Yin et al., "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning".
     Related: `GradientDiversityCallback` logs it in a training.
     """
     if rows_at_once < 1:
         raise ValueError(f"rows_at_once must be 1 or more, got {rows_at_once}")
-    rows = _rows_of(batch) if isinstance(batch, Mapping) else list(batch)
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    rows = rows_of(batch) if isinstance(batch, Mapping) else list(batch)
     if len(rows) < 2:
         raise ValueError(f"gradients differ between samples, so give two rows or more, got {len(rows)}")
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
@@ -64,24 +74,37 @@ def gradient_diversity(
     devices = sorted({one.device.index or 0 for one in parameters.values() if one.device.type == "cuda"})
     # a model in training mode may have parts that are not
     mode = nullcontext() if dropout and model.training else in_mode(model, training=dropout)
-    with torch.random.fork_rng(devices), mode, torch.enable_grad(), warnings.catch_warnings():
+    with torch.random.fork_rng(devices), mode, torch.enable_grad(), _eager(model), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")  # of operators that vmap calls in turn
         for gradients in _gradients(model, parameters, rows, rows_at_once):
             for total, one in zip(sums, gradients, strict=True):
-                dtype = torch.promote_types(one.dtype, torch.float32)  # float64 for all takes ten times as long
-                squares += float(torch.linalg.vector_norm(one, dim=-1, dtype=dtype).double().square().sum())
-                total += one.sum(dim=0, dtype=dtype)
+                squares += _square(one)
+                total += one.sum(dim=0, dtype=torch.promote_types(one.dtype, torch.float32))
     of_sum = sum(float(total.square().sum()) for total in sums)
-    if not of_sum > 0:
-        raise ValueError(
-            f"gradient diversity divides by the squared norm of the summed gradient, and that is {of_sum}; give rows "
-            "with labels, and a loss that is finite"
+    if not (of_sum > 0 and math.isfinite(of_sum) and math.isfinite(squares)):
+        raise NoDiversityError(
+            f"gradient diversity divides the sum of squared norms, {squares}, by the squared norm of the sum of "
+            f"gradients, and that is {of_sum}; give rows with labels, and a loss that is finite"
         )
     return squares / of_sum
 
 
-def _rows_of(batch: Batch) -> list[Batch]:
-    """Return the rows of a batch, each as a batch of its own.
+def _square(gradients: Tensor) -> float:
+    """Return the sum of squares; in float64 where float32, which takes a tenth of the time, has no such numbers."""
+    norms = torch.linalg.vector_norm(gradients, dim=-1, dtype=torch.promote_types(gradients.dtype, torch.float32))
+    if norms.numel() and not 1e-15 < float(norms.max()) < math.inf:
+        norms = torch.linalg.vector_norm(gradients, dim=-1, dtype=torch.float64)
+    return float(norms.double().square().sum())
+
+
+def _eager(model: nn.Module) -> AbstractContextManager[Any]:
+    """Return a context in which parts of a model that are compiled run as they were written."""
+    is_compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in model.modules())
+    return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+
+
+def rows_of(batch: Batch) -> list[Batch]:
+    """Return the rows of a batch, each as a batch of its own; a cache in it is copied for each row.
 
     Raises:
         ValueError: If its tensors have different numbers of rows.
@@ -93,10 +116,21 @@ def _rows_of(batch: Batch) -> list[Batch]:
             f"tensors of a batch must have one row for each sample, got {counts} rows; give a sequence of batches "
             "of one row"
         )
-    return [
-        {name: value[row : row + 1] if name in counts else value for name, value in given.items()}
-        for row in range(next(iter(counts.values()), 0))
-    ]
+
+    def part(name: str, row: int) -> Any:
+        value = given[name]
+        return value[row : row + 1] if name in counts else _row_of_cache(value, row)
+
+    return [{name: part(name, row) for name in given} for row in range(next(iter(counts.values()), 0))]
+
+
+def _row_of_cache(value: Any, row: int) -> Any:
+    """Return a copy of one row of a cache; what is no cache is returned as it is."""
+    if not isinstance(value, Cache):
+        return value
+    value = copy.deepcopy(value)
+    value.batch_select_indices(torch.tensor([row]))  # pyright: ignore[reportAttributeAccessIssue]
+    return value
 
 
 def _gradients(
@@ -116,10 +150,35 @@ def _gradients(
                 continue
             yield gradients
         else:
-            loss = _loss(model(**some[0]))
-            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-            yield [one[None] for one in found]
+            yield [one[None] for one in _gradients_of_row(model, list(parameters.values()), some[0])]
         start += len(some)
+
+
+def _gradients_of_row(model: nn.Module, parameters: list[nn.Parameter], row: Batch) -> list[Tensor]:
+    """Return the gradients of one row, for each parameter, and leave `.grad` as it is.
+
+    Layers that run a backward pass inside of their own, as a Reformer's, leave there what autograd does not return.
+    """
+    kept = [one.grad for one in parameters]
+    try:
+        for one in parameters:
+            one.grad = None
+        loss = _loss(model(**row))
+        if any(_is_reentrant(part) for part in model.modules()):
+            loss.backward()
+            found: Any = [torch.zeros_like(one) for one in parameters]
+        else:
+            found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return [got if one.grad is None else got + one.grad for got, one in zip(found, parameters, strict=True)]
+    finally:
+        for one, before in zip(parameters, kept, strict=True):
+            one.grad = before
+
+
+def _is_reentrant(module: nn.Module) -> bool:
+    """Return whether a module is checkpointed in the way that `torch.autograd.grad` refuses."""
+    keywords = getattr(getattr(module, "_gradient_checkpointing_func", None), "keywords", {})
+    return bool(keywords.get("use_reentrant", False))
 
 
 def _together(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Callable[[list[Batch]], list[Tensor]]:
@@ -144,7 +203,9 @@ def _is_of_row(value: Any) -> bool:
 
 
 def _are_alike(rows: list[Batch]) -> bool:
-    """Return whether the tensors of all rows have the same shapes."""
+    """Return whether the tensors of all rows have the same shapes, and none has a cache, which a call changes."""
+    if any(isinstance(value, Cache) for value in rows[0].values()):
+        return False
     shapes = [{name: value.shape for name, value in row.items() if _is_of_row(value)} for row in rows]
     return all(one == shapes[0] for one in shapes)
 
@@ -154,74 +215,3 @@ def _loss(outputs: Any) -> Tensor:
     if not isinstance(loss, Tensor):
         raise ValueError("the model must return a loss to have gradients, and there is none; give labels")
     return loss.squeeze()
-
-
-class GradientDiversityCallback(TrainerCallback):
-    """Logs the `gradient_diversity` of the rows of a step, each so many steps, before its update.
-
-    It is of the rows of the first process, all batches of an accumulation together, with dropout, under the training's
-    autocast. The training is the same bit for bit as without it.
-
-    Args:
-        trainer: The trainer that this is added to.
-        every: Steps from one measurement to the next; the first step is measured.
-        rows_at_once: As for `gradient_diversity`.
-        num_rows: Measure so many rows of a step at most; None: all.
-    Raises:
-        ValueError: If a number is below 1, or `num_rows` below 2.
-    """
-
-    def __init__(self, trainer: Trainer, every: int, *, rows_at_once: int = 8, num_rows: int | None = None) -> None:
-        if every < 1:
-            raise ValueError(f"every must be 1 step or more, got {every}")
-        if num_rows is not None and num_rows < 2:
-            raise ValueError(f"num_rows must be 2 or more, as gradients differ between samples, got {num_rows}")
-        self._trainer, self._every, self._rows_at_once, self._num_rows = trainer, every, rows_at_once, num_rows
-        self._batches: list[Batch] | None = None
-        self._hook: Any = None
-        self._is_over = False
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Begin to keep what the model reads."""
-        if not self._is_over and state.global_step % self._every == 0 and state.is_world_process_zero:
-            self._batches = []
-            model = cast(nn.Module, self._trainer.model)
-            self._hook = model.register_forward_pre_hook(self._keep, with_kwargs=True)
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Measure on what was kept, and log."""
-        batches, self._batches = self._batches, None
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-        if batches is None:
-            return
-        if not batches or any("labels" not in batch for batch in batches):
-            logger.warning(
-                "No gradient diversity is logged: the model reads no labels, as Trainer computes the loss itself. Set "
-                "label_smoothing_factor=0, or use the trainer of hf_targets for this model."
-            )
-            self._is_over = True
-            return
-        rows = [row for batch in batches for row in _rows_of(batch)][: self._num_rows]
-        if len(rows) > 1:
-            with self._trainer.compute_loss_context_manager():
-                diversity = gradient_diversity(
-                    cast(nn.Module, self._trainer.model), rows, rows_at_once=self._rows_at_once, dropout=True
-                )
-            self._trainer.log({"gradient_diversity": diversity})
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Let go of the model."""
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._batches is not None and module.training and torch.is_grad_enabled():
-            self._batches.append(kwargs)

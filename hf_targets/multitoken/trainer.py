@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
-from hf_targets.evaluation.gradient_diversity import GradientDiversityCallback
+from hf_targets.evaluation.diversity_callback import GradientDiversityCallback
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.model import MultiTokenModel

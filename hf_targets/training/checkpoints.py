@@ -4,13 +4,14 @@ import json
 import logging
 import shutil
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from transformers import Trainer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 
 from hf_targets.training.trainer import TargetTrainer
@@ -63,9 +64,20 @@ def defect_of(checkpoint: Path, trainer: Trainer) -> str | None:
     is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # their weights are in files of other names
     if not is_sharded and not {Path(name).name for name in names} & _WEIGHTS:
         return f"it lacks the weights, {SAFE_WEIGHTS_NAME} or {ADAPTER_SAFE_WEIGHTS_NAME}"
+    return _damage_of(checkpoint, names)
+
+
+def is_whole_model(folder: Path) -> bool:
+    """Return whether a folder has a configuration and weights, and none of its files is cut short."""
+    names = {path.name for path in folder.glob("*")}
+    return CONFIG_NAME in names and bool(names & _WEIGHTS) and _damage_of(folder, names) is None
+
+
+def _damage_of(folder: Path, names: Iterable[str]) -> str | None:
+    """Return which file is cut short, with the reason; None if none is."""
     for name in sorted(names):
         try:
-            _check_whole(checkpoint / name)
+            _check_whole(folder / name)
         except (SafetensorError, zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
             return f"{name}: {error}"
     return None

@@ -76,6 +76,16 @@ def check_run_folder(folder: Path) -> None:
         raise ValueError(f"{folder} must be a folder of its own, to be written and emptied, and is {kind}; remove it")
 
 
+def check_output_folder(folder: Path) -> None:
+    """Make sure before long work that its results can be written.
+
+    Raises:
+        ValueError: If the folder is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"output_dir must be a folder, and {folder} is a file; name another")
+
+
 def run_patterns(folder: str) -> list[str]:
     """Return the patterns of a run's output, as seen from the output folder."""
     return [f"{glob.escape(folder)}/{pattern}" for pattern in RUN_OUTPUT]

@@ -1,4 +1,4 @@
-"""Gradient diversity against sums written out, and a training that does not notice that it is measured."""
+"""Gradient diversity against sums written out."""
 
 import copy
 import re
@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import Trainer, TrainingArguments
 
-from hf_targets import GradientDiversityCallback, gradient_diversity
+from hf_targets import gradient_diversity, repair_reformer
 from hf_targets.evaluation import gradient_diversity as module
+from hf_targets.evaluation.gradient_diversity import NoDiversityError
 from tests.awd_lstm.models import make_awd_lstm
 from tests.crammed_bert.models import make_crammed_bert
 from tests.masked_diffusion.models import make_mdlm
@@ -36,6 +36,8 @@ MODELS = {
     "difference": (lambda: make_any("gpt2", "difference"), text, True),
     "embedding": (lambda: make_any("llama", "embedding"), text, True),
     "conditional": (lambda: make_any("gpt2", "conditional"), text, True),
+    "reformer": (lambda: repair_reformer(make_backbone("reformer")), text, False),
+    "difference-reformer": (lambda: make_any("reformer", "difference"), text, False),
     "lstm": (make_awd_lstm, text, False),
     "mdlm": (make_mdlm, mdlm_batch, False),
     "masked": (make_masked_model, masked_batch, False),
@@ -47,10 +49,11 @@ MODELS = {
 def by_hand(model, rows):
     gradients = []
     for row in rows:
-        loss = model(**row).loss
-        parameters = [one for one in model.parameters() if one.requires_grad]
-        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        gradients.append(torch.cat([one.flatten() for one in found]).double())
+        model = copy.deepcopy(model)
+        model.zero_grad()
+        model(**row).loss.backward()
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in model.parameters()]
+        gradients.append(torch.cat([one.flatten() for one in grads]).double())
     return float(sum(one.square().sum() for one in gradients) / sum(gradients).square().sum())
 
 
@@ -63,6 +66,11 @@ def test_it_is_equation_14_for_every_kind_of_model(name, caplog):
     assert found == pytest.approx([by_hand(model, rows_of(batch))] * 3, rel=1e-9)
     assert ("row by row" in caplog.text) is not together
     assert all(one.grad is None for one in model.parameters())
+    before = [torch.full_like(one, 2.0) for one in model.parameters()]
+    for one, kept in zip(model.parameters(), before, strict=True):
+        one.grad = kept
+    assert gradient_diversity(model, batch) == found[-1]
+    assert all(one.grad is kept and (kept == 2).all() for one, kept in zip(model.parameters(), before, strict=True))
 
 
 def test_models_whose_rows_are_not_alike_are_given_one_by_one():
@@ -97,6 +105,29 @@ def test_its_limits(n, size, seed, at_once):
     assert same == pytest.approx(1 / n)
     wide = Linear(n)
     assert gradient_diversity(wide, {"samples": torch.eye(n, dtype=torch.float64)}) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: torch.compile(model, backend="eager"), None])
+def test_a_compiled_model_is_measured_as_it_was_written(wrap):
+    model, batch = make_any("gpt2", "difference").double(), text()
+    expected = gradient_diversity(model, batch)
+    if wrap is None:
+        model.compile(backend="eager")
+    assert gradient_diversity(model if wrap is None else wrap(model), batch) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-18, 1.0, 1e18, 1e25])
+def test_gradients_of_any_size_are_measured(scale):
+    samples = scale * torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+    model = Linear(2).float()
+    assert gradient_diversity(model, {"samples": samples}) == pytest.approx(6 / 8, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_gradient_that_is_not_finite_is_refused(value):
+    samples = torch.tensor([[1.0, 0.0], [value, 2.0]]).double()
+    with pytest.raises(NoDiversityError, match="give rows with labels, and a loss that is finite"):
+        gradient_diversity(Linear(2), {"samples": samples})
 
 
 def test_frozen_weights_are_left_out_and_tied_ones_count_once():
@@ -139,55 +170,3 @@ def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
 def test_what_cannot_be_measured_is_told(model, batch, options, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         gradient_diversity(model, batch, **options)
-
-
-def trained(folder, model, every, **options):
-    rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
-    args = {"max_steps": 5, "per_device_train_batch_size": 3, "logging_steps": 2, "report_to": "none", **options}
-    trainer = Trainer(
-        copy.deepcopy(model),
-        TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **args),
-        train_dataset=rows,
-    )
-    if every:
-        trainer.add_callback(GradientDiversityCallback(trainer, every))
-    trainer.train()
-    return trainer
-
-
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"bf16": True}])
-def test_a_training_does_not_notice_that_it_is_measured(options, tmp_path):
-    model = make_any("gpt2", "difference")
-    for part in model.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.2
-    measured, plain = (trained(tmp_path / str(every), model, every, **options) for every in (2, 0))
-    assert all(map(torch.equal, measured.model.parameters(), plain.model.parameters()))
-    logged = {entry["step"]: entry["gradient_diversity"] for entry in measured.state.log_history if len(entry) == 3}
-    rows = 3 * options.get("gradient_accumulation_steps", 1)
-    assert list(logged) == [0, 2, 4] and all(1 / rows <= value < 2 for value in logged.values())
-    losses = [[one["loss"] for one in trainer.state.log_history if "loss" in one] for trainer in (measured, plain)]
-    assert losses[0] == losses[1] and not measured.model._forward_pre_hooks
-
-
-def test_the_first_step_is_that_of_the_function(tmp_path):
-    model = make_any("gpt2", "embedding")
-    seen = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    trainer = trained(tmp_path, model, 100, max_steps=1)
-    batch = next(kwargs for kwargs in seen if len(kwargs["input_ids"]) == 3)
-    expected = gradient_diversity(model, {name: batch[name] for name in ("input_ids", "labels")})
-    (found,) = [one["gradient_diversity"] for one in trainer.state.log_history if "gradient_diversity" in one]
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_loss_that_trainer_computes_itself_is_told_once(tmp_path, caplog):
-    trainer = trained(tmp_path, make_backbone("gpt2"), 1, label_smoothing_factor=0.1)
-    assert not any("gradient_diversity" in entry for entry in trainer.state.log_history)
-    assert caplog.text.count("No gradient diversity is logged") == 1
-
-
-@pytest.mark.parametrize(("every", "num_rows", "told"), [(0, None, "every must be 1"), (1, 1, "num_rows must be 2")])
-def test_wrong_numbers_of_the_callback_are_told(every, num_rows, told):
-    with pytest.raises(ValueError, match=told):
-        GradientDiversityCallback(None, every, num_rows=num_rows)  # pyright: ignore

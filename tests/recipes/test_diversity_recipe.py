@@ -1,11 +1,24 @@
 """The recipe that measures gradient diversity at checkpoints: its table, its figure, and what it refuses."""
 
 import json
+import shutil
 
 import pytest
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_targets import MultiTokenForCausalLM, gradient_diversity, load_corpus, pack_blocks, word_level_tokenizer
+from hf_targets import (
+    MultiTokenForCausalLM,
+    MultiTokenForMaskedLM,
+    checkpoint_diversities,
+    gradient_diversity,
+    load_corpus,
+    pack_blocks,
+    word_level_tokenizer,
+)
 from tests.recipes.running import run_recipe, small_text
+from tests.tiny_masked import make_masked_backbone
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +70,68 @@ def test_a_figure_is_that_of_the_function(trained):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--names", "simple-9"], "simple-9-seed0 has no checkpoints"),
+        (["--names", "simple-9"], "simple-9-seed0 has no whole checkpoints"),
         (["--batch_size", "1"], "batch_size must be 2 or more"),
         (["--num_batches", "0"], "num_batches must be 1 or more"),
         (["--batch_size", "9999"], "lower num_batches or batch_size"),
         (["--seeds", "0", "0"], "seeds must differ"),
+        (["--names", "plain", "plain"], "names must differ, as each is a row of the table, got plain plain"),
+        (["--block_size", "33"], "block_size must be at most the 32 positions of .*, got 33; lower it"),
+        (["--label_smoothing_factor", "1"], r"label_smoothing_factor must be in \[0, 1\)"),
     ],
 )
 def test_what_cannot_be_measured_is_told(options, told, trained):
     with pytest.raises(ValueError, match=told):
         measure(trained[0], *options)
+
+
+def test_a_run_that_was_broken_off_a_lost_file_and_a_foreign_tokenizer_are_told(trained, tmp_path):
+    experiment = tmp_path / "out"
+    shutil.copytree(trained[0], experiment)
+    run = experiment / "wdr-3-seed0"
+    newest = max(run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    (newest / "model.safetensors").unlink()
+    measure(experiment)
+    histories = json.loads((experiment / "measured" / "gradient_diversity.json").read_text())["histories"]
+    assert [len(seed) for seed in histories["wdr-3"]] == [1, 2]
+    word_level_tokenizer(["other words\n"]).save_pretrained(run)
+    with pytest.raises(ValueError, match=r"must have the same tokenizer, .*plain-seed0 and .*wdr-3-seed0 have not"):
+        measure(experiment)
+    for file in run.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=r"no tokenizer of a finished run at .*; train it to its end"):
+        measure(experiment)
+
+
+def test_a_masked_model_is_not_measured_as_a_causal_one(tmp_path):
+    base = make_masked_backbone("bert")
+    for kind, model in (("plain", base), ("wdr", MultiTokenForMaskedLM.from_base(base))):
+        model.save_pretrained(tmp_path / f"{kind}-seed0" / "checkpoint-1")
+        with pytest.raises(ValueError, match=r"takes a causal model, and .* is a \w+ForMaskedLM; log the diversity"):
+            measure(tmp_path, "--names", kind, "--seeds", "0")
+
+
+class Smoothed(nn.Module):
+    def __init__(self, folder):
+        super().__init__()
+        self.model = AutoModelForCausalLM.from_pretrained(folder)
+
+    def forward(self, input_ids, labels):
+        logits = self.model(input_ids).logits[:, :-1].transpose(1, 2)
+        return {"loss": F.cross_entropy(logits, labels[:, 1:], label_smoothing=0.2)}
+
+
+def test_a_figure_has_the_smoothing_of_the_training(trained):
+    folder, found = trained[0], []
+    for share in (0.0, 0.2):
+        measure(folder, "--dropout", "false", "--label_smoothing_factor", share)
+        found.append(json.loads((folder / "measured/gradient_diversity.json").read_text()))
+    last = [{name: seeds[0][-1] for name, seeds in one["histories"].items()} for one in found]
+    for name in ("plain", "wdr-3"):
+        assert last[0][name]["gradient_diversity"] != last[1][name]["gradient_diversity"]
+    run, settings = folder / "plain-seed0", found[1]["settings"]
+    blocks = pack_blocks(load_corpus(small_text())["train"], AutoTokenizer.from_pretrained(run), 32)
+    sizes = {name: settings[name] for name in ("num_batches", "batch_size", "dropout")}
+    step = last[1]["plain"]["step"]
+    (entry,) = checkpoint_diversities({step: run / f"checkpoint-{step}"}, Smoothed, blocks, **sizes)
+    assert entry["gradient_diversity"] == pytest.approx(last[1]["plain"]["gradient_diversity"], rel=1e-4)

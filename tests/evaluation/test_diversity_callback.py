@@ -1,0 +1,159 @@
+"""A training that does not notice that its gradient diversity is measured."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import Trainer, TrainingArguments
+
+from hf_targets import (
+    GradientDiversityCallback,
+    MultiTokenTrainer,
+    MultiTokenTrainingArguments,
+    gradient_diversity,
+    repair_reformer,
+)
+from tests.awd_lstm.training import make_trainer
+from tests.tiny_backbones import make_backbone, token_ids
+from tests.tiny_models import make_any
+
+
+def trained(folder, model, every, rows=None, compute_loss_func=None, **options):
+    rows = rows or [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
+    args = {"max_steps": 5, "per_device_train_batch_size": 3, "logging_steps": 2, "report_to": "none", **options}
+    trainer = Trainer(
+        copy.deepcopy(model),
+        TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **args),
+        train_dataset=rows,
+        compute_loss_func=compute_loss_func,
+    )
+    if every:
+        trainer.add_callback(GradientDiversityCallback(trainer, every))
+    trainer.train()
+    return trainer
+
+
+REENTRANT = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+MODELS = {
+    "difference": lambda: make_any("gpt2", "difference"),
+    "gpt2": lambda: make_backbone("gpt2"),
+    "reformer": lambda: repair_reformer(make_backbone("reformer")),
+    "difference-reformer": lambda: make_any("reformer", "difference"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("difference", {}),
+        ("difference", {"gradient_accumulation_steps": 2}),
+        ("difference", {"bf16": True}),
+        ("difference", REENTRANT),
+        ("gpt2", {"label_smoothing_factor": 0.1}),
+        ("gpt2", {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2}),
+        ("reformer", {}),
+        ("reformer", {"gradient_accumulation_steps": 2}),
+        ("difference-reformer", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_training_does_not_notice_that_it_is_measured(name, options, tmp_path):
+    model = MODELS[name]()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.2
+    measured, plain = (trained(tmp_path / str(every), model, every, **options) for every in (2, 0))
+    assert all(map(torch.equal, measured.model.parameters(), plain.model.parameters()))
+    logged = {entry["step"]: entry["gradient_diversity"] for entry in measured.state.log_history if len(entry) == 3}
+    rows = 3 * options.get("gradient_accumulation_steps", 1)
+    assert list(logged) == [0, 2, 4] and all(1 / rows <= value < 2 for value in logged.values())
+    losses = [[one["loss"] for one in trainer.state.log_history if "loss" in one] for trainer in (measured, plain)]
+    assert losses[0] == losses[1] and not measured.model._forward_pre_hooks
+
+
+def test_the_first_step_is_that_of_the_function(tmp_path):
+    model = make_any("gpt2", "embedding")
+    seen = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    trainer = trained(tmp_path, model, 100, max_steps=1)
+    batch = next(kwargs for kwargs in seen if len(kwargs["input_ids"]) == 3)
+    expected = gradient_diversity(model, {name: batch[name] for name in ("input_ids", "labels")})
+    (found,) = [one["gradient_diversity"] for one in trainer.state.log_history if "gradient_diversity" in one]
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_smoothed_labels_are_those_of_trainer(tmp_path):
+    model = make_backbone("gpt2")
+    seen = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    trainer = trained(tmp_path, model, 100, max_steps=1, label_smoothing_factor=0.3)
+    ids = next(kwargs["input_ids"] for kwargs in seen if len(kwargs["input_ids"]) == 3)
+
+    class Smoothed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids):
+            logits = self.model(input_ids).logits[:, :-1].transpose(1, 2)
+            return {"loss": F.cross_entropy(logits, input_ids[:, 1:], label_smoothing=0.3)}
+
+    (found,) = [one["gradient_diversity"] for one in trainer.state.log_history if "gradient_diversity" in one]
+    assert found == pytest.approx(gradient_diversity(Smoothed(), {"input_ids": ids}), rel=1e-4)
+    assert found != pytest.approx(gradient_diversity(model, {"input_ids": ids, "labels": ids}), rel=1e-4)
+    assert type(trainer.label_smoother).__name__ == "LabelSmoother"
+
+
+def test_a_plain_model_is_measured_with_smoothed_labels_by_our_trainer(tmp_path):
+    args = MultiTokenTrainingArguments(
+        str(tmp_path),
+        max_steps=2,
+        use_cpu=True,
+        report_to="none",
+        label_smoothing_factor=0.1,
+        gradient_diversity_steps=1,
+    )
+    rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
+    trainer = MultiTokenTrainer(make_backbone("gpt2"), args, train_dataset=rows)
+    trainer.train()
+    assert sum("gradient_diversity" in entry for entry in trainer.state.log_history) == 2
+
+
+def test_rows_of_one_long_text_are_measured_from_their_states(tmp_path):
+    losses = []
+    for every in (2, 0):
+        trainer = make_trainer(tmp_path / str(every), max_steps=6, logging_steps=1)
+        if every:
+            trainer.add_callback(GradientDiversityCallback(trainer, every))
+        trainer.train()
+        log = trainer.state.log_history
+        losses.append([entry["loss"] for entry in log if "loss" in entry])
+        found = [entry["gradient_diversity"] for entry in log if "gradient_diversity" in entry]
+        assert len(found) == (3 if every else 0) and all(0.25 <= value < 2 for value in found)
+    assert losses[0] == losses[1]
+
+
+def test_a_step_without_a_target_is_passed_over_with_one_warning(tmp_path, caplog):
+    nothing = torch.full((10,), -100)
+    rows = [{"input_ids": ids, "labels": nothing} for ids in token_ids(24, 10)]
+    trainer = trained(tmp_path, make_any("gpt2", "difference"), 1, rows=rows)
+    assert trainer.state.global_step == 5
+    assert not any("gradient_diversity" in entry for entry in trainer.state.log_history)
+    assert caplog.text.count("No gradient diversity is logged for step 0") == 1
+
+
+def test_a_loss_that_a_function_makes_is_told_once(tmp_path, caplog):
+    def function(outputs, labels, num_items_in_batch=None):
+        return outputs.logits.square().mean()
+
+    trainer = trained(tmp_path, make_backbone("gpt2"), 1, compute_loss_func=function)
+    assert not any("gradient_diversity" in entry for entry in trainer.state.log_history)
+    assert caplog.text.count("No gradient diversity is logged") == 1
+
+
+@pytest.mark.parametrize(("every", "num_rows", "told"), [(0, None, "every must be 1"), (1, 1, "num_rows must be 2")])
+def test_wrong_numbers_of_the_callback_are_told(every, num_rows, told):
+    with pytest.raises(ValueError, match=told):
+        GradientDiversityCallback(None, every, num_rows=num_rows)  # pyright: ignore
