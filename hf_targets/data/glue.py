@@ -80,7 +80,13 @@ def load_glue(name: str) -> DatasetDict:
         return DatasetDict(
             [(split, _read(file, task)) for split, file in zip(("train", "validation"), files, strict=True)]
         )
-    parts = load_named(HUB_NAME, name)
+    try:
+        parts = load_named(HUB_NAME, name)
+    except ValueError as error:
+        if task.columns is None:
+            raise
+        place = f"glue/{task.folder} below the folder that {DATA_VARIABLE} names, {data or 'which is not set'}"
+        raise ValueError(f"{error}; or put its train.tsv and dev.tsv into {place}") from error
     kept = {"train": "train", "validation": "validation_matched" if name == "mnli" else "validation"}
     return DatasetDict([(split, parts[part].select_columns([*task.texts, "label"])) for split, part in kept.items()])
 
@@ -88,18 +94,25 @@ def load_glue(name: str) -> DatasetDict:
 def _read(file: Path, task: GlueTask) -> Dataset:
     assert task.columns is not None
     *places, place = task.columns
+    known = task.classes or tuple(map(str, range(task.num_labels)))
     rows = []
     for number, line in enumerate(read_lines(file, newline="\n"), start=1):
-        if (task.has_header and number == 1) or not line.strip():
+        if not line.strip():
             continue
         cells = line.rstrip("\r\n").split("\t")
+        if task.has_header and number == 1:
+            if len(cells) > max(task.columns) and cells[place] in known:
+                raise ValueError(
+                    f"{file} must begin with a line of column names, and begins with an example: {line[:60]!r}; copy "
+                    "or download it again"
+                )
+            continue
         if len(cells) <= max(task.columns):
             raise ValueError(
                 f"line {number} of {file} must have at least {max(task.columns) + 1} columns with tabs between them, "
                 f"got {len(cells)}: {line[:60]!r}; copy or download it again"
             )
         label = cells[place]
-        known = task.classes or tuple(map(str, range(task.num_labels)))
         if label not in known:
             raise ValueError(f"line {number} of {file} must have a label of {', '.join(known)}, got {label!r}")
         rows.append({**dict(zip(task.texts, (cells[i] for i in places), strict=True)), "label": known.index(label)})

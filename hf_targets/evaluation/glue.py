@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
@@ -30,9 +28,8 @@ from transformers.utils import logging
 from hf_targets.backbones.checkpoint import listed
 from hf_targets.data.glue import GlueTask, glue_task, load_glue
 from hf_targets.data.hub_data import without_progress_bars
+from hf_targets.evaluation.glue_models import check_glue_model
 from hf_targets.extras import require
-from hf_targets.named_models import model_at
-from hf_targets.positions import token_limit
 from hf_targets.training.brief_log import log_briefly, without_bars_of_files
 from hf_targets.training.settings import parse_mapping
 
@@ -42,6 +39,8 @@ def _sklearn(name: str, labels: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _correlation(name: str, labels: np.ndarray, predicted: np.ndarray) -> float:
+    if np.isfinite(predicted).all() and (predicted == predicted[0]).all():
+        return 0.0  # as the Matthews correlation of one class; that of one number is not defined
     return float(getattr(require("scipy.stats", extra="eval"), name)(labels, predicted).statistic)
 
 
@@ -145,8 +144,8 @@ class GlueRun:
         max_train_examples: Keep the first so many examples of the training split; None keeps all.
         model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.
     Raises:
-        ValueError: If there is no such task or model, its data is not found, a number is out of range, the model has
-            fewer positions than `max_length`, or its tokenizer has more tokens than it or none for padding.
+        ValueError: If there is no such task, its data is not found, a number is out of range, or the model or its
+            tokenizer does not fit, as `check_glue_model` says.
     """
 
     model_name_or_path: str
@@ -164,23 +163,7 @@ class GlueRun:
         if self.max_train_examples is not None and self.max_train_examples < 1:
             raise ValueError(f"max_train_examples must be 1 or more, got {self.max_train_examples}; None keeps all")
         load_glue(self.task)
-        with model_at(name, "pre-trained model", "give a folder that save_pretrained wrote, or a name on the Hub"):
-            config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-        if tokenizer.pad_token_id is None:
-            raise ValueError(f"the tokenizer of {name} has no padding token, and batches need one; set one")
-        if len(tokenizer) > config.get_text_config().vocab_size:
-            raise ValueError(
-                f"the tokenizer of {name} has {len(tokenizer)} tokens and the model "
-                f"{config.get_text_config().vocab_size}; give the model's own"
-            )
-        with torch.device("meta"):
-            positions = token_limit(AutoModelForSequenceClassification.from_config(config), tokenizer)
-        if positions < self.max_length:
-            raise ValueError(
-                f"max_length must be at most the {positions} tokens that {name} reads, got {self.max_length}; lower it"
-            )
-        if unknown := [key for key in self.model_fields if not hasattr(config, key)]:
-            raise ValueError(f"{type(config).__name__} has no field {', '.join(unknown)}; leave it out of model_fields")
+        check_glue_model(name, glue_task(self.task), self.max_length, self.model_fields)
 
     def fine_tune(self, args: TrainingArguments, seed: int) -> dict[str, float]:
         """Fine-tune the model, and return its scores on the validation split after the last update.

@@ -50,6 +50,7 @@ def test_without_files_a_task_is_that_of_the_hub(name, monkeypatch):
             r"line 2 of .* must have a label of entailment, not_entailment, got 'perhaps'",
         ),
         ("index\tsentence1\tsentence2\tlabel\n\n", r"dev\.tsv has no example"),
+        ("0\ta\tb\tentailment\n1\ta\tb\tentailment\n", r"dev\.tsv must begin with a line of column names, and begins"),
     ],
 )
 def test_a_malformed_file_is_told(text, told, tmp_path, monkeypatch):
@@ -64,5 +65,8 @@ def test_a_missing_file_and_an_unknown_task_are_told(tmp_path, monkeypatch):
     (tmp_path / "glue" / "RTE" / "dev.tsv").unlink()
     with pytest.raises(ValueError, match=re.escape("dev.tsv(.gz|.xz)")):
         load_glue("rte")
+    (tmp_path / "glue" / "CoLA").rename(tmp_path / "glue" / "cola")
+    with pytest.raises(ValueError, match=r"the network, .*; or put its train\.tsv and dev\.tsv into glue/CoLA below"):
+        load_glue("cola")
     with pytest.raises(ValueError, match=r"task must be one of cola, .*, got 'CoLA'"):
         load_glue("CoLA")

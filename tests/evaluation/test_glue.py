@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, TrainingArguments
 
-from hf_targets import GLUE_TASKS, CrammedBertConfig, CrammedBertForMaskedLM, GlueRun, load_glue, pretrained_of
-from hf_targets.data.tokenization import train_masking_tokenizer
+from hf_targets import (
+    GLUE_TASKS,
+    CrammedBertConfig,
+    CrammedBertForMaskedLM,
+    GlueRun,
+    MultiTokenForMaskedLM,
+    load_glue,
+    pretrained_of,
+)
+from hf_targets.data.tokenization import train_bpe_tokenizer, train_masking_tokenizer
 from hf_targets.evaluation import glue
 from hf_targets.evaluation.glue import SCORES, glue_scores
 from tests.data.glue_files import write_glue
@@ -31,6 +39,12 @@ def test_scores_of_two_classes_are_those_of_their_counts(pairs):
         assert SCORES["f1"](labels, predicted) == pytest.approx(2 * tp / (2 * tp + fp + fn))
     spread = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     assert SCORES["matthews"](labels, predicted) == pytest.approx((tp * tn - fp * fn) / spread if spread else 0.0)
+
+
+def test_one_number_for_all_has_no_correlation():
+    found = glue_scores(GLUE_TASKS["stsb"], np.array([0.0, 1.0, 2.5]), np.full((3, 1), 2.0))
+    assert found == {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
+    assert math.isnan(glue_scores(GLUE_TASKS["stsb"], np.array([0.0, 1.0]), np.full((2, 1), np.nan))["score"])
 
 
 def test_the_score_of_a_task_is_the_mean_of_its_metrics_in_percent():
@@ -124,6 +138,10 @@ def test_a_model_that_lacks_a_layer_or_diverges_is_told(data, tmp_path):
         ({"max_train_examples": 0}, "max_train_examples must be 1 or more, got 0"),
         ({"task": "qa"}, "task must be one of cola"),
         ({"model_fields": {"pooling": 1}}, "BertConfig has no field pooling"),
+        ({"model_fields": {"num_labels": 3}}, "the task and the tokenizer set num_labels; leave it out"),
+        ({"model_fields": {"hidden_dropout_prob": "x"}}, "make no BertConfig: "),
+        ({"model_fields": {"hidden_size": 64}}, "change the shapes of pre-trained weights: bert."),
+        ({"model_fields": {"num_hidden_layers": 2}}, "change the shapes of pre-trained weights: bert.encoder.layer.1"),
         ({"model_name_or_path": "nothing/here"}, "there is no pre-trained model at 'nothing/here'"),
     ],
 )
@@ -131,6 +149,30 @@ def test_a_wrong_argument_is_told(changes, told, data):
     given = {"model_name_or_path": str(data / "bert"), "task": "sst2", "max_length": 32, **changes}
     with pytest.raises(ValueError, match=re.escape(told)):
         GlueRun(**given)
+
+
+def test_a_model_without_its_tokenizer_and_one_with_heads_are_told(data, tmp_path):
+    model = BertForMaskedLM.from_pretrained(data / "bert")
+    model.save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match=r"tokenizer's files are missing; put them there"):
+        GlueRun(str(tmp_path / "bare"), "sst2", max_length=32)
+    MultiTokenForMaskedLM.from_base(model, ngram_size=2).save_pretrained(tmp_path / "heads")
+    AutoTokenizer.from_pretrained(data / "bert").save_pretrained(tmp_path / "heads")
+    with pytest.raises(ValueError, match=r"no classifier; give the model in it: the folder that model\.backbone"):
+        GlueRun(str(tmp_path / "heads"), "sst2", max_length=32)
+
+
+def test_a_tokenizer_that_joins_the_texts_of_a_pair_is_told(data, tmp_path, caplog):
+    shutil.copytree(data / "bert", tmp_path / "bert")
+    GlueRun(str(tmp_path / "bert"), "rte", max_length=32)
+    assert not caplog.records
+    tokenizer = train_bpe_tokenizer(["the cat sat\n"] * 9, vocab_size=300)
+    tokenizer.save_pretrained(tmp_path / "bert")
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(tmp_path / "bert")
+    GlueRun(str(tmp_path / "bert"), "sst2", max_length=32)
+    assert not caplog.records
+    GlueRun(str(tmp_path / "bert"), "rte", max_length=32)
+    assert "puts nothing between the two texts of a pair" in caplog.text
 
 
 def test_rows_name_a_model_for_each_seed(tmp_path):
