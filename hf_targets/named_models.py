@@ -1,11 +1,20 @@
-"""Checks of models that are loaded by a name: that they are there, whole, and have their own tokenizer."""
+"""Models that are loaded by a name, and checks that they are there, whole, and have their own tokenizer."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hf_targets.backbones.reformer import repair_reformer
 
 
 @contextmanager
@@ -22,6 +31,20 @@ def model_at(name: str | os.PathLike[str], kind: str, way_out: str) -> Iterator[
         yield
     except (OSError, ValueError) as error:
         raise ValueError(f"there is no {kind} at {str(name)!r} ({str(error).splitlines()[0]}); {way_out}") from error
+
+
+def load_language_model(name: str | os.PathLike[str]) -> Any:
+    """Return a model with its output embeddings, in evaluation mode, whatever it predicts: causal, masked, or of pairs.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    with model_at(name, "language model", "give a folder that save_pretrained wrote, or a name on the Hub"):
+        config = AutoConfig.from_pretrained(name)
+        is_masked = any(one.endswith("ForMaskedLM") or "Mdlm" in one for one in config.architectures or [])
+        auto_class: Any = AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
+        auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else auto_class
+        return repair_reformer(auto_class.from_pretrained(name)).eval()
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, name: str | os.PathLike[str]) -> None:

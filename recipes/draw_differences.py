@@ -2,7 +2,8 @@
 
     python recipes/draw_differences.py --model_name_or_path MODEL --dataset ptb
 
-MODEL is a folder or a name of any causal language model, with heads or without. Writes `differences.png` and the points
+MODEL is a folder or a name of any language model with output embeddings: causal, masked, of pairs, with heads or
+without. Writes `differences.png` and the points
 in `differences.json`, and prints how diverse the targets of each level are. Penn Treebank has some 20 words a sentence:
 about 60 sentences make as many vectors as the paper's figure has of its 10. On a small model without one:
 `recipes/settings/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
@@ -23,14 +24,13 @@ from hf_targets import (
     map_targets,
     parse_settings,
     plot_differences,
-    repair_reformer,
     target_diversity,
     target_vectors,
     word_level_tokenizer,
     write_json,
 )
 from hf_targets.markdown import markdown_table
-from hf_targets.named_models import model_at
+from hf_targets.named_models import load_language_model, model_at
 from hf_targets.training.outputs import check_output_folder
 from hf_targets.training.seeds import check_seeds
 
@@ -40,7 +40,7 @@ class Setup(TextSettings):
     """Whose embeddings are drawn, and of which sentences."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "A causal language model. None: a small one with random weights."}
+        default=None, metadata={"help": "A language model. None: a small one with random weights."}
     )
     dataset: str = field_of(TextSettings, "dataset", "ptb")
     num_sentences: int = field(default=10, metadata={"help": "Sentences of the test text, drawn at random."})
@@ -62,8 +62,8 @@ def load(setup: Setup, texts: Any) -> tuple[Any, Any]:
         set_seed(setup.seed)
         config = ModelSizeSettings(hidden_size=32, num_layers=1).gpt2_config(vocab_size=len(tokenizer), num_positions=8)
         return AutoModelForCausalLM.from_config(config), tokenizer
-    with model_at(setup.model_name_or_path, "causal language model", "give a folder that save_pretrained wrote"):
-        model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
+    model = load_language_model(setup.model_name_or_path)
+    with model_at(setup.model_name_or_path, "tokenizer of a model", "put its files beside the model"):
         return model, AutoTokenizer.from_pretrained(setup.model_name_or_path)
 
 

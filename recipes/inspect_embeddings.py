@@ -12,9 +12,9 @@ Notes and what is measured: recipes/cosine.md.
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from hf_targets import (
     Inspection,
@@ -35,7 +35,7 @@ from hf_targets import (
     write_json,
 )
 from hf_targets.markdown import markdown_table
-from hf_targets.named_models import model_at
+from hf_targets.named_models import load_language_model, model_at
 from hf_targets.positions import max_positions
 
 
@@ -68,19 +68,9 @@ class Setup(TextSettings):
             raise ValueError(f"num_states must be 0 or more, got {self.num_states}; 0 asks for no direction")
 
 
-def load_model(name: str) -> Any:
-    """Return a model with its output embeddings, whatever it predicts."""
-    with model_at(name, "language model", "give a folder that save_pretrained wrote, or a name on the Hub"):
-        config = AutoConfig.from_pretrained(name)
-        is_masked = any(one.endswith("ForMaskedLM") or "Mdlm" in one for one in config.architectures or [])
-        kind = AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else kind
-        return kind.from_pretrained(name).eval()
-
-
 def inspect_model(name: str, texts: list[str] | None, num_states: int) -> Inspection:
     """Return what there is to know of a model's embeddings, on a text if there is one."""
-    model = load_model(name)
+    model = load_language_model(name)
     if texts is None:
         return inspect_embeddings(model)
     with model_at(name, "tokenizer of a model", "put its files beside the model, or leave out --dataset"):

@@ -98,15 +98,10 @@ def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
 
 def _tells_texts_apart(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a pair of texts is more than one text after the other."""
-    first, second = "the cat", "sat"
-    pair = tokenizer(first, second)
-    apart = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (first, second)]
-    kinds: Any = pair.get("token_type_ids") or [0]
-    return len(set(kinds)) > 1 or _joined(pair["input_ids"], apart)
-
-
-def _joined(pair: Any, apart: Any) -> bool:
-    """Return whether there is a token between two texts in their pair."""
-    first, second = apart
-    starts = [start for start in range(len(pair)) if pair[start : start + len(first)] == first]
-    return not any(pair[start + len(first) :][: len(second)] == second for start in starts)
+    texts: Any = ("the cat", "sat")
+    pair: Any = tokenizer(*texts)
+    first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    joined = [*first, *second]  # pyright: ignore[reportGeneralTypeIssues]
+    ids = pair["input_ids"]
+    is_joined = any(ids[start : start + len(joined)] == joined for start in range(len(ids)))
+    return not is_joined or len(set(pair.get("token_type_ids") or [0])) > 1

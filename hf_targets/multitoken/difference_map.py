@@ -62,7 +62,7 @@ def target_vectors(
     """Return the output embeddings of all tokens of sentences, and their differences up to a level.
 
     Args:
-        model: Any causal language model, with heads or without.
+        model: Any language model with output embeddings, with heads or without.
         tokenizer: The model's. Its special tokens are not added. Spaces around a sub-word are left out of its name.
         max_level: 1 or more.
     Raises:
