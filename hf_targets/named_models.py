@@ -1,8 +1,10 @@
 """Models that are loaded by a name, and checks that they are there, whole, and have their own tokenizer."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from transformers import (
@@ -13,6 +15,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import find_adapter_config_file
 
 from hf_targets.backbones.reformer import repair_reformer
 
@@ -40,7 +43,9 @@ def load_language_model(name: str | os.PathLike[str]) -> Any:
         ValueError: If there is none of this name.
     """
     with model_at(name, "language model", "give a folder that save_pretrained wrote, or a name on the Hub"):
-        config = AutoConfig.from_pretrained(name)
+        adapter = find_adapter_config_file(str(name))
+        base = name if adapter is None else json.loads(Path(adapter).read_text())["base_model_name_or_path"]
+        config = AutoConfig.from_pretrained(base)
         is_masked = any(one.endswith("ForMaskedLM") or "Mdlm" in one for one in config.architectures or [])
         auto_class: Any = AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else auto_class

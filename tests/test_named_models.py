@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForMaskedLM
 
 from hf_targets.named_models import load_language_model
 from tests.gaussian_diffusion.models import make_difformer
@@ -31,6 +33,15 @@ def test_a_model_is_loaded_with_the_class_that_it_was_saved_with(name, tmp_path)
     loaded = load_language_model(tmp_path)
     assert type(loaded) is type(model) and not loaded.training
     assert torch.equal(loaded.get_output_embeddings().weight, model.get_output_embeddings().weight)
+
+
+def test_an_adapter_is_loaded_with_the_model_below_it(tmp_path):
+    make_masked_backbone().save_pretrained(tmp_path / "base")
+    base = AutoModelForMaskedLM.from_pretrained(tmp_path / "base")
+    get_peft_model(base, LoraConfig(r=2, target_modules=["query"])).save_pretrained(tmp_path / "adapter")
+    loaded = load_language_model(tmp_path / "adapter")
+    assert type(loaded).__name__ == "BertForMaskedLM"
+    assert any("lora" in name for name, _ in loaded.named_parameters())
 
 
 def test_a_reformer_reads_a_text_the_same_twice(tmp_path):

@@ -46,6 +46,7 @@ class GradientDiversityCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin to keep what the model reads."""
+        self._let_go()  # of a step that was broken off, as where Trainer finds a batch size
         if not self._is_over and state.global_step % self._every == 0 and state.is_world_process_zero:
             self._batches = []
             model = cast(nn.Module, self._trainer.model)

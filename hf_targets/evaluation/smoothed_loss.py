@@ -16,7 +16,7 @@ class SmoothedLoss(nn.Module):
 
     def __init__(self, model: nn.Module, loss: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model, self.loss, self.training = model, loss, model.training
 
     def forward(self, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
         """Return the loss of a batch."""

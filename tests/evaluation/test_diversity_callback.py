@@ -1,12 +1,14 @@
 """A training that does not notice that its gradient diversity is measured."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import Trainer, TrainingArguments
+from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_targets import (
     GradientDiversityCallback,
@@ -15,6 +17,7 @@ from hf_targets import (
     gradient_diversity,
     repair_reformer,
 )
+from hf_targets.evaluation.smoothed_loss import SmoothedLoss
 from tests.awd_lstm.training import make_trainer
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_any
@@ -142,6 +145,41 @@ def test_a_step_without_a_target_is_passed_over_with_one_warning(tmp_path, caplo
     assert trainer.state.global_step == 5
     assert not any("gradient_diversity" in entry for entry in trainer.state.log_history)
     assert caplog.text.count("No gradient diversity is logged for step 0") == 1
+
+
+def test_a_step_that_was_broken_off_leaves_nothing_behind(tmp_path):
+    args = TrainingArguments(
+        str(tmp_path), max_steps=3, use_cpu=True, report_to="none", label_smoothing_factor=0.1, disable_tqdm=True
+    )
+    rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
+    trainer = Trainer(make_backbone("gpt2"), args, train_dataset=rows)
+    trainer.add_callback(GradientDiversityCallback(trainer, 1))
+    optimizer_step = trainer.training_step
+
+    def broken(*args, **kwargs):
+        optimizer_step(*args, **kwargs)
+        raise MemoryError
+
+    trainer.training_step = broken
+    with pytest.raises(MemoryError):
+        trainer.train()
+    trainer.training_step = optimizer_step
+    trainer.train()
+    assert sum("gradient_diversity" in entry for entry in trainer.state.log_history) == 3
+    assert not trainer.model._forward_pre_hooks and type(trainer.label_smoother).__name__ == "LabelSmoother"
+
+
+def test_a_model_with_smoothed_loss_draws_dropout_as_it_does_itself():
+    model = make_backbone("gpt2")
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.3
+    smoothed = SmoothedLoss(model, partial(LabelSmoother(epsilon=1e-9), shift_labels=True))
+    batch = {name: token_ids(3, 9) for name in ("input_ids", "labels")}
+    found = [gradient_diversity(smoothed, batch, dropout=dropout) for dropout in (True, False)]
+    assert found[0] != pytest.approx(found[1], rel=1e-3)
+    assert found[1] == pytest.approx(gradient_diversity(model, batch), rel=1e-4)
+    assert not model.training
 
 
 def test_a_loss_that_a_function_makes_is_told_once(tmp_path, caplog):
