@@ -82,6 +82,7 @@ _NAMES = {
         "format_column_differences": "evaluation.score_columns",
         "format_columns": "evaluation.score_columns",
     },
+    "evaluation.gradient_diversity": {"GradientDiversityCallback": "evaluation.diversity_callback"},
     "phrases.highlighting": {"phrase_page": "phrases.phrase_page"},
     "phrases.vocabulary.tokenization": {"tokenizer_fingerprint": "data.tokenizer_fingerprint"},
     "retrieval.vector_index": {"PhraseIndex": "phrases.index"},

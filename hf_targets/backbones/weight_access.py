@@ -143,8 +143,12 @@ def weighted_output_cross_entropy(
             all logits at once.
         row_weights: (...), constants.
     """
-    if not isinstance(layer, nn.Linear):
-        logits, settings = layer(hidden).float().flatten(0, -2), {"ignore_index": IGNORED, "reduction": "none"}
+    if not (isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward):
+        logits = layer(hidden).flatten(0, -2)
+        logits, settings = (
+            logits.to(torch.promote_types(logits.dtype, torch.float32)),
+            {"ignore_index": IGNORED, "reduction": "none"},
+        )
         losses = nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=label_smoothing, **settings)
         return (losses * row_weights.flatten()).sum(), losses.detach().view(targets.shape)
     arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing

@@ -49,7 +49,7 @@ def texts_of(keep: Tensor, position_ids: Tensor) -> Tensor:
 
 
 def check_segments_of(text: Tensor, size: int, attention_mask: Tensor | None, position_ids: Tensor | None) -> None:
-    """Check that a text fills segments, begins with the first of them, and that none of them has two texts in it.
+    """Check that a text fills segments, each from its beginning, and that none of them has two texts in it.
 
     Raises:
         ValueError: If its length is not a multiple of `size`, padding comes before text, or positions restart inside a
@@ -65,10 +65,11 @@ def check_segments_of(text: Tensor, size: int, attention_mask: Tensor | None, po
     keep = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
     if attention_mask is not None:
         keep = (attention_mask != 0).expand_as(keep)
-    if can_look(keep) and (keep[:, 1:] & ~keep[:, :-1]).any():
+    segments = keep.unflatten(1, (-1, size))
+    if can_look(keep) and (segments[..., 1:] & ~segments[..., :-1]).any():
         raise ValueError(
-            "with paper_leaky=True the first segment begins with the text, and attention_mask has padding before "
-            "text; pad on the right (tokenizer.padding_side = 'right')"
+            f"with paper_leaky=True each segment of {size} positions begins with text, and attention_mask has padding "
+            "before text in one; pad on the right (tokenizer.padding_side = 'right')"
         )
     if position_ids is None or not can_look(position_ids):
         return

@@ -80,6 +80,22 @@ def test_the_loss_is_that_of_the_logits_of_the_layer_that_stands_there(name, cha
         assert any(grad is not None and grad.any() for grad in trained)
 
 
+class Doubled(nn.Linear):
+    """A linear layer with a forward of its own, as some adapters and quantized layers are."""
+
+    def forward(self, states):
+        return 2 * super().forward(states)
+
+
+@every_model
+def test_a_linear_layer_with_a_forward_of_its_own_is_called(name):
+    model, batch = MODELS[name]().double(), batch_of(name)
+    model.lm_head.__class__ = Doubled
+    loss = model(**batch).loss
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss, expected_loss(name, model, batch))
+
+
 @every_model
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_labels_are_smoothed_as_cross_entropy_does(name, smoothing):

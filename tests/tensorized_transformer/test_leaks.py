@@ -109,8 +109,17 @@ def test_padding_of_a_segment_is_not_read():
     positions = mask.cumsum(1) - 1
     for padded in (positions, positions.masked_fill(mask == 0, 1)):  # both are common
         assert torch.equal(model(ids, attention_mask=mask, position_ids=padded).logits[:, :-3], expected)
-    with pytest.raises(ValueError, match="attention_mask has padding before text; pad on the right"):
+    with pytest.raises(ValueError, match="attention_mask has padding before text in one; pad on the right"):
         model(ids, attention_mask=mask.flip(1))
+
+
+def test_texts_may_be_padded_to_the_end_of_their_segments():
+    model, ids = make_tensorized(paper_leaky=True), token_ids(2, 2 * SEGMENT)
+    mask = torch.ones_like(ids)
+    mask[:, SEGMENT - 1] = 0
+    apart = torch.arange(SEGMENT).repeat(2).expand(2, -1)
+    logits = model(ids, attention_mask=mask, position_ids=apart).logits
+    torch.testing.assert_close(logits[:, SEGMENT:], model(ids).logits[:, SEGMENT:])
 
 
 def test_heads_train_on_a_leaky_model_as_in_the_paper():
