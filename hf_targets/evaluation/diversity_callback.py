@@ -65,8 +65,9 @@ class GradientDiversityCallback(TrainerCallback):
             return
         model = cast(nn.Module, self._trainer.model)
         if smoother is not None and len(smoother.labels) == len(batches):
+            reads_labels = all("labels" in batch for batch in batches)
             batches = [{**batch, "labels": kept} for batch, kept in zip(batches, smoother.labels, strict=True)]
-            model = SmoothedLoss(model, partial(smoother.smooth, **smoother.options))
+            model = SmoothedLoss(model, partial(smoother.smooth, **smoother.options), reads_labels=reads_labels)
         if not batches or any("labels" not in batch for batch in batches):
             logger.warning(
                 "No gradient diversity is logged: the model reads no labels, as compute_loss_func makes the loss. "

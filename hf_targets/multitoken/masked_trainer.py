@@ -65,11 +65,6 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
             tokenizer, share = data_collator.tokenizer, data_collator.share
             self._of_evaluations = MaskingCollator(tokenizer, share, seed=EVALUATION_SEED)
 
-    @property
-    def smooths_labels(self) -> bool:
-        """Whether the model or this trainer smooths labels: always."""
-        return True
-
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if isinstance(dataset, Dataset) and {"input_ids", "labels"} <= set(dataset.column_names):
             check_masked(dataset, name)

@@ -62,11 +62,6 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
         self._loss_shifts_labels = False  # each label is the target of its own position
 
-    @property
-    def smooths_labels(self) -> bool:
-        """Whether the model or this trainer smooths labels: always."""
-        return True
-
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         return labels
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.evaluation.diversity_callback import GradientDiversityCallback
-from hf_targets.maths.losses import IGNORED, perplexity, target_count
+from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.training.brief_log import is_brief, log_briefly
@@ -167,11 +166,9 @@ class MultiTokenTrainer(TargetTrainer):
     ) -> Any:
         """Return the loss of a plain model by its logits, each of which is for the label of its own position."""
         inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
-        outputs, labels = model(**inputs), inputs["labels"]
-        smoothing = self.args.label_smoothing_factor if model.training else 0.0
-        settings = {"ignore_index": IGNORED, "label_smoothing": smoothing, "reduction": "sum"}
-        total = F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten(), **settings)
-        loss = total / target_count(labels, num_items_in_batch) * self._loss_scale(num_items_in_batch)
+        outputs, of_logits = model(**inputs), self.label_smoother or self._loss_of_logits
+        loss = of_logits(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
+        loss = loss * self._loss_scale(num_items_in_batch)
         loss = self._regularized(loss, model, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 

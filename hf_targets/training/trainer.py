@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from hf_targets.backbones.reformer import has_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
-from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.cosine_regularization import CosineRegularization
 
 WORDS_COLUMN = NUM_WORDS
@@ -58,9 +57,12 @@ class TargetTrainer(CosineRegularization):
         kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
-        self._model_smooths_labels = model is not None and getattr(unwrapped(model), "smooths_labels", False)
-        with self._no_smoothing_of_trainer(args):
-            super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
+        if self._model_smooths_labels:
+            self.label_smoother = None  # which would take the labels, and need all logits
+        elif self.label_smoother is not None:
+            self.label_smoother = cast(Any, self._loss_of_logits)
         self.cosine_weight = getattr(self.args, "cosine_weight", 0.0)
         self._check_regularization()
         self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
@@ -68,23 +70,6 @@ class TargetTrainer(CosineRegularization):
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
             self._check_dataset(dataset, name)
-
-    @contextmanager
-    def _no_smoothing_of_trainer(self, args: TrainingArguments | None) -> Iterator[None]:
-        """Inside, Trainer is not told to smooth labels where we do: it would remove them, and need all logits."""
-        if args is None or not self.smooths_labels:
-            yield
-            return
-        smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0
-        try:
-            yield
-        finally:
-            args.label_smoothing_factor = smoothing
-
-    @property
-    def smooths_labels(self) -> bool:
-        """Whether the model or this trainer smooths labels, in place of what Transformers has for it."""
-        return self._model_smooths_labels
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -167,6 +152,22 @@ class TargetTrainer(CosineRegularization):
         if parts is not None:
             self._keep_parts(parts, self._loss_scale(num_items_in_batch))  # of the loss: the log has their mean
         return (loss, outputs) if return_outputs else loss
+
+    def _loss_of_logits(
+        self, outputs: Any, labels: Tensor, *, num_items_in_batch: Tensor | int | None = None, **_: Any
+    ) -> Tensor:
+        """Return the loss of a plain model by its logits, in training with smoothed labels.
+
+        Trainer's own smoother does not see which label belongs to a position where a model is compiled.
+
+        Args:
+            labels: (batch, time), as the model gets them.
+            num_items_in_batch: Divisor of the loss; None: the number of targets.
+        """
+        targets, logits = self._row_targets(labels), outputs["logits"].float().flatten(0, 1)
+        share = self.args.label_smoothing_factor if cast(nn.Module, self.model).training else 0.0
+        settings = {"ignore_index": IGNORED, "label_smoothing": share, "reduction": "sum"}
+        return F.cross_entropy(logits, targets.flatten(), **settings) / target_count(targets, num_items_in_batch)
 
     def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> int:
         """Return the factor by which Trainer scales a loss that is divided by the targets of all processes."""

@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
 from torch.nn import functional as F
+from transformers import TrainingArguments
 
 from hf_targets import (
     AwdLstmTrainer,
@@ -17,6 +18,7 @@ from hf_targets import (
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
 )
+from hf_targets.training.trainer import TargetTrainer
 from tests.awd_lstm.models import make_awd_lstm
 from tests.awd_lstm.training import text_blocks
 from tests.crammed_bert.models import make_crammed_bert
@@ -116,6 +118,16 @@ def test_a_trainer_smooths_the_labels_of_a_training_and_not_those_of_an_evaluati
     assert found == pytest.approx(expected, rel=1e-5)
     trainer.train()
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_a_model_that_a_trainer_makes_itself_smooths_its_labels(tmp_path):
+    options = {"report_to": "none", "use_cpu": True, "label_smoothing_factor": 0.2, "max_steps": 1}
+    args = TrainingArguments(str(tmp_path), **options)
+    trainer = TargetTrainer(args=args, model_init=lambda: MODELS["tensorized"](), train_dataset=text_blocks(4))
+    batch = dict.fromkeys(("input_ids", "labels"), token_ids(2, 9))
+    expected = expected_loss("tensorized", MODELS["tensorized"](), batch, 0.2).item()
+    assert trainer.compute_loss(trainer.model.train(), dict(batch)).item() == pytest.approx(expected, rel=1e-5)
+    trainer.train()
 
 
 def test_an_lstm_is_trained_with_smoothed_labels_on_one_long_text(tmp_path):

@@ -7,11 +7,15 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_targets import (
     GradientDiversityCallback,
+    MultiTokenMaskedTrainer,
+    MultiTokenMaskedTrainingArguments,
+    MultiTokenSeq2SeqTrainer,
+    MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
     gradient_diversity,
@@ -20,7 +24,9 @@ from hf_targets import (
 from hf_targets.evaluation.smoothed_loss import SmoothedLoss
 from tests.awd_lstm.training import make_trainer
 from tests.tiny_backbones import make_backbone, token_ids
+from tests.tiny_masked import make_masked_backbone, masked_batch
 from tests.tiny_models import make_any
+from tests.tiny_seq2seq import make_pair_backbone
 
 
 def trained(folder, model, every, rows=None, compute_loss_func=None, **options):
@@ -109,19 +115,68 @@ def test_smoothed_labels_are_those_of_trainer(tmp_path):
     assert type(trainer.label_smoother).__name__ == "LabelSmoother"
 
 
-def test_a_plain_model_is_measured_with_smoothed_labels_by_our_trainer(tmp_path):
-    args = MultiTokenTrainingArguments(
-        str(tmp_path),
-        max_steps=2,
-        use_cpu=True,
-        report_to="none",
-        label_smoothing_factor=0.1,
-        gradient_diversity_steps=1,
+class OfLogits(nn.Module):
+    """A plain model with the cross-entropy of its logits, written out."""
+
+    def __init__(self, model, smoothing, shifted):
+        super().__init__()
+        self.model, self.smoothing, self.shifted = model, smoothing, shifted
+
+    def forward(self, labels, **inputs):
+        logits = self.model(**inputs, labels=labels).logits
+        if self.shifted:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=self.smoothing)}
+
+
+def causal_run(folder, **options):
+    rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(3, 10)]
+    return MultiTokenTrainer(make_backbone("gpt2"), MultiTokenTrainingArguments(folder, **options), train_dataset=rows)
+
+
+def masked_run(folder, **options):
+    batch = masked_batch()
+    rows = [{name: value[row] for name, value in batch.items()} for row in range(3)]
+    args = MultiTokenMaskedTrainingArguments(folder, **options)
+    return MultiTokenMaskedTrainer(
+        make_masked_backbone(), args, train_dataset=rows, data_collator=default_data_collator
     )
-    rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
-    trainer = MultiTokenTrainer(make_backbone("gpt2"), args, train_dataset=rows)
+
+
+def pairs_run(folder, **options):
+    rows = [{"input_ids": ids, "labels": ids[:6].flip(0)} for ids in token_ids(3, 10)]
+    args = MultiTokenSeq2SeqTrainingArguments(folder, **options)
+    return MultiTokenSeq2SeqTrainer(make_pair_backbone(), args, train_dataset=rows, data_collator=default_data_collator)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("run", [causal_run, masked_run, pairs_run])
+def test_a_plain_model_is_measured_with_the_loss_that_our_trainer_trains(run, smoothing, tmp_path):
+    options = {"max_steps": 1, "use_cpu": True, "report_to": "none", "learning_rate": 0.0, "logging_steps": 1}
+    trainer = run(
+        str(tmp_path), **options, label_smoothing_factor=smoothing, gradient_diversity_steps=1, disable_tqdm=True
+    )
+    for part in trainer.model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    (batch,) = [{name: one for name, one in found.items()} for found in trainer.get_train_dataloader()]
     trainer.train()
-    assert sum("gradient_diversity" in entry for entry in trainer.state.log_history) == 2
+    log = {name: value for entry in trainer.state.log_history for name, value in entry.items()}
+    written = OfLogits(trainer.model.eval(), smoothing, shifted=run is causal_run)
+    assert log["loss"] == pytest.approx(written(**batch)["loss"].item(), rel=1e-4)
+    assert log["gradient_diversity"] == pytest.approx(gradient_diversity(written, batch), rel=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_smoothed_labels_of_a_plain_model_are_those_of_the_next_token(compiled, tmp_path):
+    options = {"max_steps": 1, "use_cpu": True, "report_to": "none", "logging_steps": 1, "disable_tqdm": True}
+    if compiled:
+        options |= {"torch_compile": True, "torch_compile_backend": "eager"}
+    trainer = causal_run(str(tmp_path), **options, label_smoothing_factor=0.3)
+    (batch,) = list(trainer.get_train_dataloader())
+    expected = OfLogits(make_backbone("gpt2"), 0.3, shifted=True)(**batch)["loss"].item()
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_rows_of_one_long_text_are_measured_from_their_states(tmp_path):
