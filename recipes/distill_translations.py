@@ -17,6 +17,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_targets import PairSettings, choose_languages, distill, parse_settings
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 @dataclass
 class Setup(PairSettings):
@@ -36,6 +38,10 @@ class Setup(PairSettings):
     part_size: int = field(default=2000, metadata={"help": "Pairs in a file; a broken run repeats at most so many."})
     dtype: str = field(default="float32", metadata={"help": "Of the teacher's weights."})
     output_dir: str = field(default="runs/distill_translations", metadata={"help": "Folder of the pairs."})
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
 
 def main() -> None:

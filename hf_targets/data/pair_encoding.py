@@ -49,42 +49,87 @@ def encode_pairs(
     >>> encode_pairs(pairs, train_joint_bpe(pairs, vocab_size=261))[0]
     {'input_ids': [259, 1], 'attention_mask': [1, 1], 'labels': [259, 260, 1]}
     """
-    limits = {"source": _limit(max_source_length, tokenizer), "target": _limit(max_target_length, tokenizer)}
-    longer: dict[str, list[int]] = {"source": [], "target": []}
-
-    def encoded(side: str, texts: list[str]) -> Any:
-        call: dict[str, Any] = {"text" if side == "source" else "text_target": texts, "return_attention_mask": True}
-        rows = tokenizer(**call, verbose=False)
-        limit = limits[side]
-        beyond = [] if limit is None else [len(row) for row in rows["input_ids"] if len(row) > limit]
-        longer[side] += beyond
-        if not beyond or not truncate:
-            return rows
-        return tokenizer(**call, truncation=True, max_length=limit)
-
+    source = _Side("source", max_source_length, tokenizer, truncate=truncate)
+    target = _Side("target", max_target_length, tokenizer, truncate=truncate)
     parts = []
     for sources, targets in pair_batches(pairs):
-        inputs = encoded("source", [(source_prefix or "") + text for text in sources])
-        labels = encoded("target", targets)["input_ids"]
+        inputs = source.encoded([(source_prefix or "") + text for text in sources])
+        labels = target.encoded(targets)["input_ids"]
         if not parts:
             _check_end(labels[0], tokenizer)
         parts.append(rows_of({**{name: inputs[name] for name in ("input_ids", "attention_mask")}, "labels": labels}))
     if not parts:
         raise ValueError("pairs must have a row, got none; give a longer text")
-    for side, lengths in longer.items():
-        if lengths and not truncate:
-            raise ValueError(
-                f"a {side} must have at most {limits[side]} tokens, and {len(lengths)} of {len(pairs)} have more, up "
-                f"to {max(lengths)}; remove them with filter_pairs, raise max_{side}_length if the model has the "
-                f"positions, or cut them with truncate=True"
-            )
-        if lengths:
-            logger.info(f"{len(lengths):,} of {len(pairs):,} {side}s are cut to {limits[side]} tokens")
+    for side in (source, target):
+        side.tell(len(pairs))
     return concatenate_datasets(parts)
 
 
+def encode_sources(
+    pairs: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_source_length: int | None = None,
+    truncate: bool = False,
+    source_prefix: str | None = None,
+) -> Dataset:
+    """Return the sources of pairs alone as `input_ids` and `attention_mask`, as `encode_pairs` does.
+
+    Targets are not read.
+
+    Raises:
+        ValueError: If there are no pairs, a column is missing, or a source is longer than the limit and `truncate` is
+            off.
+    """
+    source = _Side("source", max_source_length, tokenizer, truncate=truncate)
+    parts = []
+    for sources, _ in pair_batches(pairs):
+        inputs = source.encoded([(source_prefix or "") + text for text in sources])
+        parts.append(rows_of({name: inputs[name] for name in ("input_ids", "attention_mask")}))
+    if not parts:
+        raise ValueError("pairs must have a row, got none; give a longer text")
+    source.tell(len(pairs))
+    return concatenate_datasets(parts)
+
+
+class _Side:
+    """The texts of one side of pairs, and how many of them are longer than they may be."""
+
+    def __init__(self, name: str, limit: int | None, tokenizer: PreTrainedTokenizerBase, *, truncate: bool) -> None:
+        if limit is not None and limit < 2:
+            raise ValueError(f"a length limit must be at least 2, a token and the end of the text, got {limit}")
+        known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
+        self.name, self.tokenizer, self.truncate = name, tokenizer, truncate
+        self.limit = known if limit is None else limit
+        self.longer: list[int] = []
+
+    def encoded(self, texts: list[str]) -> Any:
+        """Return what the tokenizer makes of some texts, cut if that is asked for."""
+        call: dict[str, Any] = {"text" if self.name == "source" else "text_target": texts}
+        rows = self.tokenizer(**call, return_attention_mask=True, verbose=False)
+        beyond = [] if self.limit is None else [len(row) for row in rows["input_ids"] if len(row) > self.limit]
+        self.longer += beyond
+        if not beyond or not self.truncate:
+            return rows
+        return self.tokenizer(**call, return_attention_mask=True, truncation=True, max_length=self.limit)
+
+    def tell(self, num_pairs: int) -> None:
+        """Log how many texts are cut, or raise a ValueError if they are not."""
+        if not self.longer:
+            return
+        if not self.truncate:
+            raise ValueError(
+                f"a {self.name} must have at most {self.limit} tokens, and {len(self.longer)} of {num_pairs} have "
+                f"more, up to {max(self.longer)}; remove them with filter_pairs, raise max_{self.name}_length if the "
+                f"model has the positions, or cut them with truncate=True"
+            )
+        logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
+
+
 def pair_lengths(encoded: Dataset) -> np.ndarray:
-    """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and `labels`."""
+    """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and, if there are any, `labels`."""
+    if "labels" not in encoded.column_names:
+        return np.fromiter(map(len, encoded["input_ids"]), np.int64, len(encoded))
     return np.maximum(*side_lengths(encoded))
 
 
@@ -95,13 +140,6 @@ def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
         pc.call_function("list_value_length", [table[side]]).to_numpy() for side in ("input_ids", "labels")
     )
     return source, target
-
-
-def _limit(asked: int | None, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    if asked is not None and asked < 2:
-        raise ValueError(f"a length limit must be at least 2, a token and the end of the text, got {asked}")
-    known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-    return known if asked is None else asked
 
 
 def _check_end(labels: list[int], tokenizer: PreTrainedTokenizerBase) -> None:

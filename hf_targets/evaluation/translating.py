@@ -29,15 +29,20 @@ def translate(
     otherwise. Sources of similar length are translated together.
 
     Args:
-        pairs: As `encode_pairs` makes them; their labels are not read.
+        pairs: As `encode_pairs` makes them; labels only decide what is translated together, and may be left out.
         num_beams: 1 takes the most probable token at each step.
         batch_tokens: Tokens of the sources of a batch, padding included, times the beams.
         settings: More arguments of `generate`, such as `ensemble_weight`, `draft_tokens`, `max_new_tokens`.
     Raises:
-        ValueError: If there are no beams, or as `generate` raises.
+        ValueError: If there are no beams, several translations of a source are asked for, or as `generate` raises.
     """
     if num_beams < 1:
         raise ValueError(f"num_beams must be 1 or more, got {num_beams}; 1 searches greedily")
+    if settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
+        raise ValueError(
+            "there is one translation of each source, a text: leave out num_return_sequences and "
+            "return_dict_in_generate"
+        )
     limit = position_limit(model)
 
     def generate(inputs: BatchEncoding) -> Tensor:
@@ -61,7 +66,7 @@ def generated_texts(
     Args:
         model: In any mode; its dropout is off meanwhile.
         generate: Gives the texts (batch, time) for the padded `input_ids` and `attention_mask` of a batch.
-        pairs: As `encode_pairs` makes them; their labels are not read.
+        pairs: As `encode_pairs` makes them; labels only decide what is translated together, and may be left out.
         batch_tokens: Tokens of the sources of a batch, padding included; more where one source has more.
     """
     longest = max(map(len, pairs["input_ids"]))

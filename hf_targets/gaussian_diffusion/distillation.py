@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.data.pair_encoding import encode_pairs
+from hf_targets.backbones.fingerprint import Fingerprint
+from hf_targets.data.pair_encoding import encode_sources
 from hf_targets.evaluation.translating import translate
-from hf_targets.files import written_together
+from hf_targets.files import UNFINISHED, written_together
+from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
+from hf_targets.positions import position_limit
 
 logger = logging.getLogger(__name__)
 
@@ -45,31 +49,49 @@ def distill(
         pairs: Splits with the columns `source` and `target`.
         folder: Empty, or what an earlier call with the same teacher, text and settings left.
         teacher: Its name, for the record.
-        truncate: Whether longer texts are cut for the teacher. Otherwise they are an error.
+        truncate: Whether sources that are longer than the tokenizer or the teacher takes are cut for it. Otherwise
+            they are an error.
         source_prefix: Put before each source for the teacher, such as `">>de<<"`.
-        settings: More arguments of `translate` and `generate`, such as `num_beams`.
+        settings: More arguments of `translate` and `generate` that can be written as JSON, such as `num_beams`.
     Raises:
-        ValueError: If the folder is of another teacher, text or settings, or as `encode_pairs` and `translate` raise.
+        ValueError: If the folder is of another teacher (by name, weights, type or languages), text or settings; the
+            model has no encoder; a source is empty or too long; or as `translate` raises.
     Source: Kim and Rush 2016, "Sequence-Level Knowledge Distillation".
     """
     if part_size < 1:
         raise ValueError(f"part_size must be 1 or more, got {part_size}")
-    state, train = PartialState(), pairs["train"]
+    _check_teacher(model, tokenizer, source_prefix)
+    state, train = PartialState(), _training_text(pairs)
     told = {"part_size": part_size, "truncate": truncate, "source_prefix": source_prefix, **settings}
-    record = {"teacher": teacher, "settings": told, "num_pairs": len(train), "text": _digest(_lines(train))}
+    record = {
+        "teacher": teacher,
+        "settings": _plain(told),
+        "num_pairs": len(train),
+        "text": _digest(_lines(train)),
+        "languages": [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")],
+        "dtype": str(model.dtype),
+        "weights": Fingerprint.of(model).to_json(),
+    }
     folder = Path(folder)
     with state.main_process_first():
+        if state.is_main_process:
+            _remove_unfinished(folder)
         _check_record(folder, record)
     parts = [
         train.select(range(start, min(start + part_size, len(train)))) for start in range(0, len(train), part_size)
     ]
-    for number, part in enumerate(parts):
+    limits = [limit for limit in (position_limit(model), tokenizer.model_max_length) if limit is not None]
+    reading: dict[str, Any] = {"source_prefix": source_prefix, "truncate": truncate, "max_source_length": min(limits)}
+    mine = {number: part for number, part in enumerate(parts) if number % state.num_processes == state.process_index}
+    missing = {number: part for number, part in mine.items() if _read_part(_part(folder, number), part) is None}
+    if not truncate:  # all are looked at before the first is translated
+        for part in missing.values():
+            encode_sources(part, tokenizer, **reading)
+    for number, part in missing.items():
         file = _part(folder, number)
-        if number % state.num_processes != state.process_index or _read_part(file, part) is not None:
-            continue
         if file.exists():
             logger.warning(f"{file} is broken, so its {len(part):,} pairs are translated again")
-        encoded = encode_pairs(part, tokenizer, truncate=truncate, source_prefix=source_prefix)
+        encoded = encode_sources(part, tokenizer, **reading)
         _write_part(file, part["source"][:], translate(model, encoded, tokenizer, **settings))
         logger.info(f"part {number + 1} of {len(parts)} is written")
     state.wait_for_everyone()
@@ -93,16 +115,67 @@ def _merge(folder: Path, parts: Sequence[Dataset], pairs: Mapping[str, Dataset])
             (unfinished / f"{split}.jsonl").write_text("".join(_lines(pairs[split])), encoding="utf-8")
 
 
+def _check_teacher(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source_prefix: str | None) -> None:
+    if not model.config.is_encoder_decoder:
+        raise ValueError(
+            f"a teacher translates with an encoder and a decoder, and {type(model).__name__} has no encoder; give a "
+            "model such as Marian, T5 or NLLB"
+        )
+    check_prefix(tokenizer, source_prefix)
+
+
+def _training_text(pairs: Mapping[str, Dataset]) -> Dataset:
+    """Return the training split.
+
+    Raises:
+        ValueError: If there is none, it has no pair, or a source in it is empty.
+    """
+    if "train" not in pairs or not len(pairs["train"]):
+        raise ValueError(f"the teacher translates the split train, and there is no pair in it, of {list(pairs)}")
+    empty = [row for row, text in enumerate(pairs["train"]["source"][:]) if not (text or "").strip()]
+    if empty:
+        raise ValueError(
+            f"a source must have a text, and {len(empty)} of {len(pairs['train'])} are empty, the first in row "
+            f"{empty[0]}; remove them with filter_pairs"
+        )
+    return pairs["train"]
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as JSON has them."""
+    try:
+        return json.loads(json.dumps(settings))
+    except TypeError as error:
+        raise ValueError(
+            f"settings are kept beside the parts, and these cannot be written as JSON ({error}): {settings}; give "
+            "numbers, texts and truth values"
+        ) from error
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a killed call had not finished."""
+    for left in [*folder.glob(f"{UNFINISHED}*"), *folder.glob(f"{_PARTS}/{UNFINISHED}*")]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _check_record(folder: Path, record: dict[str, Any]) -> None:
     """Write the record of a new folder, or check that of an old one."""
     file = folder / RECORD
     if not file.is_file():
-        if folder.is_dir() and any(not child.name.startswith(".") for child in folder.iterdir()):  # a killed call's
+        if folder.is_dir() and any(not child.name.startswith(".") for child in folder.iterdir()):
             raise ValueError(f"{folder} must be empty, or have the {RECORD} of an earlier call; give another folder")
         with written_together(folder, RECORD) as unfinished:
             (unfinished / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-    old = json.loads(file.read_text(encoding="utf-8"))
-    changed = [name for name in record if old.get(name) != json.loads(json.dumps(record[name]))]
+    try:
+        new = {name: record[name] for name in ("languages", "dtype", "weights")}  # older folders do not have them
+        old = {**new, **json.loads(file.read_text(encoding="utf-8"))}
+        changed = [name for name in record if old[name] != record[name] and name != "weights"]
+        if Fingerprint.from_json(old["weights"]).differences(Fingerprint.from_json(record["weights"])):
+            changed.append("weights")
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{file} is not the record of an earlier call ({type(error).__name__}: {error}); give another folder"
+        ) from error
     if changed:
         raise ValueError(
             f"{folder} has parts that were written with other values of {', '.join(changed)}; give another folder, or "

@@ -12,6 +12,7 @@ from uuid import uuid4
 import numpy as np
 from torch import Tensor
 
+from hf_targets.files import UNFINISHED
 from hf_targets.phrases.embedding_segments import (
     SUFFIX,
     EmbeddingSegment,
@@ -154,7 +155,7 @@ class PhraseEmbeddingStore:
             if len(merged) > 1:
                 newest = max(segment.file.name for segment in merged)
                 merge_segments(_new_name(int(newest.split("-")[0])), fingerprint, merged)
-        for unfinished in self.folder.glob("*/.unfinished-*"):
+        for unfinished in self.folder.glob(f"*/{UNFINISHED}*"):
             with suppress(FileNotFoundError):  # another process has completed it
                 if time.time() - unfinished.stat().st_mtime > _ABANDONED:
                     shutil.rmtree(unfinished, ignore_errors=True)

@@ -9,6 +9,7 @@ from shutil import rmtree
 
 from filelock import FileLock, Timeout
 
+from hf_targets.files import UNFINISHED
 from hf_targets.retrieval.collection_manifest import Manifest
 from hf_targets.retrieval.collection_shards import OURS, Shard, id_hashes
 
@@ -100,5 +101,5 @@ def _remove_leftovers(folder: Path) -> None:
         if OURS.fullmatch(path.name) and path.name not in marks and path.stem not in names:
             with suppress(OSError):  # on Windows while a reader has it open; the next writer tries again
                 path.unlink()
-    for unfinished in folder.glob(".unfinished-*"):
+    for unfinished in folder.glob(f"{UNFINISHED}*"):
         rmtree(unfinished, ignore_errors=True)

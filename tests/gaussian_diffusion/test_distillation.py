@@ -1,10 +1,16 @@
+import copy
 import json
 import logging
+from pathlib import Path
 
 import pytest
-from transformers import AutoModelForSeq2SeqLM, MarianConfig
+import torch
+from datasets import Dataset
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import choose_languages, distill, encode_pairs, load_pairs, train_joint_bpe, translate
+from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
+from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
 
 SETTINGS = {"num_beams": 2, "max_new_tokens": 6}
@@ -50,9 +56,14 @@ def change_a_word(file):
     file.write_text("".join(lines))
 
 
-def test_a_call_that_was_killed_at_its_first_file_is_repeated(teacher, tmp_path):
-    (tmp_path / ".unfinished-abc").mkdir()
-    assert (run(teacher, tmp_path) / "train.jsonl").is_file()
+def test_a_call_that_was_killed_at_its_first_file_is_repeated_and_what_it_left_is_removed(teacher, tmp_path):
+    for left in (".unfinished-abc", "parts/.unfinished-def"):
+        if left.startswith("parts"):
+            run(teacher, tmp_path)
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "half.jsonl").write_text("{")
+        assert (run(teacher, tmp_path) / "train.jsonl").is_file()
+        assert not (tmp_path / left).exists()
 
 
 def remove(file):
@@ -89,12 +100,116 @@ def test_another_teacher_text_or_setting_is_told(teacher, tmp_path):
     fewer = {**pairs, "train": pairs["train"].take(5)}
     with pytest.raises(ValueError, match="with other values of num_pairs, text"):
         run((model, tokenizer, fewer), tmp_path)
+    others = copy.deepcopy(model)
+    with torch.no_grad():
+        others.lm_head.weight.add_(0.1)
+    with pytest.raises(ValueError, match="with other values of weights"):
+        run((others, tokenizer, pairs), tmp_path)
+    with pytest.raises(ValueError, match="with other values of dtype"):
+        run((copy.deepcopy(model).bfloat16(), tokenizer, pairs), tmp_path)
+    from_another = copy.deepcopy(tokenizer)
+    from_another.src_lang = "fr"
+    with pytest.raises(ValueError, match="with other values of languages"):
+        run((model, from_another, pairs), tmp_path)
+    run((model, tokenizer, pairs), tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(ValueError, match="must be empty"):
         run(teacher, tmp_path / "other")
     with pytest.raises(ValueError, match="part_size must be 1 or more, got 0"):
         run(teacher, tmp_path / "new", part_size=0)
+
+
+def test_a_record_of_an_earlier_version_is_taken_and_one_that_is_none_is_told(teacher, tmp_path):
+    file = run(teacher, tmp_path) / "distillation.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps({name: whole[name] for name in ("teacher", "settings", "num_pairs", "text")}))
+    run(teacher, tmp_path)
+    for content in ("{}", file.read_text()[:-20], "[]"):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=r"distillation\.json is not the record of an earlier call"):
+            run(teacher, tmp_path)
+
+
+def test_targets_that_the_teacher_does_not_read_may_be_of_any_length(teacher, tmp_path):
+    model, tokenizer, pairs = teacher
+    short = copy.deepcopy(tokenizer)
+    short.model_max_length = max(len(tokenizer(text).input_ids) for text in pairs["train"]["source"][:])
+    longer = pairs["train"].map(lambda row: {"target": row["target"] * 9})
+    expected = (run(teacher, tmp_path / "a") / "train.jsonl").read_text()
+    assert (run((model, short, {"train": longer}), tmp_path / "b") / "train.jsonl").read_text() == expected
+
+
+def test_a_source_beyond_the_teachers_positions_is_told_before_any_translation_or_cut(teacher, tmp_path, caplog):
+    model, tokenizer, _ = teacher
+    values = model.config.to_dict() | {"max_position_embeddings": 40}
+    small = AutoModelForSeq2SeqLM.from_config(MarianConfig(**values)).eval()
+    long = Dataset.from_dict({"source": ["a b", "a b " * 30], "target": ["x", "y"]})
+    with pytest.raises(ValueError, match="a source must have at most 40 tokens, and 1 of 1 have more"):
+        run((small, tokenizer, {"train": long}), tmp_path, part_size=1)
+    assert not (tmp_path / "parts").exists()
+    with caplog.at_level(logging.INFO, "hf_targets"):
+        run((small, tokenizer, {"train": long}), tmp_path / "cut", truncate=True)
+    assert "1 of 2 sources are cut to 40 tokens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"pairs": {"test": None}}, "the split train, and there is no pair in it, of .'test'"),
+        ({"pairs": {"train": Dataset.from_dict({"source": [], "target": []})}}, "there is no pair in it"),
+        (
+            {"pairs": {"train": Dataset.from_dict({"source": ["a", " "], "target": ["x", "y"]})}},
+            "1 of 2 are empty, the first in row 1; remove them with filter_pairs",
+        ),
+        ({"num_return_sequences": 2}, "one translation of each source"),
+        ({"return_dict_in_generate": True}, "one translation of each source"),
+        ({"generation_config": GenerationConfig()}, "cannot be written as JSON"),
+        ({"source_prefix": ">>xx<<"}, "has no token >>xx<<, of source_prefix='>>xx<<'; leave it out"),
+    ],
+)
+def test_what_cannot_be_distilled_is_told_and_leaves_nothing(teacher, tmp_path, changes, told):
+    model, tokenizer, pairs = teacher
+    pairs = changes.pop("pairs", pairs)
+    with pytest.raises(ValueError, match=told):
+        run((model, tokenizer, pairs), tmp_path, **changes)
+    assert not any(Path(tmp_path).rglob("part-*")) and not (tmp_path / "train.jsonl").exists()
+
+
+def test_a_model_without_an_encoder_is_no_teacher(teacher, tmp_path):
+    _, tokenizer, pairs = teacher
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has no encoder; give a model such as Marian"):
+        run((make_backbone("gpt2"), tokenizer, pairs), tmp_path)
+
+
+def test_a_mark_of_a_language_must_be_a_token(teacher):
+    tokenizer = copy.deepcopy(teacher[1])
+    tokenizer.add_tokens([">>de<<", ">>fr<<"])
+    check_prefix(tokenizer, ">>de<<")
+    check_prefix(tokenizer, "translate: ")
+    with pytest.raises(ValueError, match=r"no token >>xx<<, .*; give one that it has, such as >>de<<, >>fr<<"):
+        check_prefix(tokenizer, ">>xx<< ")
+
+
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", "de", "en", "a"]
+"""Of a vocabulary in which names of languages are words, as in any large one."""
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "codes"),
+    [
+        (NllbTokenizer(vocab={piece: number for number, piece in enumerate(PIECES)}, merges=[]), "deu_Latn eng_Latn"),
+        (MBartTokenizer(vocab=[(piece, -1.0 * (number > 3)) for number, piece in enumerate(PIECES)]), "de_DE en_XX"),
+    ],
+)
+def test_a_word_of_the_vocabulary_is_no_language(tokenizer, codes):
+    source, target = codes.split()
+    chosen = choose_languages(tokenizer, source, target)
+    assert tokenizer.convert_ids_to_tokens(chosen["forced_bos_token_id"]) == target
+    assert tokenizer.convert_tokens_to_ids(source) in tokenizer("a").input_ids
+    for pair in (("de", "en"), ("<s>", "</s>"), (source, "<mask>")):
+        with pytest.raises(ValueError, match="does not have the language"):
+            choose_languages(tokenizer, *pair)
 
 
 class OfManyLanguages:
