@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.awd_lstm.configuration import AwdLstmConfig
 from hf_targets.awd_lstm.layers import EMBEDDING_RANGE, WeightDropLstm, dropout_mask
@@ -67,6 +68,7 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         self.layers = nn.ModuleList(WeightDropLstm(config, *sizes) for sizes in config.layer_sizes)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -79,7 +81,6 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> AwdLstmOutput:
         """Return the hidden states of a text.
 
@@ -98,8 +99,6 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or the cache is of another model.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always an AwdLstmOutput; leave it out")
         config = cast(AwdLstmConfig, self.config)
         text = check_shapes(input_ids, inputs_embeds)
         check_attention_mask(attention_mask, text, past_key_values)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.awd_lstm.backbone import AwdLstmModel, AwdLstmPreTrainedModel
 from hf_targets.awd_lstm.configuration import AwdLstmConfig
@@ -52,6 +53,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.layer_sizes[-1][1], config.vocab_size)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -65,7 +67,6 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> AwdLstmCausalLMOutput:
         """Compute logits of the next token, and with labels the loss.
@@ -88,9 +89,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
         call = CausalCall.of(
-            AwdLstmCausalLMOutput,
             kwargs,
-            return_dict=return_dict,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -105,15 +104,17 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
         hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
-        output = AwdLstmCausalLMOutput(
+        loss = parts = None
+        if targets is not None:
+            loss, parts = self._losses(hidden, outputs.undropped, targets, call, smoothing)
+        wants_logits = call.wants_logits(skip_logits, training=self.training)
+        return AwdLstmCausalLMOutput(
+            loss=loss,  # pyright: ignore[reportArgumentType]
+            logits=self.lm_head(hidden[:, call.kept]) if wants_logits else None,  # pyright: ignore[reportArgumentType]
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
+            loss_parts=parts,
         )
-        if targets is not None:
-            self._score(output, hidden, outputs.undropped, targets, call, smoothing)
-        if call.wants_logits(skip_logits, training=self.training):
-            output.logits = self.lm_head(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
-        return output
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate as `GenerationMixin` does, from a state of constant size.
@@ -126,16 +127,15 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         check_prompt_mask(args[0] if args else None, kwargs)
         return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue], a Protocol has more
 
-    def _score(
+    def _losses(
         self,
-        output: AwdLstmCausalLMOutput,
         hidden: Tensor,
         undropped: Tensor,
         targets: Tensor,
         call: CausalCall,
         smoothing: float,
-    ) -> None:
-        """Put the loss of last hidden states (batch, time, d), and its parts, into the output."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of last hidden states (batch, time, d), and its parts."""
         config, count = cast(AwdLstmConfig, self.config), call.count(targets)
         equal = torch.ones_like(targets, dtype=torch.float32)
         total, _ = weighted_output_cross_entropy(self.lm_head, hidden, targets, equal, label_smoothing=smoothing)
@@ -153,5 +153,5 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
             parts["activation"] = squares.masked_fill(~scored, 0.0).sum() / count
             parts["temporal"] = changes.masked_fill(~follows, 0.0).sum() / count
             weights |= {"activation": config.activation_weight, "temporal": config.temporal_weight}
-        output.loss = sum(weights[name] * part for name, part in parts.items())  # pyright: ignore
-        output.loss_parts = {name: part.detach().clone() for name, part in parts.items()}
+        loss = cast(Tensor, sum(weights[name] * part for name, part in parts.items()))
+        return loss, {name: part.detach().clone() for name, part in parts.items()}

@@ -85,7 +85,10 @@ def find_output_scale(
     ids = torch.arange(-(-8 // multiple) * multiple, device=device)[None] % num_rows(layer)
     results = []
     with without_dropout(backbone):
-        for run in (lambda: read(backbone, ids), lambda: backbone(**dict.fromkeys(names, ids)).logits):
+        for run in (
+            lambda: read(backbone, ids),
+            lambda: backbone(**dict.fromkeys(names, ids), return_dict=True).logits,
+        ):
             results.append(run())
     hidden, logits = results
     added: Any = getattr(backbone, "final_logits_bias", 0.0)

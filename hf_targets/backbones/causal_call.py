@@ -41,27 +41,20 @@ class CausalCall:
     @classmethod
     def of(
         cls,
-        output_class: type,
         others: dict[str, Any],
         *,
-        return_dict: bool | None,
         logits_to_keep: int | Tensor,
         **given: Any,
     ) -> Self:
         """Check that shapes, mask and count fit each other, and return the call.
 
         Args:
-            output_class: Class of the model's output, named in an error.
             others: Keyword arguments that are not parameters of `forward`. `shift_labels` may be among them: it is no
                 parameter, as Trainer expects each parameter with "label" in its name in every batch.
             given: The other fields of this class.
         Raises:
-            ValueError: If they do not fit, there is a count but no labels, or `return_dict` is False.
+            ValueError: If they do not fit, or there is a count but no labels.
         """
-        if return_dict is False:
-            raise ValueError(
-                f"return_dict=False is not supported: the output is always a {output_class.__name__}; leave it out"
-            )
         others, labels = dict(others), given["labels"]
         shifted = others.pop("shift_labels", None)
         scored = labels is not None or shifted is not None

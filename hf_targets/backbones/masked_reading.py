@@ -67,7 +67,7 @@ def check_masked_backbone(backbone: PreTrainedModel) -> None:
     other = ids.clone()
     other[:, 1] = ids[:, 2]
     with without_dropout(backbone), _read_by(layer, with_logits=True) as read:
-        logits = [backbone(input_ids=text).logits for text in (ids, other)]
+        logits = [backbone(input_ids=text, return_dict=True).logits for text in (ids, other)]
     if len(read) != 2:
         raise ValueError(
             f"{name} does not call its output matrix once, as our heads do, but in another way; choose another model"
@@ -99,7 +99,7 @@ def _parameters_after(backbone: PreTrainedModel, layer: nn.Module, ids: Tensor) 
     """Return the names of trainable parameters, other than those of the output matrix, that change what it gives."""
     hook = layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].detach(), *inputs[1:]))
     try:
-        logits = backbone(input_ids=ids).logits
+        logits = backbone(input_ids=ids, return_dict=True).logits
     finally:
         hook.remove()
     own = set(map(id, layer.parameters()))

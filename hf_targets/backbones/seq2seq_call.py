@@ -49,11 +49,9 @@ class Seq2SeqCall(CausalCall):
     def of_pair(
         cls,
         backbone: PreTrainedModel,
-        output_class: type,
         source: dict[str, Any],
         others: dict[str, Any],
         *,
-        return_dict: bool | None,
         logits_to_keep: int | Tensor,
         labels: Tensor | None,
         decoder_input_ids: Tensor | None,
@@ -68,13 +66,9 @@ class Seq2SeqCall(CausalCall):
         Without a text of the decoder, the labels give it, moved one position on as the backbone moves them.
 
         Raises:
-            ValueError: If they do not fit, the source or the decoder's text is missing, there is a count but no labels,
-                or `return_dict` is False.
+            ValueError: If they do not fit, the source or the decoder's text is missing, or there is a count but no
+                labels.
         """
-        if return_dict is False:
-            raise ValueError(
-                f"return_dict=False is not supported: the output is always a {output_class.__name__}; leave it out"
-            )
         others = _without_causal(others)
         check_count(num_items_in_batch, has_labels=labels is not None)
         check_integers(labels=labels)

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
@@ -68,6 +69,7 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -78,7 +80,6 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         *,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> BaseModelOutput:
         """Return the hidden states (batch, time, d) of a text.
 
@@ -93,8 +94,6 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         Raises:
             ValueError: If shapes do not fit, or an id is outside the vocabulary.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a BaseModelOutput; leave it out")
         config = cast(CrammedBertConfig, self.config)
         text = check_shapes(input_ids, inputs_embeds)
         check_attention_mask(attention_mask, text, None)

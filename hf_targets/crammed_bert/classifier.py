@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.class_labels import check_class_labels, class_loss
@@ -51,6 +52,7 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         self.classifier = CrammedBertHead(config)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -62,7 +64,6 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         *,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> SequenceClassifierOutput:
         """Compute logits (batch, num_labels), and with labels the loss.
 
@@ -90,7 +91,7 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
             inputs_embeds=inputs_embeds,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
-            return_dict=return_dict,
+            return_dict=True,
         )
         logits = self.classifier(outputs.last_hidden_state, attention_mask)
         loss = None

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.masked_inputs import check_masked_call, without_padding
@@ -50,6 +51,7 @@ class CrammedBertForMaskedLM(PublishedCrammedBert, StrictLoading, CrammedBertPre
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -61,7 +63,6 @@ class CrammedBertForMaskedLM(PublishedCrammedBert, StrictLoading, CrammedBertPre
         *,
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CrammedBertMaskedLMOutput:
         """Compute logits, and with labels the loss.
@@ -79,8 +80,6 @@ class CrammedBertForMaskedLM(PublishedCrammedBert, StrictLoading, CrammedBertPre
             ValueError: If shapes do not fit, an id is outside the vocabulary, or there is `num_items_in_batch` but no
                 labels.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a CrammedBertMaskedLMOutput")
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
         count = num_items_in_batch
         check_masked_call(input_ids, inputs_embeds, labels, count, kwargs, vocab_size=num_rows(self.lm_head))
@@ -90,15 +89,12 @@ class CrammedBertForMaskedLM(PublishedCrammedBert, StrictLoading, CrammedBertPre
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            return_dict=True,
             **kwargs,
         )
         hidden: Tensor = outputs.last_hidden_state
         skips = self.training and labels is not None if skip_logits is None else skip_logits
-        output = CrammedBertMaskedLMOutput(
-            logits=None if skips else self.lm_head(hidden),  # pyright: ignore[reportArgumentType]
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        loss = parts = None
         if labels is not None:
             targets = without_padding(labels, attention_mask).to(hidden.device)
             is_target = targets != IGNORED
@@ -109,5 +105,11 @@ class CrammedBertForMaskedLM(PublishedCrammedBert, StrictLoading, CrammedBertPre
                 self.lm_head, hidden[is_target], targets[is_target], equal, label_smoothing=smoothing
             )
             loss = total / target_count(targets, count)
-            output.loss, output.loss_parts = loss, {"masked_token": loss.detach().clone()}  # pyright: ignore
-        return output
+            parts = {"masked_token": loss.detach().clone()}
+        return CrammedBertMaskedLMOutput(
+            loss=loss,  # pyright: ignore[reportArgumentType]
+            logits=None if skips else self.lm_head(hidden),  # pyright: ignore[reportArgumentType]
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            loss_parts=parts,
+        )

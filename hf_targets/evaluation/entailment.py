@@ -164,7 +164,7 @@ class ModelEntailment:
             premises, claims = map(list, zip(*pairs, strict=True))
             cut = {} if self.max_length is None else {"truncation": "longest_first", "max_length": self.max_length}
             inputs = self.tokenizer(premises, claims, **cut, **limits).to(device)
-            return (model(**inputs).logits.argmax(dim=-1) == self._label).tolist()
+            return (model(**inputs, return_dict=True).logits.argmax(dim=-1) == self._label).tolist()
         texts = [f"premise: {self._shortened(*pair)} hypothesis: {pair[1]}" for pair in pairs]
         inputs = self.tokenizer(texts, verbose=False, **limits).to(device)
         written: Any = model.generate(**inputs, max_new_tokens=10, do_sample=False)  # pyright: ignore

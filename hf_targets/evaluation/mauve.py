@@ -184,12 +184,9 @@ def text_features(
     with without_dropout(model), progress(len(rows), "encoding texts for MAUVE", unit="text") as bar:
         for indices in by_length(list(map(len, rows)), batch_size):
             ids, mask = padded_rows([rows[index] for index in indices])
-            output = backbone(
-                input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
-            )
-            last = output.last_hidden_state[
-                torch.arange(len(indices)), (mask.sum(dim=1) - 1).to(execution_device(model))
-            ]
+            place = execution_device(model)
+            output = backbone(input_ids=ids.to(place), attention_mask=mask.to(place), return_dict=True)
+            last = output.last_hidden_state[torch.arange(len(indices)), (mask.sum(dim=1) - 1).to(place)]
             if not len(features):
                 features = np.empty((len(rows), last.shape[-1]), np.float32)
             features[indices] = last.float().cpu().numpy()

@@ -258,9 +258,8 @@ def _negative_log_likelihoods(
         for numbers in by_length([len(rows[index][0]) for index in scored], batch_size):
             indices = [scored[number] for number in numbers]
             ids, mask = padded_rows([rows[index][0] for index in indices])
-            logits = model(
-                input_ids=ids.to(execution_device(model)), attention_mask=mask.to(execution_device(model))
-            ).logits
+            place = execution_device(model)
+            logits = model(input_ids=ids.to(place), attention_mask=mask.to(place), return_dict=True).logits
             for index, row in zip(indices, logits, strict=True):
                 targets = rows[index][1][1:].to(row.device)
                 losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")

@@ -97,7 +97,7 @@ class ExtractiveReader:
             return_tensors="pt",
         )
         offsets = encoded.pop("offset_mapping")
-        output = self.model(**encoded.to(execution_device(self.model)))
+        output = self.model(**encoded.to(execution_device(self.model)), return_dict=True)
         starts, ends = output.start_logits.float().cpu(), output.end_logits.float().cpu()
         answers = []
         for row, context in enumerate(contexts):

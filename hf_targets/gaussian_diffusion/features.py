@@ -2,6 +2,7 @@
 
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration
@@ -10,6 +11,7 @@ from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneratio
 class DifformerModel(DifformerForConditionalGeneration):
     """A Gaussian diffusion model with the same weights, which returns what its decoder reads of a source."""
 
+    @can_return_tuple
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input_ids: Tensor,
@@ -17,7 +19,6 @@ class DifformerModel(DifformerForConditionalGeneration):
         *,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> BaseModelOutput:
         """Return the encoder's last hidden states, (batch, source, hidden), and what else is asked for."""
         source = self.encode(input_ids, attention_mask, Wanted.of(self.config, output_hidden_states, output_attentions))

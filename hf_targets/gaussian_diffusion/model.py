@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils.generic import ModelOutput
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
@@ -56,8 +56,8 @@ class DifformerOutput(ModelOutput):
     """
 
     loss: Tensor | None = None
-    loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
     length_logits: Tensor | None = None
     predicted_embeddings: Tensor | None = None
     row_losses: Tensor | None = None
@@ -163,6 +163,7 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         """Replace the output matrix."""
         self.lm_head = cast(nn.Linear, new_embeddings)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
@@ -177,7 +178,6 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         skip_logits: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> DifformerOutput:
         """Read a source; with labels, also make noise of the text, predict it again, and return the loss.
 
@@ -198,20 +198,18 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         Raises:
             ValueError: If shapes do not agree, an id is out of range, or labels have -100 before a token.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a DifformerOutput")
         check_count(num_items_in_batch, has_labels=labels is not None)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         source = self.encode(input_ids, attention_mask, wanted)
         length_logits = self.lengths(source.hidden, source.mask)
-        output = DifformerOutput(
-            length_logits=length_logits,
-            encoder_last_hidden_state=source.hidden,
-            encoder_hidden_states=source.hidden_states,
-            encoder_attentions=source.attentions,
-        )
+        of_source: dict[str, Any] = {
+            "length_logits": length_logits,
+            "encoder_last_hidden_state": source.hidden,
+            "encoder_hidden_states": source.hidden_states,
+            "encoder_attentions": source.attentions,
+        }
         if labels is None:
-            return output
+            return DifformerOutput(**of_source)
         config, process = cast(DifformerConfig, self.config), self.process
         check_labels(config, labels, input_ids)
         is_target = labels != IGNORED
@@ -239,19 +237,25 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             words = len(passes) * self._word_losses(clean, labels)
         diffusion = torch.stack([self._diffusion_losses(one, clean, is_target) for one in passes]).sum(dim=0)
         parts = [part.sum() / target_count(labels, num_items_in_batch) for part in (diffusion, words, lengths)]
-        output.loss = parts[0] + parts[1] + config.length_loss_weight * parts[2]
-        output.loss_parts = {name: part.detach().clone() for name, part in zip(PARTS, parts, strict=True)}
-        output.predicted_embeddings, output.curve_probabilities = last.embeddings, last.curve_probabilities
-        output.decoder_hidden_states, output.decoder_attentions = last.hidden_states, last.attentions
-        output.cross_attentions = last.cross_attentions
+        row_losses = None
         if not self.training:
             with torch.no_grad():
                 errors = squared_errors(last.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
                 rows = errors, self._word_losses(last.embeddings, labels), lengths
-                output.row_losses = torch.stack([row.detach().to(wide) for row in rows], dim=1)
-        if not (self.training if skip_logits is None else skip_logits):
-            output.logits = self.word_logits(last.embeddings)
-        return output
+                row_losses = torch.stack([row.detach().to(wide) for row in rows], dim=1)
+        skips = self.training if skip_logits is None else skip_logits
+        return DifformerOutput(
+            loss=parts[0] + parts[1] + config.length_loss_weight * parts[2],
+            logits=None if skips else self.word_logits(last.embeddings),
+            loss_parts={name: part.detach().clone() for name, part in zip(PARTS, parts, strict=True)},
+            predicted_embeddings=last.embeddings,
+            row_losses=row_losses,
+            curve_probabilities=last.curve_probabilities,
+            decoder_hidden_states=last.hidden_states,
+            decoder_attentions=last.attentions,
+            cross_attentions=last.cross_attentions,
+            **of_source,
+        )
 
     def encode(
         self,

@@ -56,7 +56,8 @@ class LikelihoodRescorer:
         size = max(1, _MOST_LOGITS // (texts.shape[1] * vocab_size))
         for parts in zip(*(part.split(size) for part in (sources, mask, labels, counted)), strict=True):
             source, source_mask, targets, kept = (part.to(execution_device(self.model)) for part in parts)
-            logits = self.model(input_ids=source, attention_mask=source_mask, labels=targets).logits
+            read = {"input_ids": source, "attention_mask": source_mask, "labels": targets, "return_dict": True}
+            logits = self.model(**read).logits
             wide = torch.promote_types(logits.dtype, torch.float32)
             nlls = F.cross_entropy(logits.to(wide).mT, targets, reduction="none")
             scores.append(-nlls.masked_fill(~kept, 0.0).sum(dim=1).to(texts.device))

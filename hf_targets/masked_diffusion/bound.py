@@ -104,7 +104,12 @@ class EvaluationNoise:
         for draw in range(len(self.times)):
             canvas, times = self.canvas(draw, indices, input_ids, may_mask)
             outputs = model(
-                input_ids=canvas, attention_mask=attention_mask, labels=labels, timesteps=times, skip_logits=True
+                input_ids=canvas,
+                attention_mask=attention_mask,
+                labels=labels,
+                timesteps=times,
+                skip_logits=True,
+                return_dict=True,
             )
             nelbos.append(outputs.row_nelbos)
         return torch.stack(nelbos, dim=1)

@@ -112,7 +112,7 @@ def curves_of_canvases(
         for start in range(0, len(rows), _CANVASES_AT_ONCE):
             part = slice(start, start + _CANVASES_AT_ONCE)
             times = None if timesteps is None else timesteps[part].to(execution_device(model))
-            output = model(rows[part], timesteps=times, skip_logits=True)
+            output = model(rows[part], timesteps=times, skip_logits=True, return_dict=True)
             for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
                 masked = canvas == model.config.mask_token_id
                 steps.append(CurveStep(canvas, masked, points, whole @ points, at_tokens @ points))

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.inputs import check_ids, check_segments
 from hf_targets.masked_diffusion.inputs import check_batch, check_mask
@@ -11,6 +12,7 @@ from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 class MdlmModel(MdlmForMaskedDiffusion):
     """A masked diffusion model with the same weights, which returns the input of its output matrix."""
 
+    @can_return_tuple
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input_ids: Tensor,
@@ -20,7 +22,6 @@ class MdlmModel(MdlmForMaskedDiffusion):
         token_type_ids: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> BaseModelOutput:
         """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
         check_segments(token_type_ids)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.utils.generic import ModelOutput
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
@@ -56,8 +56,8 @@ class MaskedDiffusionOutput(ModelOutput):
     """
 
     loss: Tensor | None = None
-    loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
     row_nelbos: Tensor | None = None
     num_targets: Tensor | None = None
     canvas: Tensor | None = None
@@ -176,6 +176,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """
         return fold_modulation(self)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
@@ -190,7 +191,6 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         skip_logits: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> MaskedDiffusionOutput:
         """Predict the clean tokens of a canvas; with labels, also return the bound that trains the model.
 
@@ -217,8 +217,6 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
             ValueError: If shapes do not agree, an id is out of range, a mask has holes, times are missing, or attention
                 weights are requested and attention is not eager.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a MaskedDiffusionOutput")
         check_segments(token_type_ids)
         check_count(num_items_in_batch, has_labels=labels is not None)
         config = cast(MdlmConfig, self.config)
@@ -240,7 +238,18 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         wanted = self._wanted(output_hidden_states, output_attentions)
         states = self._states(batch.canvas, attention_mask, batch.timesteps, **wanted)
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
-        output = MaskedDiffusionOutput(
+        scores: dict[str, Any] = {}
+        if batch.labels is not None:
+            total, losses = self._masked_losses(states.hidden, batch)
+            loss = total / target_count(batch.labels, num_items_in_batch)
+            scores = {
+                "loss": loss,
+                "loss_parts": {"nelbo": loss.detach().clone()},  # Trainer scales the loss in place
+                "row_nelbos": batch.row_sums(losses),
+                "num_targets": (batch.labels != IGNORED).sum(dim=1),
+            }
+        return MaskedDiffusionOutput(
+            **scores,
             logits=None if skip_logits else self._substitute(states.hidden, batch.canvas),
             canvas=batch.canvas,
             timesteps=batch.timesteps,
@@ -249,12 +258,6 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
             hidden_states=states.hidden_states,
             attentions=states.attentions,
         )
-        if batch.labels is not None:
-            total, losses = self._masked_losses(states.hidden, batch)
-            output.loss = total / target_count(batch.labels, num_items_in_batch)
-            output.loss_parts = {"nelbo": output.loss.detach().clone()}  # Trainer scales the loss in place
-            output.row_nelbos, output.num_targets = batch.row_sums(losses), (batch.labels != IGNORED).sum(dim=1)
-        return output
 
     def log_probabilities(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.backbone import find_output_scale, read_causal
 from hf_targets.backbones.causal_call import CausalCall
@@ -54,6 +55,7 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
             raise ValueError(f"{type(backbone).__name__} has an encoder; use MultiTokenForSeq2SeqLM for it")
         return find_output_scale(backbone, read_causal, "input_ids")
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -70,7 +72,6 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         output_last_hidden_state: bool = False,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> MultiTokenCausalLMOutput:
         """Compute logits, and with labels the loss.
@@ -103,9 +104,7 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
         call = CausalCall.of(
-            MultiTokenCausalLMOutput,
             kwargs,
-            return_dict=return_dict,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.inputs import check_attention_mask
 from hf_targets.backbones.masked_inputs import check_masked_call, without_padding
@@ -90,6 +91,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
         check_masked_backbone(backbone)
         return None
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -102,7 +104,6 @@ class MultiTokenForMaskedLM(MultiTokenModel):
         num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
         output_last_hidden_state: bool = False,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> MultiTokenMaskedLMOutput:
         """Compute logits, and with labels the loss.
@@ -121,8 +122,6 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             ValueError: If shapes do not fit, an id is outside the vocabulary, there is `num_items_in_batch` but no
                 labels, or tokens that follow are to be predicted and there are no `input_ids` to take them from.
         """
-        if return_dict is False:
-            raise ValueError("return_dict=False is not supported: the output is always a MultiTokenMaskedLMOutput")
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
         text = check_masked_call(
             input_ids,
@@ -146,12 +145,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             ),
             **kwargs,
         )
-        output = MultiTokenMaskedLMOutput(
-            logits=None if skips else outputs.logits,
-            last_hidden_state=states if output_last_hidden_state else None,  # pyright: ignore[reportArgumentType]
-            hidden_states=outputs.get("hidden_states"),
-            attentions=outputs.get("attentions"),
-        )
+        loss = parts = None
         if labels is not None:
             labels = without_padding(labels, attention_mask)
             tokens = self._tokens(labels, input_ids, attention_mask)
@@ -161,9 +155,16 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             layer = self.get_output_embeddings()
             masked = states[(labels != IGNORED).to(states.device)]
             total, sums = call_inside(layer, score, masked, tokens.to(states.device), smoothing)
-            output.loss = total / count
-            output.loss_parts = {f"head_{n}" if n else "masked_token": part / count for n, part in enumerate(sums)}
-        return output
+            loss = total / count
+            parts = {f"head_{n}" if n else "masked_token": part / count for n, part in enumerate(sums)}
+        return MultiTokenMaskedLMOutput(
+            loss=loss,
+            logits=None if skips else outputs.logits,
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+            loss_parts=parts,
+            last_hidden_state=states if output_last_hidden_state else None,  # pyright: ignore[reportArgumentType]
+        )
 
     def _tokens(self, labels: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
         """Return `following_tokens` of a call."""

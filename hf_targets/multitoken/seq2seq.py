@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.backbone import find_output_scale
 from hf_targets.backbones.seq2seq_call import Seq2SeqCall, decoder_inputs_of, read_same
@@ -73,6 +74,7 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         """
         return decoder_inputs_of(self.backbone, labels)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -92,7 +94,6 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         output_last_hidden_state: bool = False,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> MultiTokenSeq2SeqLMOutput:
         """Compute logits, and with labels the loss.
@@ -121,7 +122,6 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
         call = Seq2SeqCall.of_pair(
             self.backbone,
-            MultiTokenSeq2SeqLMOutput,
             {
                 "input_ids": input_ids,
                 "attention_mask": attention_mask,
@@ -129,7 +129,6 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
                 "encoder_outputs": encoder_outputs,
             },
             kwargs,
-            return_dict=return_dict,
             logits_to_keep=logits_to_keep,
             labels=labels,
             decoder_input_ids=decoder_input_ids,

@@ -163,10 +163,10 @@ def _target_probabilities(
             read.clear()
             if carries_state:
                 ids = part[0][0][None, :-1].to(device)
-                logits = model(input_ids=ids, past_key_values=state, use_cache=True).logits
+                logits = model(input_ids=ids, past_key_values=state, use_cache=True, return_dict=True).logits
             else:
                 ids, mask = padded_rows([row for row, _ in part])
-                logits = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+                logits = model(input_ids=ids.to(device), attention_mask=mask.to(device), return_dict=True).logits
             states, words, nlls = _in_order(read[0], logits, [labels for _, labels in part])
             nlls, kept = nlls.double(), words != IGNORED
             own = (-nlls).exp()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.backbone import check_backbone
 from hf_targets.backbones.causal_call import CausalCall
@@ -256,6 +257,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
         return {"phrase encoder": encoder_fingerprint(self.phrase_encoder), "phrases": phrases}
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -270,7 +272,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> DynamicVocabCausalLMOutput:
         """Compute the loss and the logits.
@@ -303,9 +304,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if token_type_ids is not None and batch is not None:
             raise ValueError("token_type_ids are not supported with a PhraseCollator batch; leave out token_type_ids")
         call = CausalCall.of(
-            DynamicVocabCausalLMOutput,
             kwargs,
-            return_dict=return_dict,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,

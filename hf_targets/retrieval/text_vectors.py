@@ -58,7 +58,7 @@ def text_encoder(
             for numbers in by_length(list(map(len, rows)), batch_size):
                 ids, mask = padded_rows([torch.tensor(rows[number]) for number in numbers], pad_id)
                 ids, mask = ids.to(model.device), mask.to(model.device)
-                output = model(input_ids=ids, attention_mask=mask)
+                output = model(input_ids=ids, attention_mask=mask, return_dict=True)
                 pooled.append(_pool(output, mask.bool(), pooling).float().cpu())
                 order += numbers
                 bar.update(len(numbers))

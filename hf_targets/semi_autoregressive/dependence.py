@@ -133,7 +133,7 @@ def _last_states(
     states = []
     for row, position in sorted(places[place] for place in chosen):
         ids = torch.tensor(rows[row]["input_ids"][: position + 1], device=execution_device(model))[None]
-        output = model(ids, logits_to_keep=1, output_last_hidden_state=True)
+        output = model(ids, logits_to_keep=1, output_last_hidden_state=True, return_dict=True)
         states.append(output.last_hidden_state[0, -1])
     return states
 

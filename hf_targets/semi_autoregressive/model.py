@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.backbone import find_output_scale, output_embedding, read_causal
@@ -134,6 +135,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         """Resize the backbone's vocabulary; the block decoder predicts embeddings, and needs no change."""
         return self.backbone.resize_token_embeddings(*args, **kwargs)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -149,7 +151,6 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         skip_logits: bool | None = None,
         output_block_logits: bool = False,
         output_last_hidden_state: bool = False,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> SemiAutoregressiveOutput:
         """Compute logits of the next word, and with labels the loss of the next N words.
@@ -172,9 +173,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
         call = CausalCall.of(
-            SemiAutoregressiveOutput,
             kwargs,
-            return_dict=return_dict,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -189,26 +188,28 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         call.check_ids(num_rows(to_logits.layer))
         outputs = call.read(self.backbone)
         hidden, targets = cast(Tensor, outputs[0]), call.targets()
-        output = SemiAutoregressiveOutput(
-            past_key_values=outputs.get("past_key_values"),
-            hidden_states=outputs.get("hidden_states"),
-            attentions=outputs.get("attentions"),
-            last_hidden_state=hidden if output_last_hidden_state else None,  # pyright: ignore[reportArgumentType]
-        )
-        predicted = None
+        predicted = probabilities = None
+        own: dict[str, Any] = {}
         if targets is not None:
-            predicted, output.curve_probabilities = self._predict(hidden)
-            self._score(output, to_logits, predicted, targets, call)
+            predicted, probabilities = self._predict(hidden)
+            own = self._scores(to_logits, predicted, targets, call)
         if call.wants_logits(skip_logits, training=self.training):
             kept = call.kept
             if predicted is None:
                 count = None if output_block_logits else 1
-                words, output.curve_probabilities = self._predict(hidden[:, kept], count)
+                words, probabilities = self._predict(hidden[:, kept], count)
             else:
                 words = predicted[:, kept]
-            output.logits = to_logits(words[:, :, 0])  # pyright: ignore[reportAttributeAccessIssue]
-            output.block_logits = to_logits(words) if output_block_logits else None
-        return output
+            own["logits"] = to_logits(words[:, :, 0])
+            own["block_logits"] = to_logits(words) if output_block_logits else None
+        return SemiAutoregressiveOutput(
+            **own,
+            past_key_values=outputs.get("past_key_values"),
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+            curve_probabilities=probabilities,
+            last_hidden_state=hidden if output_last_hidden_state else None,  # pyright: ignore[reportArgumentType]
+        )
 
     def block_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of the next N words, (..., N, vocab), for last hidden states (..., d)."""
@@ -221,15 +222,8 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         words, probabilities = self.block_decoder(hidden.flatten(0, 1), count)
         return words.unflatten(0, hidden.shape[:2]), probabilities
 
-    def _score(
-        self,
-        output: SemiAutoregressiveOutput,
-        to_logits: OutputMap,
-        predicted: Tensor,
-        targets: Tensor,
-        call: CausalCall,
-    ) -> None:
-        """Put the loss of predicted embeddings (batch, time, N, d), and its parts, into the output."""
+    def _scores(self, to_logits: OutputMap, predicted: Tensor, targets: Tensor, call: CausalCall) -> dict[str, Any]:
+        """Return the fields of the output that score predicted embeddings (batch, time, N, d)."""
         batch, time, num_words = predicted.shape[:3]
         steps = steps_into_sequence(batch, time, call.attention_mask, call.position_ids, targets.device)
         words = block_targets(targets, steps, num_words)
@@ -241,9 +235,12 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         total, rows = to_logits.inside(losses, to_logits.scaled(predicted).flatten(0, 2))
         count, rows = call.count(targets), rows.view(words.shape)
         parts = rows.sum(dim=(0, 1)) / count
-        output.loss = total / count
-        output.loss_parts = {f"word_{n}": part for n, part in enumerate(parts, start=1)}
-        output.word_nlls, output.word_counts = rows.sum(dim=1), (words != IGNORED).sum(dim=1)
+        return {
+            "loss": total / count,
+            "loss_parts": {f"word_{n}": part for n, part in enumerate(parts, start=1)},
+            "word_nlls": rows.sum(dim=1),
+            "word_counts": (words != IGNORED).sum(dim=1),
+        }
 
 
 def block_targets(targets: Tensor, steps: Tensor, num_words: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
@@ -63,6 +64,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -75,7 +77,6 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        return_dict: bool | None = None,
     ) -> BaseModelOutputWithPast:
         """Return the hidden states of a text.
 
@@ -96,10 +97,6 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
                 model, or with `paper_leaky` a text does not fill its segments, has padding before it, or there is a
                 cache.
         """
-        if return_dict is False:
-            raise ValueError(
-                "return_dict=False is not supported: the output is always a BaseModelOutputWithPast; leave it out"
-            )
         config = cast(TensorizedTransformerConfig, self.config)
         text = check_shapes(input_ids, inputs_embeds)
         cache = self._cache_of(past_key_values, text, use_cache)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.inputs import check_prompt_mask
@@ -62,6 +63,7 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
                 "perplexities with those of causal models, and set paper_leaky=False to generate"
             )
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -75,7 +77,6 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> TensorizedTransformerCausalLMOutput:
         """Compute logits of the next token, and with labels the loss.
@@ -98,9 +99,7 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
         call = CausalCall.of(
-            TensorizedTransformerCausalLMOutput,
             kwargs,
-            return_dict=return_dict,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -115,18 +114,20 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
         hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
-        output = TensorizedTransformerCausalLMOutput(
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-        )
+        loss = parts = None
         if targets is not None:
             equal = torch.ones_like(targets, dtype=torch.float32)
             total, _ = weighted_output_cross_entropy(self.lm_head, hidden, targets, equal, label_smoothing=smoothing)
-            output.loss = total / call.count(targets)  # pyright: ignore[reportAttributeAccessIssue]
-            output.loss_parts = {"next_token": output.loss.detach().clone()}  # pyright: ignore
-        if call.wants_logits(skip_logits, training=self.training):
-            output.logits = self.lm_head(hidden[:, call.kept])  # pyright: ignore[reportAttributeAccessIssue]
-        return output
+            loss = total / call.count(targets)
+            parts = {"next_token": loss.detach().clone()}
+        wants_logits = call.wants_logits(skip_logits, training=self.training)
+        return TensorizedTransformerCausalLMOutput(
+            loss=loss,  # pyright: ignore[reportArgumentType]
+            logits=self.lm_head(hidden[:, call.kept]) if wants_logits else None,  # pyright: ignore[reportArgumentType]
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            loss_parts=parts,
+        )
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate as `GenerationMixin` does; drafts are taken back from a `DynamicCache`.

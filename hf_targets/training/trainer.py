@@ -105,13 +105,16 @@ class TargetTrainer(CosineRegularization):
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
         """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""
-        return super().get_batch_samples(map(self._mask_first_tokens, epoch_iterator), *args, **kwargs)
+        return super().get_batch_samples(map(self._as_read, epoch_iterator), *args, **kwargs)
 
-    def _mask_first_tokens(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _as_read(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the model's call: no label that it cannot predict, and an output with names."""
         if "labels" not in batch:
             raise ValueError(f"a batch needs labels, got {', '.join(batch)}; {self.made_by}")
         masks = batch.get("attention_mask"), batch.get("position_ids")
-        return {**batch, "labels": self._targets(batch["labels"], *masks)}
+        config = getattr(unwrapped(cast(nn.Module, self.model)), "config", None)
+        named = {"return_dict": True} if getattr(config, "return_dict", True) is False else {}
+        return {**batch, **named, "labels": self._targets(batch["labels"], *masks)}
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         """Return labels (batch, time) with -100 where the model can predict nothing."""
@@ -182,7 +185,7 @@ class TargetTrainer(CosineRegularization):
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the loss, each row's losses (rows, kinds), and each row's numbers of targets and words (rows, 2)."""
-        inputs = self._mask_first_tokens(self._prepare_inputs(inputs))
+        inputs = self._as_read(self._prepare_inputs(inputs))
         words = inputs.pop(WORDS_COLUMN, None)
         with torch.no_grad(), self.compute_loss_context_manager():
             loss, losses, counts = self.row_losses(model, inputs)

@@ -17,6 +17,7 @@ plain_or_ours = pytest.mark.parametrize("plain", [False, True], ids=["ours", "pl
 IN_ORDER = {"optim": "sgd", "max_steps": 3}
 APART = {"cosine_weight": 0.5}
 """What each of our trainers can have beside its loss, and a plain one has not."""
+RATES = ("runtime", "_per_second")
 STEPS = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2}
 
 
@@ -41,6 +42,19 @@ def test_eight_small_batches_take_the_step_of_one_large_one(case, plain, tmp_pat
         logs.append(losses(trainer))
     assert_same(*states, rtol=1e-4, atol=1e-5)
     assert_same_logs(*logs, "loss", "grad_norm", *([] if plain else [*part_names(case), "loss_cosine"]))
+
+
+@every_trainer
+def test_a_model_whose_outputs_are_tuples_is_trained_and_evaluated_alike(case, tmp_path):
+    found = []
+    for return_dict in (True, False):
+        trainer = case.make(tmp_path, **IN_ORDER)
+        trainer.model.config.return_dict = return_dict
+        trainer.train()
+        evaluated = {name: value for name, value in trainer.evaluate().items() if not name.endswith(RATES)}
+        found.append((evaluated, losses(trainer), part_names(case)))
+    assert found[0] == found[1]
+    assert found[0][2] and set(found[0][2]) <= found[0][1][0].keys()
 
 
 def train_in_order(case, folder, batch, **options):

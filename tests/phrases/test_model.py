@@ -240,8 +240,6 @@ def test_phrases_and_ids_that_do_not_fit_are_refused(phrases, ids, says):
 
 def test_other_bad_input_is_told_before_anything_is_computed():
     ids, vocabulary = phrase_ids(), make_vocabulary()
-    with pytest.raises(ValueError, match="return_dict=False is not supported"):
-        MODEL(ids, phrases=vocabulary, return_dict=False)
     with pytest.raises(ValueError, match=r"labels must have the shape of input_ids, \(2, 12\), got \(2, 11\)"):
         MODEL(ids, phrases=vocabulary, labels=ids[:, 1:])
     with pytest.raises(ValueError, match=r"labels must be tokens in \[0, 49\] or phrases.*got 54 in row 0"):

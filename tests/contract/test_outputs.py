@@ -1,0 +1,72 @@
+"""The output of every model: its values have the order of their names, the loss first, and it can be a tuple."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModel
+
+from tests.gaussian_diffusion.models import make_difformer, noisy_pairs
+from tests.model_cases import CASES, every_class, every_model
+
+
+def tensors(output):
+    """Return the tensors in an output, in its order."""
+    return [one for one in tree_leaves(output) if isinstance(one, torch.Tensor)]
+
+
+def assert_equal(one, other):
+    assert len(one) == len(other) and all(map(torch.equal, tensors(one), tensors(other)))
+
+
+def with_tuples(model):
+    """Return the model, configured to return tuples; not what it wraps: some of Transformers fail then."""
+    model.config.return_dict = False
+    return model
+
+
+@every_model
+def test_values_are_in_the_order_of_their_names_and_the_loss_and_logits_are_first(case):
+    model, batch = case.make(), case.batch()
+    for given in (batch, case.reading(batch["input_ids"])):
+        output = model(**given)
+        assert [*output] == [field.name for field in fields(output) if field.name in output]
+    assert [*model(**batch, skip_logits=False)][:2] == ["loss", "logits"]
+
+
+@every_model
+def test_an_output_can_be_a_tuple_by_argument_and_by_configuration(case):
+    model, batch = case.make(), case.batch()
+    named = model(**batch, **case.options)
+    assert_equal(model(**batch, **case.options, return_dict=False), named.to_tuple())
+    with_tuples(model)
+    output = model(**batch, **case.options)
+    assert type(output) is tuple
+    assert_equal(output, named.to_tuple())
+    assert type(model(**batch, **case.options, return_dict=True)) is type(named)
+
+
+@every_class
+def test_a_model_that_returns_tuples_generates_the_same(case):
+    if "generation" not in case.lacks:
+        assert_equal(case.generate(with_tuples(case.make())), case.generate(case.make()))
+
+
+@pytest.mark.parametrize("kind", ["heads", "curves"])
+def test_a_gaussian_diffusion_model_returns_its_loss_and_logits_first_and_tuples(kind):
+    model = make_difformer(kind, self_conditioning="both")
+    batch = noisy_pairs(model)
+    named = model(**batch, output_hidden_states=True)
+    assert [*named] == [field.name for field in fields(named) if field.name in named]
+    assert [*named][:2] == ["loss", "logits"]
+    assert_equal(model(**batch, output_hidden_states=True, return_dict=False), named.to_tuple())
+    without_text = model(batch["input_ids"], return_dict=False)
+    assert type(without_text) is tuple and torch.equal(without_text[0], named.length_logits)
+
+
+@pytest.mark.parametrize("case", [CASES["mdlm-plain"], CASES["crammed"], CASES["lstm-tied"], CASES["tensorized"]])
+def test_the_layers_alone_return_tuples(case, tmp_path):
+    case.make().save_pretrained(tmp_path)
+    layers, ids = AutoModel.from_pretrained(tmp_path), case.batch()["input_ids"]
+    assert_equal(layers(ids, return_dict=False), layers(ids).to_tuple())
