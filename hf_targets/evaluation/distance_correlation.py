@@ -55,7 +55,8 @@ def _centred_distances(vectors: Tensor, *, unbiased: bool) -> Tensor:
         raise ValueError(f"a distance correlation needs {least} samples or more, got {count}")
     vectors = vectors.double()
     vectors = vectors - vectors[..., :1, :]  # so that samples that do not vary are 0, and their distances exactly so
-    distances = torch.cdist(vectors, vectors)
+    # not by a product of matrices, in which small distances beside a large one are lost
+    distances = torch.cdist(vectors, vectors, compute_mode="donot_use_mm_for_euclid_dist")
     per_row, in_all = (count - 2, (count - 1) * (count - 2)) if unbiased else (count, count**2)
     rows = distances.sum(dim=-1, keepdim=True) / per_row
     centred = distances - rows - rows.mT + distances.sum(dim=(-2, -1), keepdim=True) / in_all

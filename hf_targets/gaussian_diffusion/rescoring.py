@@ -8,8 +8,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.inputs import check_ids
-from hf_targets.backbones.weight_access import execution_device
+from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.maths.losses import IGNORED
+from hf_targets.positions import position_limit
 
 _MOST_LOGITS = 2**26
 
@@ -42,24 +43,43 @@ class LikelihoodRescorer:
         """Return the scores (rows,) of texts (rows, time) for sources (rows, source) with their mask.
 
         Raises:
-            ValueError: If an id is none of the model's.
+            ValueError: If an id is none of the model's, or a text or a source is longer than its positions.
         """
-        vocab_size = cast(int, self.model.config.get_text_config(decoder=True).vocab_size)
+        config = self.model.config
         if not len(texts):
             return torch.zeros(0, device=texts.device)
-        check_ids(texts, vocab_size, "texts")
-        is_text, scores = texts != self.model.config.pad_token_id, []
+        check_ids(texts, cast(int, config.get_text_config(decoder=True).vocab_size), "texts")
+        check_ids(sources, num_rows(self.model.get_input_embeddings()), "sources")
+        self._check_lengths(texts=texts, sources=sources)
+        is_text = texts != config.pad_token_id
         labels, counted = texts.masked_fill(~is_text, IGNORED), is_text.clone()
-        begin = getattr(self.model.config, "bos_token_id", None)
+        begin = getattr(config, "bos_token_id", None)
         if begin is not None:
             counted[:, :1] &= texts[:, :1] != begin
-        size = max(1, _MOST_LOGITS // (texts.shape[1] * vocab_size))
+        scores = torch.full((len(texts),), -float("inf"), device=texts.device)
+        has_words = counted.any(dim=1)  # some models take no row of padding alone
+        if has_words.any():
+            rows = (part[has_words.to(part.device)] for part in (sources, mask, labels, counted))
+            scores[has_words] = self._means(*rows).to(scores)
+        return scores
+
+    def _means(self, sources: Tensor, mask: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+        """Return the mean log-likelihood of the counted labels of each row, (rows,)."""
+        vocab_size = cast(int, self.model.config.get_text_config(decoder=True).vocab_size)
+        size, sums = max(1, _MOST_LOGITS // (labels.shape[1] * vocab_size)), []
         for parts in zip(*(part.split(size) for part in (sources, mask, labels, counted)), strict=True):
             source, source_mask, targets, kept = (part.to(execution_device(self.model)) for part in parts)
             read = {"input_ids": source, "attention_mask": source_mask, "labels": targets, "return_dict": True}
             logits = self.model(**read).logits
             wide = torch.promote_types(logits.dtype, torch.float32)
             nlls = F.cross_entropy(logits.to(wide).mT, targets, reduction="none")
-            scores.append(-nlls.masked_fill(~kept, 0.0).sum(dim=1).to(texts.device))
-        counts = counted.sum(dim=1)
-        return (torch.cat(scores) / counts.clamp(min=1)).masked_fill(counts == 0, -float("inf"))
+            sums.append(-nlls.masked_fill(~kept, 0.0).sum(dim=1).to(labels.device))
+        return torch.cat(sums) / counted.sum(dim=1).to(labels.device)
+
+    def _check_lengths(self, **given: Tensor) -> None:
+        limit = position_limit(self.model)
+        for name, ids in given.items():
+            if limit is not None and ids.shape[1] > limit:
+                raise ValueError(
+                    f"{name} must fit into the rescorer's {limit} positions, got {ids.shape[1]} tokens; shorten them"
+                )

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.distance_correlation import distance_correlations
+from hf_targets.positions import position_limit
 from hf_targets.semi_autoregressive.model import SemiAutoregressiveForCausalLM
 
 
@@ -90,7 +91,8 @@ def block_dependence(
         num_samples: 4 or more.
         seed: Of the positions and disturbances. Models with equal seeds and hidden states are disturbed alike.
     Raises:
-        ValueError: If there is no text, a number is out of range, or no disturbance is given.
+        ValueError: If there is no text or a row is longer than the model's positions, a number is out of range, no
+            disturbance is given, or weights have less than float32, which rounds small disturbances away.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and figure 6, which do not give strengths.
     """
     _check_strengths(dropout_rates, noise_scales)
@@ -99,7 +101,14 @@ def block_dependence(
     for name, value, least in (("num_positions", num_positions, 1), ("num_samples", num_samples, 4)):
         if value < least:
             raise ValueError(f"{name} must be {least} or more, got {value}")
+    if torch.finfo(model.dtype).bits < 32:
+        raise ValueError(
+            f"small disturbances are lost in half precision, and the model has {model.dtype}; call model.float()"
+        )
     draws = torch.Generator().manual_seed(seed)
+    limit, longest = position_limit(model.backbone), max(map(len, rows["input_ids"]))
+    if limit is not None and longest > limit:
+        raise ValueError(f"rows must fit into the model's {limit} positions, and one has {longest} tokens; cut them")
     with without_dropout(model), torch.no_grad():
         states = _last_states(model, rows, num_positions, draws)
         found = []

@@ -22,21 +22,24 @@ _NOT_IN_BLOCKS = ("output_attentions", "output_hidden_states")
 class BlockGenerationMixin(GenerationMixin):
     """`GenerationMixin` for a model with `backbone` and `config`, whose output may have `block_logits`."""
 
-    def generate(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
+    def generate(self, *args: Any, tokens_per_step: int | None = None, **kwargs: Any) -> Any:
         """Generate as `GenerationMixin` does, or several tokens in each pass.
 
         Args:
-            tokens_per_step: In [1, N]. With 1 each token is the next word of a pass, as with any causal model. With
-                more, a pass writes its first so many predicted words: fewer passes, each later word chosen without
-                knowledge of those before it in its block. Logits processors and stopping criteria see each token;
-                greedy decoding and sampling only.
+            tokens_per_step: In [1, N]. None: that of the generation configuration, or 1. With 1 each token is the next
+                word of a pass, as with any causal model. With more, a pass writes its first so many predicted words:
+                fewer passes, each later word chosen without knowledge of those before it in its block. Logits
+                processors and stopping criteria see each token; greedy decoding and sampling only.
         Raises:
             ValueError: If it is out of range, or combined with beams, another assistant, `synced_gpus`, or attentions
                 and hidden states as outputs.
         Source: Heo and Choi, "Sentence Curve Language Models", section 5.4.
         """
         check_prompt_mask(args[0] if args else None, kwargs)
-        most = self.config.ngram_size
+        most, (prompt, config) = self.config.ngram_size, (*args, None, None)[:2]
+        config = kwargs.get("generation_config", config) or self.generation_config
+        if tokens_per_step is None:
+            tokens_per_step = getattr(config, "tokens_per_step", 1)
         if type(tokens_per_step) is not int or not 1 <= tokens_per_step <= most:
             raise ValueError(
                 f"tokens_per_step must be in [1, {most}], the words that a pass predicts, got {tokens_per_step!r}"
@@ -47,11 +50,10 @@ class BlockGenerationMixin(GenerationMixin):
                     raise ValueError(
                         f"tokens_per_step={tokens_per_step} does not go with {name}; leave out one of them"
                     )
-            kwargs["tokens_per_step"] = tokens_per_step
+            kwargs["words_per_pass"] = tokens_per_step  # not a name that a generation configuration would take
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
-        prompt, config = (*args, None, None)[:2]
-        check_room(self.backbone, prompt, kwargs, kwargs.get("generation_config", config), self.generation_config)
+        check_room(self.backbone, prompt, kwargs, config, self.generation_config)
         with outgrown_positions_named(self.backbone):
             return super().generate(*args, **kwargs)
 
@@ -59,25 +61,25 @@ class BlockGenerationMixin(GenerationMixin):
         self,
         input_ids: Tensor,
         *,
-        tokens_per_step: int = 1,
+        words_per_pass: int = 1,
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare the inputs of a step of `generate` as the backbone does."""
         inputs = inputs_of_step(self.backbone, input_ids, inputs_embeds, **kwargs)
-        return {**inputs, "output_block_logits": True} if tokens_per_step > 1 else inputs
+        return {**inputs, "output_block_logits": True} if words_per_pass > 1 else inputs
 
-    def _beam_search(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
-        if tokens_per_step > 1:
+    def _beam_search(self, *args: Any, words_per_pass: int = 1, **kwargs: Any) -> Any:
+        if words_per_pass > 1:
             raise ValueError(
-                f"tokens_per_step={tokens_per_step} cannot be combined with beam search; leave out num_beams or it"
+                f"tokens_per_step={words_per_pass} cannot be combined with beam search; leave out num_beams or it"
             )
         return super()._beam_search(*args, **kwargs)
 
-    def _assisted_decoding(self, *args: Any, tokens_per_step: int = 1, **kwargs: Any) -> Any:
-        if tokens_per_step > 1:
+    def _assisted_decoding(self, *args: Any, words_per_pass: int = 1, **kwargs: Any) -> Any:
+        if words_per_pass > 1:
             raise ValueError(
-                f"tokens_per_step={tokens_per_step} does not go with drafts; leave out the assistant and "
+                f"tokens_per_step={words_per_pass} does not go with drafts; leave out the assistant and "
                 "prompt_lookup_num_tokens, or it"
             )
         return super()._assisted_decoding(*args, **kwargs)
@@ -89,13 +91,13 @@ class BlockGenerationMixin(GenerationMixin):
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         *args: Any,
-        tokens_per_step: int = 1,
+        words_per_pass: int = 1,
         **kwargs: Any,
     ) -> Any:
         settings = input_ids, logits_processor, stopping_criteria, generation_config
-        if tokens_per_step == 1:
+        if words_per_pass == 1:
             return super()._sample(*settings, *args, **kwargs)
-        return self._write_blocks(*settings, tokens_per_step, **kwargs)
+        return self._write_blocks(*settings, words_per_pass, **kwargs)
 
     def _write_blocks(
         self,
@@ -116,7 +118,7 @@ class BlockGenerationMixin(GenerationMixin):
         pads, scores, logits = config._pad_token_tensor, [], []
         has_end = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         is_open = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        model_kwargs["tokens_per_step"] = count
+        model_kwargs["words_per_pass"] = count
         outputs = self._prefill(input_ids, config, model_kwargs, is_first_iteration=True)
         while True:
             block = outputs.block_logits[:, -1].to(dtype=torch.float32, device=input_ids.device)

@@ -25,13 +25,15 @@ class SemiAutoregressiveTrainer(TargetTrainer):
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4.
     """
 
-    def __init__(self, model: PreTrainedModel | nn.Module, args: TargetTrainingArguments, **kwargs: Any) -> None:
+    def __init__(
+        self, model: PreTrainedModel | nn.Module, args: TargetTrainingArguments | None = None, **kwargs: Any
+    ) -> None:
         if not isinstance(unwrapped(model), SemiAutoregressiveForCausalLM):
             raise ValueError(
                 "a SemiAutoregressiveTrainer trains SemiAutoregressiveForCausalLM, got "
                 f"{type(unwrapped(model)).__name__}"
             )
-        if args.label_smoothing_factor:
+        if args is not None and args.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor must be 0, got {args.label_smoothing_factor}: Transformers would smooth the "
                 "labels of the next word alone; leave it out"

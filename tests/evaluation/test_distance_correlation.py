@@ -44,6 +44,16 @@ def test_it_is_what_its_definition_says(unbiased, seed, count, sizes):
 
 
 @pytest.mark.parametrize("unbiased", [False, True])
+def test_small_distances_count_beside_a_large_one(unbiased):
+    draws = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(40, 3, generator=draws, dtype=torch.float64) for _ in range(2))
+    first[0] += 1e8
+    second[0] += 1e8
+    found = distance_correlation(first, second, unbiased=unbiased).item()
+    assert found == pytest.approx(by_definition(first, second, unbiased=unbiased), rel=1e-6)
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
 def test_it_does_not_change_when_a_vector_is_turned_moved_or_scaled(unbiased):
     first, second = torch.randn(2, 3, 20, 6, dtype=torch.float64)
     second = second + first.square()

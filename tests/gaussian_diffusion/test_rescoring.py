@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from transformers import MBartConfig, MBartForConditionalGeneration
 
 from hf_targets import LikelihoodRescorer
 from hf_targets.gaussian_diffusion import rescoring
 from tests.gaussian_diffusion.models import make_difformer
-from tests.tiny_backbones import make_backbone
+from tests.tiny_backbones import VOCAB, make_backbone
 from tests.tiny_seq2seq import PAD, make_pair_backbone, make_pair_model, pairs
 
 SOURCE = {name: pairs()[name] for name in ("input_ids", "attention_mask")}
@@ -53,6 +54,28 @@ def test_texts_of_another_vocabulary_are_refused():
     score = LikelihoodRescorer(make_pair_backbone("marian").eval())
     with pytest.raises(ValueError, match=r"texts must be in \[0, .*got 9999"):
         score(torch.tensor([[9999]] * 3), *SOURCE.values())
+    with pytest.raises(ValueError, match=r"sources must be in \[0, .*got 9999"):
+        score(torch.tensor([[5]] * 3), torch.full((3, 2), 9999), torch.ones(3, 2))
+
+
+def test_texts_beyond_the_positions_are_refused():
+    score = LikelihoodRescorer(make_pair_backbone("marian").eval())
+    long = torch.full((3, 99), 5)
+    with pytest.raises(ValueError, match=r"texts must fit into the rescorer's \d+ positions, got 99 tokens"):
+        score(long, *SOURCE.values())
+    with pytest.raises(ValueError, match=r"sources must fit into the rescorer's \d+ positions, got 99 tokens"):
+        score(torch.tensor([[5]] * 3), long, torch.ones_like(long))
+
+
+def test_a_text_without_words_comes_last_where_a_model_cannot_read_it():
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = MBartForConditionalGeneration(MBartConfig(vocab_size=VOCAB, **sizes, **heads)).eval()  # begins with its end
+    texts = torch.full((3, 4), 1)
+    assert LikelihoodRescorer(model)(texts, *SOURCE.values()).tolist() == [-float("inf")] * 3
+    texts[1, :2] = 5
+    assert LikelihoodRescorer(model)(texts, *SOURCE.values()).isfinite().tolist() == [False, True, False]
 
 
 def test_an_empty_text_comes_last_and_a_begin_token_does_not_count():

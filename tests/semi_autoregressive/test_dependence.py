@@ -94,12 +94,14 @@ def test_settings_out_of_range_are_refused(fields, told):
         ({"noise_scales": [float("nan")]}, r"noise_scales must be positive, got \[nan\]"),
         ({"num_positions": 0}, "num_positions must be 1 or more, got 0"),
         ({"num_samples": 3}, "num_samples must be 4 or more, got 3"),
+        ({"model": make_block_model().bfloat16()}, "the model has torch.bfloat16; call model.float"),
+        ({"rows": Dataset.from_dict({"input_ids": [[1] * 99]})}, r"the model's \d+ positions, and one has 99 tokens"),
     ],
     ids=str,
 )
 def test_what_cannot_be_measured_is_refused(arguments, told):
     with pytest.raises(ValueError, match=told):
-        block_dependence(make_block_model(), **{"rows": ROWS, "noise_scales": [0.1], **arguments})
+        block_dependence(**{"model": make_block_model(), "rows": ROWS, "noise_scales": [0.1], **arguments})
 
 
 def test_the_figure_has_a_panel_for_each_disturbance(tmp_path):
