@@ -66,10 +66,12 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         ModelSizeSettings.__post_init__(self)
-        diffusion_rows(self.rows)
-        for name in ("num_reverse_steps", "num_lengths", "num_noises", "max_positions", "average_checkpoints"):
+        diffusion_rows(self.rows, self.num_reverse_steps)
+        for name in ("num_lengths", "num_noises", "max_positions", "average_checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if not 0 <= self.ensemble_weight <= 1:
+            raise ValueError(f"ensemble_weight (lambda) must be in [0, 1], got {self.ensemble_weight}")
         self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
         self.max_target_length = min(self.max_target_length or self.max_positions, self.max_positions)
 

@@ -84,7 +84,7 @@ class DifformerEncoder(nn.Module):
         """
         positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
         hidden = self.project_in_dim(embeddings) + self.embed_positions(positions)
-        hidden = F.dropout(hidden, self.config.dropout, self.training)
+        hidden = F.dropout(hidden, cast(float, self.config.dropout), self.training)
         mask = create_bidirectional_mask(self.config, hidden, attention_mask)
         states: list[Tensor] = []
         attentions = (cast(Any, layer).self_attn for layer in self.layers)
@@ -141,7 +141,7 @@ class DifformerDecoder(nn.Module):
             keep = self.curve.keep(lengths, length)
         positions = torch.arange(state.shape[1], device=state.device)
         hidden = self.read(state, previous) + self.embed_time(times) + self.embed_positions(positions)
-        hidden = F.dropout(self.embed_norm(hidden), self.config.dropout, self.training)
+        hidden = F.dropout(self.embed_norm(hidden), cast(float, self.config.dropout), self.training)
         if self.curves is not None:
             hidden, keep = self.curves(hidden), self.curves.expand_keep(keep)
             source = source.repeated(self.curves.num_curves)

@@ -9,7 +9,7 @@ from hf_targets.backbones.configuration_fields import check_fields
 from hf_targets.backbones.package_import import NamesItsPackage
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.gaussian_diffusion.future_embeddings import HeadSettings
-from hf_targets.gaussian_diffusion.presets import PRESETS, Preset
+from hf_targets.gaussian_diffusion.presets import PRESETS, Preset, check_preset, departures
 
 _BY_PRESET = "None: by the preset."
 
@@ -55,7 +55,7 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     num_attention_heads: int = field(default=4, metadata={"help": "Heads of each layer; a divisor of hidden_size."})
     intermediate_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers."})
     max_position_embeddings: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
-    dropout: float = field(default=0.3, metadata={"help": "Dropout, in [0, 1)."})
+    dropout: float | None = field(default=None, metadata={"help": f"Dropout, in [0, 1). {_BY_PRESET}"})
     attention_dropout: float = field(default=0.0, metadata={"help": "Dropout of attention weights, in [0, 1)."})
     activation_dropout: float = field(default=0.0, metadata={"help": "Dropout within feed-forward layers, in [0, 1)."})
     activation_function: str | None = field(default=None, metadata={"help": f"Of the layers. {_BY_PRESET}"})
@@ -117,6 +117,7 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     tie_word_embeddings: bool = field(
         default=True, metadata={"help": "Must be True: what is predicted are embeddings of the output matrix."}
     )
+    use_cache: bool = field(default=False, metadata={"help": "Must be False: there is no cache. Programs may set it."})
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.preset not in PRESETS:
@@ -125,6 +126,7 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
             if getattr(self, name) is None:
                 setattr(self, name, value)
         check_fields(self)
+        check_preset(self.preset, self)
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "latent_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -155,6 +157,10 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         for name in ("is_encoder_decoder", "tie_word_embeddings"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must be True, got {getattr(self, name)}; leave it out")
+        if self.use_cache:
+            raise ValueError(
+                "use_cache must be False, got True: each step of diffusion reads the whole text again; leave it out"
+            )
         self.curve = as_curve_config(self.curve)
         if self.curve is not None and self.curve.place != "input":
             raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
@@ -165,7 +171,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     def describe(self) -> str:
         """Return what a model of this configuration is, in a line."""
         what = "" if self.curve is None else ", which predicts a sentence curve"
-        return f"A Gaussian diffusion model ({self.preset}) for text that answers a source{what}"
+        changed = departures(self.preset, self)
+        preset = f"{self.preset}, but for {', '.join(changed)}" if changed else self.preset
+        return f"A Gaussian diffusion model ({preset}) for text that answers a source{what}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; of the curve only its own."""

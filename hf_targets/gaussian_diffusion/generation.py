@@ -14,8 +14,8 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedTokenizerB
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.inputs import check_integers
 from hf_targets.gaussian_diffusion.minimum_bayes_risk import select_by_bleu
+from hf_targets.gaussian_diffusion.process import decoding_steps
 from hf_targets.maths.ensemble import check_ensemble_weight
 
 SELECTIONS = ("minimum_bayes_risk", "confidence", "rescoring")
@@ -30,6 +30,15 @@ DEFAULTS: dict[str, Any] = {
     "ensemble_weight": 0.0,
 }
 """What `generate` does where neither the call nor `generation_config` says otherwise."""
+_INSTEAD = {
+    "max_length": "lengths",
+    "max_new_tokens": "lengths",
+    "num_beams": "num_lengths and num_noises",
+    "num_return_sequences": "return_dict_in_generate=True, which gives all candidates",
+    "do_sample": "generator and noise_factor",
+}
+_OF_TRAINERS = ("labels", "synced_gpus")
+"""What `Seq2SeqTrainer` gives to `generate` beside settings; steps are as many in every process."""
 
 
 @dataclass
@@ -59,6 +68,10 @@ class GaussianGeneration:
         """Return that it can, so that checkpoints have a `generation_config.json`."""
         return True
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise a ValueError: this is for texts that are written token by token. Adapters look for it."""
+        raise ValueError("a Gaussian diffusion model writes all tokens at once; call its own generate")
+
     @torch.no_grad()
     def generate(
         self,
@@ -70,7 +83,7 @@ class GaussianGeneration:
         generator: torch.Generator | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         rescorer: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
-        return_dict_in_generate: bool = False,
+        return_dict_in_generate: bool | None = None,
         **settings: Any,
     ) -> Tensor | GaussianGenerationOutput:
         """Write a text for each source.
@@ -97,19 +110,21 @@ class GaussianGeneration:
             attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
             generation_config: None: the model's own.
             lengths: (batch,), of the texts, end token included; None: predicted.
-            generator: Draws all noise; None: the global generator.
+            generator: Draws all noise; None: the global generator. It draws for all rows at once, so that with one seed
+                a text depends on which sources are beside its own.
             tokenizer: For `minimum_bayes_risk`, which compares words then; None: it compares tokens.
             rescorer: For `rescoring`: the scores (rows,) of texts (rows, time) for sources (rows, source) with masks,
                 the higher the better.
-            return_dict_in_generate: Whether to return all candidates, too.
+            return_dict_in_generate: Whether to return all candidates, too; None: as `generation_config` says.
         Returns: (batch, time), or a `GaussianGenerationOutput`.
         Raises:
             ValueError: If a setting is unknown or out of range, or `rescoring` has no rescorer.
         Source: Gao et al. 2024, section 5.1; `noise_factor` of decoding is 1 in the published scripts, whatever that of
             training is.
         """
+        settings = {name: value for name, value in settings.items() if name not in _OF_TRAINERS}
         chosen = self._settings(generation_config, settings, has_rescorer=rescorer is not None)
-        steps = self.process.steps_back(chosen["num_reverse_steps"], chosen["num_skipped_steps"])
+        steps = decoding_steps(self.config, chosen["num_reverse_steps"], chosen["num_skipped_steps"])
         is_training = any(module.training for module in self.modules())
         with without_dropout(self) if is_training else nullcontext():
             source = self.encode(input_ids, attention_mask)
@@ -127,6 +142,9 @@ class GaussianGeneration:
         sequences = texts[torch.arange(len(texts), device=texts.device), best]
         longest = int(tried.gather(1, best[:, None]).max())
         sequences = sequences[:, :longest]
+        if return_dict_in_generate is None:
+            told = self.generation_config if generation_config is None else generation_config
+            return_dict_in_generate = told.return_dict_in_generate
         if not return_dict_in_generate:
             return sequences
         return GaussianGenerationOutput(sequences, texts, confidences, len(steps))
@@ -134,20 +152,25 @@ class GaussianGeneration:
     def _settings(
         self, generation_config: GenerationConfig | None, settings: dict[str, Any], *, has_rescorer: bool
     ) -> dict[str, Any]:
-        if unknown := settings.keys() - DEFAULTS.keys():
+        unknown = settings.keys() - DEFAULTS.keys()
+        unknown |= {name for name in _INSTEAD if getattr(generation_config, name, None) not in (None, False, 1)}
+        if unknown:
+            ways = [f"in place of {name} give {_INSTEAD[name]}" for name in sorted(unknown) if name in _INSTEAD]
             raise ValueError(
                 f"generate of this model has no setting {', '.join(sorted(unknown))}; there are {', '.join(DEFAULTS)}"
+                + "".join(f"; {way}" for way in ways)
             )
         told = self.generation_config if generation_config is None else generation_config
         known = {name: getattr(told, name) for name in DEFAULTS if getattr(told, name, None) is not None}
         chosen = {**DEFAULTS, **known, **settings}
-        if chosen["num_skipped_steps"] is None:
-            chosen["num_skipped_steps"] = self.process.num_skipped_steps
-        for name in ("num_reverse_steps", "num_lengths", "num_noises"):
+        for name in ("num_lengths", "num_noises"):
             if isinstance(chosen[name], bool) or not isinstance(chosen[name], int) or chosen[name] < 1:
                 raise ValueError(f"{name} must be an integer, 1 or more, got {chosen[name]!r}")
-        if not chosen["noise_factor"] >= 0:
-            raise ValueError(f"noise_factor must be 0 or more, got {chosen['noise_factor']}")
+        for name in ("noise_factor", "ensemble_weight"):
+            if isinstance(chosen[name], bool) or not isinstance(chosen[name], int | float):
+                raise ValueError(f"{name} must be a number, got {chosen[name]!r}")
+        if not 0 <= chosen["noise_factor"] < float("inf"):
+            raise ValueError(f"noise_factor must be 0 or more, and finite, got {chosen['noise_factor']}")
         if not isinstance(chosen["clamp"], bool):
             raise ValueError(f"clamp must be True or False, got {chosen['clamp']!r}")
         check_ensemble_weight(chosen["ensemble_weight"])
@@ -161,7 +184,8 @@ class GaussianGeneration:
         limit = self.config.max_position_embeddings
         if not isinstance(lengths, Tensor) or lengths.shape != mask.shape[:1]:
             raise ValueError(f"lengths must be a tensor with one for each source, ({len(mask)},), got {lengths}")
-        check_integers(lengths=lengths)
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise ValueError(f"lengths must be integers, got {lengths.dtype}")
         if num_lengths > 1:
             raise ValueError(f"num_lengths must be 1 where lengths are given, got {num_lengths}")
         if not ((lengths >= 1) & (lengths <= limit)).all():

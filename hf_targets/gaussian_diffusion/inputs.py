@@ -4,7 +4,7 @@ from torch import Tensor
 
 from hf_targets.backbones.inputs import can_look, check_ids, check_integers
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
-from hf_targets.gaussian_diffusion.process import Process
+from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process
 from hf_targets.maths.losses import IGNORED
 
 
@@ -34,7 +34,7 @@ def check_noise(process: Process, timesteps: Tensor, noise: Tensor, clean: Tenso
     """Check times (batch,) and noise for embeddings (batch, time, latent).
 
     Raises:
-        ValueError: If shapes do not agree, or a time is out of range.
+        ValueError: If shapes do not agree, a time is out of range, or between two steps of a schedule.
     """
     if timesteps.shape != clean.shape[:1] or noise.shape != clean.shape:
         raise ValueError(
@@ -44,6 +44,8 @@ def check_noise(process: Process, timesteps: Tensor, noise: Tensor, clean: Tenso
     least, most = process.bounds
     if can_look(timesteps) and not ((timesteps >= least) & (timesteps <= most)).all():
         raise ValueError(f"timesteps must be in [{least:g}, {most:g}], got {timesteps.tolist()}")
+    if isinstance(process, DiscreteProcess) and can_look(timesteps) and (timesteps != timesteps.floor()).any():
+        raise ValueError(f"timesteps must be whole, as the schedule has steps, got {timesteps.tolist()}")
 
 
 def check_length(config: DifformerConfig, what: str, ids: Tensor) -> None:

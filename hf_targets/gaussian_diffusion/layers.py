@@ -63,7 +63,7 @@ class LinearInput(nn.Module):
         super().__init__()
         size = config.hidden_size
         self.project_in_dim = nn.Linear(cast(int, config.latent_size), size, bias=False)
-        layers = nn.Linear(2 * size, size), nn.ReLU(), nn.Linear(size, size), nn.Dropout(config.dropout)
+        layers = nn.Linear(2 * size, size), nn.ReLU(), nn.Linear(size, size), nn.Dropout(cast(float, config.dropout))
         self.self_cond_proj = nn.Sequential(*layers)
 
     def forward(self, state: Tensor, previous: Tensor) -> Tensor:

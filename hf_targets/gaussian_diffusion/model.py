@@ -27,6 +27,7 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.inputs import check_labels, check_length, check_noise
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
+from hf_targets.gaussian_diffusion.presets import check_preset
 from hf_targets.gaussian_diffusion.process import Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
@@ -98,6 +99,7 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
 
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__(config)
+        check_preset(config.preset, config)  # from_pretrained sets fields after the configuration is made
         latent = cast(int, config.latent_size)
         self.embed_tokens = nn.Embedding(config.vocab_size, latent, padding_idx=config.pad_token_id)
         self.encoder = DifformerEncoder(config)
@@ -153,10 +155,14 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
-        before = self.embed_tokens.num_embeddings
+        before, config = self.embed_tokens.num_embeddings, cast(DifformerConfig, self.config)
+        kept = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+        for name, number in kept.items():
+            if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):
+                raise ValueError(f"the vocabulary must keep {name}={number}, got {new_num_tokens} tokens")
         resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, *args, **kwargs))
         with torch.no_grad():
-            resized.weight[before:].normal_(std=cast(int, cast(DifformerConfig, self.config).latent_size) ** -0.5)
+            resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
         return resized
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
@@ -178,6 +184,7 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         skip_logits: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        **others: Any,
     ) -> DifformerOutput:
         """Read a source; with labels, also make noise of the text, predict it again, and return the loss.
 
@@ -195,9 +202,12 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             skip_logits: Whether to leave out the logits; None: only in training mode with labels.
             output_hidden_states, output_attentions: Whether to return them; weights need eager attention. None: as the
                 configuration says.
+            others: What adapters give to any model of pairs, such as `decoder_input_ids`; all must be None.
         Raises:
             ValueError: If shapes do not agree, an id is out of range, or labels have -100 before a token.
         """
+        if unread := [name for name, value in others.items() if value is not None]:
+            raise ValueError(f"a Gaussian diffusion model reads input_ids and labels, and no {', '.join(unread)}")
         check_count(num_items_in_batch, has_labels=labels is not None)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         source = self.encode(input_ids, attention_mask, wanted)

@@ -107,6 +107,33 @@ class ContinuousProcess:
 Process = DiscreteProcess | ContinuousProcess
 
 
+def decoding_steps(config: DifformerConfig, num_reverse_steps: int, num_skipped_steps: int | None) -> list[ReverseStep]:
+    """Return the steps of decoding with these settings of `generate`.
+
+    Args:
+        num_skipped_steps: None: as many as the process leaves out by itself.
+    Raises:
+        ValueError: If the schedule has fewer steps, or none is left.
+    """
+    process = process_of(config)
+    skipped = process.num_skipped_steps if num_skipped_steps is None else num_skipped_steps
+    most = config.num_diffusion_steps if isinstance(process, DiscreteProcess) else None
+    for name, count, least in (("num_reverse_steps", num_reverse_steps, 1), ("num_skipped_steps", skipped, 0)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise ValueError(f"{name} must be an integer, {least} or more, got {count!r}")
+    if most is not None and num_reverse_steps > most:
+        raise ValueError(
+            f"num_reverse_steps must be at most {most}, the steps of the schedule, got {num_reverse_steps}"
+        )
+    if skipped >= num_reverse_steps:
+        of_process = ", as many as this model leaves out unless it is told otherwise" * (num_skipped_steps is None)
+        raise ValueError(
+            f"num_reverse_steps={num_reverse_steps} leaves no step after num_skipped_steps={skipped}{of_process}; give "
+            "more of the first, or fewer of the second"
+        )
+    return process.steps_back(num_reverse_steps, skipped)
+
+
 def process_of(config: DifformerConfig) -> Process:
     """Return the process that a configuration names."""
     return ContinuousProcess(config) if config.noise_schedule == "continuous" else DiscreteProcess(config)

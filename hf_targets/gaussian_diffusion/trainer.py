@@ -4,6 +4,7 @@ import logging
 import random
 from typing import Any, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
@@ -13,13 +14,15 @@ from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.pair_encoding import side_lengths
 from hf_targets.gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
-from hf_targets.maths.losses import perplexity
+from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.process_noise import noise_of_this_process
 from hf_targets.training.token_batch_loading import TokenBatchLoading
 from hf_targets.training.trainer import num_targets
 
 logger = logging.getLogger(__name__)
+
+_WAYS_OUT = "leave them out, make the model with more num_length_classes, or train on them with clip_lengths=True"
 
 
 class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
@@ -62,14 +65,30 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
             if processing_class is None:
                 raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")
             data_collator = DataCollatorForSeq2Seq(processing_class)
-        for pairs in (kwargs.get("train_dataset"), kwargs.get("eval_dataset")):
-            if isinstance(pairs, Dataset) and {"input_ids", "labels"} <= set(pairs.column_names):
-                _check_lengths(pairs, cast(Any, unwrapped(model)).config.num_length_classes, clip=args.clip_lengths)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
         self._loss_shifts_labels = False  # each label is the target of its own position
         self._noise: torch.Generator | None = None
 
+    @property
+    def _num_classes(self) -> int:
+        return cast(Any, unwrapped(cast(nn.Module, self.model))).config.num_length_classes
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        super()._check_dataset(dataset, name)
+        if isinstance(dataset, Dataset):
+            told = _beyond_classes(*side_lengths(dataset), self._num_classes)
+            if told and not self.args.clip_lengths:
+                raise ValueError(f"{told}; {_WAYS_OUT}")
+            if told:
+                logger.warning("%s data: %s; their class is the outermost", name, told)
+
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        if not self.args.clip_lengths and attention_mask is not None:  # of a list or a stream, not looked at before
+            source, target = (
+                (rows != empty).sum(dim=1).cpu().numpy() for rows, empty in ((attention_mask, 0), (labels, IGNORED))
+            )
+            if told := _beyond_classes(source, target, self._num_classes):
+                raise ValueError(f"{told}; {_WAYS_OUT}")
         return labels
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
@@ -97,22 +116,15 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
         return {"loss": loss, **parts, "perplexity": perplexity(parts["words"])}
 
 
-def _check_lengths(pairs: Dataset, num_classes: int, *, clip: bool) -> None:
-    """Check that the length classes tell the lengths of all pairs apart, or log how many they do not."""
-    source, target = side_lengths(pairs)
+def _beyond_classes(sources: np.ndarray, targets: np.ndarray, num_classes: int) -> str | None:
+    """Return which pairs differ more in length than the classes tell apart; None if no pair does."""
     least, most = -(num_classes // 2), num_classes - num_classes // 2 - 1
-    differences = target - source
+    differences = targets - sources
     beyond = ((differences < least) | (differences > most)).nonzero()[0]
     if not len(beyond):
-        return
+        return None
     row = beyond[0]
-    told = (
-        f"{len(beyond)} of {len(pairs)} pairs differ in length by more than {num_classes} length classes tell apart, "
-        f"{least} to {most}, the first in row {row}: {source[row]} and {target[row]} tokens"
+    return (
+        f"{len(beyond)} of {len(sources)} pairs differ in length by more than {num_classes} length classes tell apart, "
+        f"{least} to {most}, the first in row {row}: {sources[row]} and {targets[row]} tokens"
     )
-    if not clip:
-        raise ValueError(
-            f"{told}; leave them out, make the model with more num_length_classes, or train on them with "
-            "clip_lengths=True"
-        )
-    logger.warning("%s; their class is the outermost", told)

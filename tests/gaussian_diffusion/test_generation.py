@@ -2,9 +2,11 @@ from functools import partial
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
 from tests.gaussian_diffusion.models import KINDS, make_difformer
+from tests.memory import realigned
 from tests.tiny_seq2seq import EOS, PAD, pairs
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -152,17 +154,25 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"num_beams": 2}, "no setting num_beams; there are num_reverse_steps"),
+        (
+            {"num_beams": 2},
+            "no setting num_beams; there are num_reverse_steps.*; in place of num_beams give num_lengths",
+        ),
+        ({"generation_config": GenerationConfig(max_length=3)}, "no setting max_length; .* of max_length give lengths"),
         ({"num_lengths": 0}, "num_lengths must be an integer, 1 or more, got 0"),
-        ({"num_reverse_steps": 2001}, "of 2000 steps there can be 1 to 2000, got 2001"),
-        ({"num_reverse_steps": 5}, "of 5 steps 0 to 4 can be skipped, got 5"),
+        ({"num_reverse_steps": 2001}, "num_reverse_steps must be at most 2000, the steps of the schedule, got 2001"),
+        ({"num_reverse_steps": 5}, "=5 leaves no step after num_skipped_steps=5, as many as this model leaves out"),
+        ({"num_skipped_steps": 1.5}, "num_skipped_steps must be an integer, 0 or more, got 1.5"),
+        ({"noise_factor": "x"}, "noise_factor must be a number, got 'x'"),
+        ({"noise_factor": float("inf")}, "noise_factor must be 0 or more, and finite, got inf"),
+        ({"ensemble_weight": "a"}, "ensemble_weight must be a number, got 'a'"),
         ({"selection": "best"}, "selection must be one of minimum_bayes_risk, confidence, rescoring, got 'best'"),
         ({"selection": "rescoring"}, "a rescorer are given together"),
         ({"noise_factor": -1.0}, "noise_factor must be 0 or more"),
         ({"ensemble_weight": 1.1}, r"ensemble_weight \(lambda\) must be in"),
         ({"lengths": torch.tensor([3, 3])}, "lengths must be a tensor with one for each source"),
         ({"lengths": [3, 3, 3]}, "lengths must be a tensor with one for each source"),
-        ({"lengths": torch.tensor([3.5, 3.0, 4.0])}, "lengths must be token ids, integers|integers"),
+        ({"lengths": torch.tensor([3.5, 3.0, 4.0])}, "lengths must be integers, got torch.float32"),
         ({"clamp": "no"}, "clamp must be True or False, got 'no'"),
         ({"num_noises": True}, "num_noises must be an integer, 1 or more, got True"),
         ({"lengths": torch.tensor([3, 3, 41])}, r"lengths must be in \[1, 40\]"),
@@ -172,3 +182,14 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
 def test_wrong_settings_are_told(settings, told):
     with pytest.raises(ValueError, match=told):
         make_difformer().generate(**BATCH, **settings)
+
+
+def test_the_generation_configuration_may_ask_for_all_candidates(tmp_path):
+    model = make_difformer()
+    model.generation_config.return_dict_in_generate = True
+    model.save_pretrained(tmp_path)
+    again = realigned(type(model).from_pretrained(tmp_path))
+    output = again.generate(**BATCH, num_noises=2, generator=seeded())
+    assert output.candidates.shape[1] == 2
+    plain = again.generate(**BATCH, num_noises=2, generator=seeded(), return_dict_in_generate=False)
+    assert torch.equal(plain, output.sequences)

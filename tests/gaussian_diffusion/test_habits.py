@@ -5,7 +5,7 @@ import copy
 import accelerate
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 
 from hf_targets import DifformerForConditionalGeneration
 from hf_targets.training.lora import add_lora
@@ -104,3 +104,23 @@ def test_a_vocabulary_grows_with_its_tied_output(tmp_path):
     model.save_pretrained(tmp_path)
     again = realigned(DifformerForConditionalGeneration.from_pretrained(tmp_path))
     torch.testing.assert_close(again(**batch).loss, model(**batch).loss)
+    with pytest.raises(ValueError, match="the vocabulary must keep eos_token_id=1, got 1 tokens"):
+        again.resize_token_embeddings(1)
+
+
+@pytest.mark.parametrize("task", ["SEQ_2_SEQ_LM", "FEATURE_EXTRACTION", None])
+def test_every_task_of_peft_gives_the_same_loss_and_texts(task):
+    model, batch = fixed("difformer")
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected, text = model(**batch).loss, model.generate(**source, generator=torch.Generator().manual_seed(0))
+    tuned = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"], task_type=task))
+    assert torch.equal(tuned(**batch).loss, expected)
+    assert torch.equal(tuned.generate(**source, generator=torch.Generator().manual_seed(0)), text)
+
+
+def test_what_only_models_that_write_token_by_token_read_is_refused_in_words():
+    model, batch = fixed("difformer")
+    with pytest.raises(ValueError, match="reads input_ids and labels, and no decoder_input_ids"):
+        model(**batch, decoder_input_ids=batch["labels"])
+    with pytest.raises(ValueError, match="writes all tokens at once; call its own generate"):
+        model.prepare_inputs_for_generation(batch["input_ids"])

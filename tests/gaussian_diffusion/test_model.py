@@ -201,6 +201,25 @@ def test_presets_are_values_of_the_same_fields():
     assert DifformerConfig(preset="dinoiser", latent_size=64).latent_size == 64
 
 
+def test_a_new_name_of_a_preset_does_not_pass_for_its_values(tmp_path):
+    make_difformer(latent_size=None, dropout=None).save_pretrained(tmp_path)
+    told = "preset='dinoiser' fills the fields that are None, and all have the values of 'difformer'"
+    with pytest.raises(ValueError, match=told):
+        DifformerConfig(**{**DifformerConfig().to_dict(), "preset": "dinoiser"})
+    with pytest.raises(ValueError, match=told):
+        DifformerForConditionalGeneration.from_pretrained(tmp_path, preset="dinoiser")
+    assert "(difformer)" in DifformerConfig().describe()
+    assert "(dinoiser, but for latent_size)" in DifformerConfig(preset="dinoiser", latent_size=64).describe()
+
+
+def test_programs_may_switch_off_the_cache_that_there_is_not(tmp_path):
+    make_difformer().save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, use_cache=False)
+    assert loaded.config.use_cache is False
+    with pytest.raises(ValueError, match="use_cache must be False, got True"):
+        DifformerConfig(use_cache=True)
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -232,6 +251,7 @@ def test_wrong_configurations_are_told(fields, told):
         ({"attention_mask": torch.tensor([[1] * 7, [0] * 7, [1] * 7])}, "not padding, and row 1 has none"),
         ({"timesteps": torch.tensor([-1.0, 0, 5])}, r"timesteps must be in \[0, 1999\], got \[-1.0"),
         ({"timesteps": torch.tensor([1.0])}, r"timesteps must be \(3,\)"),
+        ({"timesteps": torch.tensor([3.5, 0, 5])}, r"timesteps must be whole, as the schedule has steps, got \[3.5"),
         ({"noise": torch.zeros(1, 6, 8)}, r"noise \(3, 6, 8\), got \(3,\) and \(1, 6, 8\)"),
         ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100 after the end of a text only"),
         ({"labels": torch.full((3, 41), 5)}, "a text must fit into the model's 40 positions, got 41"),

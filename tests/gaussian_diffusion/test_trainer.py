@@ -1,6 +1,7 @@
 import pytest
 import torch
 from datasets import Dataset
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_targets import (
     GaussianDiffusionTrainer,
@@ -107,13 +108,37 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
         "labels": [[5] * target for _, target in lengths],
     }
     pairs, args = Dataset.from_dict(rows), GaussianDiffusionTrainingArguments(str(tmp_path), use_cpu=True)
-    told = r"2 of 4 pairs differ in length by more than 20 length classes tell apart, -10 to 9, .* row 0: 3 and 13"
+    told = r"2 of 4 pairs differ in length by more than 20 length classes tell apart, -10 to 9, .* (3 and 13|14 and 3)"
     for name in ("train_dataset", "eval_dataset"):
         with pytest.raises(ValueError, match=told):
             GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], **{name: pairs})
+    trainer = GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0])
+    others = {"a list": list(pairs), "a stream": pairs.to_iterable_dataset()}
+    for call in (trainer.evaluate, trainer.predict):
+        with pytest.raises(ValueError, match=told):
+            call(pairs)
+    with pytest.raises(ValueError, match=told):
+        GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], eval_dataset={"few": pairs})
+    for rows_of in others.values():
+        with pytest.raises(ValueError, match=told):
+            trainer.evaluate(rows_of)
+        args.max_steps = 1
+        with pytest.raises(ValueError, match=told):
+            GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=rows_of).train()
     fitting = pairs.select([1, 2])
     GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=fitting)
     assert not caplog.records
     args.clip_lengths = True
     GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=pairs)
     assert "2 of 4 pairs differ in length" in caplog.text and "their class is the outermost" in caplog.text
+
+
+def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):
+    tokenizer, corpus = data
+    args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
+    seen = {"compute_metrics": lambda found: {"texts": len(found.predictions)}, "processing_class": tokenizer}
+    model = make_difformer(vocab_size=300, max_position_embeddings=80)
+    trainer = Seq2SeqTrainer(model, args, data_collator=DataCollatorForSeq2Seq(tokenizer), **seen)
+    assert trainer.evaluate(corpus["validation"])["eval_texts"] == len(corpus["validation"])
+    with pytest.raises(ValueError, match="in place of num_beams give num_lengths and num_noises"):
+        trainer.evaluate(corpus["validation"], num_beams=2)

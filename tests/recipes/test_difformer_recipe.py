@@ -41,6 +41,8 @@ def test_the_comparison_leaves_scores_and_models_that_write(trained):
         (["--rows", '{"a": {"latent": 3}}'], "row a has no such field: latent"),
         (["--rows", '{"a": {"preset": "ddpm"}}'], "row a: preset must be one of difformer, dinoiser"),
         (["--num_noises", "0"], "num_noises must be 1 or more, got 0"),
+        (["--num_reverse_steps", "5"], "num_reverse_steps=5 leaves no step after num_skipped_steps=5"),
+        (["--ensemble_weight", "1.5"], r"ensemble_weight \(lambda\) must be in \[0, 1\], got 1.5"),
         (["--average_checkpoints", "3"], "save_total_limit must keep the 3 checkpoints"),
     ],
 )
