@@ -50,6 +50,8 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
         processing_class: PreTrainedTokenizerBase | None = None,
         **kwargs: Any,
     ) -> None:
+        if not isinstance(args, MultiTokenSeq2SeqTrainingArguments):
+            raise ValueError(f"args must be MultiTokenSeq2SeqTrainingArguments, got {type(args).__name__}")
         if data_collator is None:
             if processing_class is None:
                 raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")

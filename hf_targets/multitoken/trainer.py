@@ -88,9 +88,9 @@ class MultiTokenTrainer(TargetTrainer):
     `hf_targets.pack_blocks` makes them.
 
     Raises:
-        ValueError: Before training starts, if a data set has token ids outside the model's vocabulary or no row for
-            the last head, if there are arguments about heads and the model has no heads, or if `head_warmup_steps` is
-            set under DeepSpeed.
+        ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
+            model's vocabulary or no row for the last head, there are arguments about heads and the model has no heads,
+            or `head_warmup_steps` is set under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
@@ -100,6 +100,8 @@ class MultiTokenTrainer(TargetTrainer):
     """The column of the tokens that heads predict, and how many tokens are read before the first of them."""
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
+        if not isinstance(args, MultiTokenTrainingArguments):
+            raise ValueError(f"args must be MultiTokenTrainingArguments, got {type(args).__name__}")
         self.has_heads = heads_of(model) is not None
         if getattr(getattr(unwrapped(model), "config", None), "is_encoder_decoder", False) and not self.takes_pairs:
             raise ValueError(f"{type(model).__name__} has an encoder; train it with MultiTokenSeq2SeqTrainer")

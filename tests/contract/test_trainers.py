@@ -5,8 +5,9 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch import nn
+from transformers import TrainingArguments
 
-from hf_targets import cosine_regularization
+from hf_targets import TargetTrainingArguments, cosine_regularization
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.maths.losses import IGNORED
 from tests.tiny_backbones import VOCAB, token_ids
@@ -236,6 +237,14 @@ def test_the_best_model_is_loaded_at_the_end(case, plain, tmp_path):
     assert len(evaluated) == 2 and trainer.state.best_metric == min(evaluated)
     best = type(trainer.model).from_pretrained(trainer.state.best_model_checkpoint)
     assert_same(weights(trainer.model), weights(best), rtol=0, atol=0)
+
+
+@trainers_that(lambda case: case.arguments is not TargetTrainingArguments)
+@pytest.mark.parametrize("kind", [TrainingArguments, type(None)])
+def test_arguments_of_another_class_are_refused(case, kind, tmp_path):
+    args = kind(str(tmp_path), use_cpu=True) if kind is TrainingArguments else None
+    with pytest.raises(ValueError, match=f"args must be {case.arguments.__name__}, got {kind.__name__}"):
+        case.trainer(model=case.model.make(), args=args)
 
 
 @every_trainer
