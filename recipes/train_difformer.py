@@ -1,10 +1,9 @@
 """Train Gaussian diffusion models that translate, paraphrase or simplify: Difformer and DINOISER, with curves or not.
 
-Table 1 of the sentence curve paper on Multi30k, at a size for two CPU cores:
+Table 1 of the sentence curve paper on Multi30k, at a size for two CPU cores, and with `.../smoke.yaml` in a minute,
+without data. Notes, and what is measured so far: recipes/gaussian_diffusion.md.
 
     HF_TARGETS_DATA=data accelerate launch recipes/train_difformer.py recipes/settings/train_difformer/multi30k.yaml
-
-In a minute, without data: `.../smoke.yaml`. Notes, and what is measured so far: recipes/gaussian_diffusion.md.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -72,8 +71,8 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if not 0 <= self.ensemble_weight <= 1:
             raise ValueError(f"ensemble_weight (lambda) must be in [0, 1], got {self.ensemble_weight}")
-        self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
-        self.max_target_length = min(self.max_target_length or self.max_positions, self.max_positions)
+        for name in ("max_source_length", "max_target_length"):
+            setattr(self, name, min(getattr(self, name) or self.max_positions, self.max_positions))
 
 
 def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> PreTrainedModel:

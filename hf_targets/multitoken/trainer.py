@@ -160,8 +160,13 @@ class MultiTokenTrainer(TargetTrainer):
         )
         if is_brief(self):
             log_briefly(trainer)
+        own = vars(self.model).get("forward")
         trainer.train()
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+        # with its own wrapper, accelerate has taken off what is around the method of the class
+        vars(self.model).pop("forward", None)
+        if own is not None:
+            self.model.forward = own
 
     def _loss_of_plain(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Tensor | int | None
