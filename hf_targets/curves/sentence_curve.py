@@ -119,8 +119,7 @@ class SentenceCurve(nn.Module):
             )
         wide, device = torch.promote_types(rows.dtype, torch.float32), rows.device
         if lengths is None:
-            found = self._basis(length, wide, device) if direction else self._matrices(length, wide, device)
-            return _product(found[0], rows)
+            return _product(self._matrices(length, wide, device)[direction], rows)
         _check(lengths, len(rows), length)
         if length > MAX_TABLE_LENGTH:
             return _map_groups(self.config, direction, rows, lengths, length)
@@ -132,10 +131,6 @@ class SentenceCurve(nn.Module):
     @_constant
     def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
         return _matrices(self.config, length, dtype, device)
-
-    @_constant
-    def _basis(self, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor]:
-        return _basis(self.config, length, dtype, device)
 
     @_constant
     def _table(self, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
@@ -195,21 +190,12 @@ def _key(config: CurveConfig) -> tuple:
 
 def _compute(config: CurveConfig, length: int, *, warn: bool) -> Matrices:
     """Compute both matrices of a length, in float64 on the CPU."""
-    from hf_targets.maths.bsplines import inverse_matrix  # scipy takes a while to import
+    from hf_targets.maths.bsplines import basis_matrix, inverse_matrix  # scipy takes a while to import
 
+    setting = (length, config.num_control_points_for(length), config.degree_for(length), float(config.margin))
     options = {} if warn else {"max_norm": None}
-    inverse = inverse_matrix(*_setting(config, length), rank_deficient=config.rank_deficient, **options)
-    return inverse.T, _compute_basis(config, length)
-
-
-def _compute_basis(config: CurveConfig, length: int) -> Tensor:
-    from hf_targets.maths.bsplines import basis_matrix
-
-    return basis_matrix(*_setting(config, length)).T
-
-
-def _setting(config: CurveConfig, length: int) -> tuple[int, int, int, float]:
-    return length, config.num_control_points_for(length), config.degree_for(length), float(config.margin)
+    inverse = inverse_matrix(*setting, rank_deficient=config.rank_deficient, **options)
+    return inverse.T, basis_matrix(*setting).T
 
 
 def _rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
@@ -236,17 +222,6 @@ def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torc
             cached = tuple(_rounded(matrix, dtype).to(device) for matrix in computed)
             _CACHE.put(key, cached)
         return cached[0], cached[1]
-
-
-def _basis(config: CurveConfig, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor]:
-    """Return B alone, transposed and cached: a curve that is only read needs no inverse, and may have none."""
-    key = (*_key(config), length, dtype, device)
-    with _CACHE.lock, torch.inference_mode(False):
-        cached = _CACHE.get(key) or _CACHE.get((*key, "basis"))
-        if cached is None:
-            cached = (_rounded(_compute_basis(config, length), dtype).to(device),)
-            _CACHE.put((*key, "basis"), cached)
-        return (cached[-1],)
 
 
 def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
