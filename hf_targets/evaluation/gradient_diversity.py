@@ -214,7 +214,7 @@ def _are_alike(rows: list[Batch]) -> bool:
 def _loss(outputs: Any) -> Tensor:
     first = outputs[0] if isinstance(outputs, tuple) and outputs else None  # the loss, where there is one
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", first)
-    if not isinstance(loss, Tensor):
+    if not isinstance(loss, Tensor) or loss.numel() != 1:  # without labels a tuple begins with something else
         raise ValueError("the model must return a loss to have gradients, and there is none; give labels")
     return loss.squeeze()
 

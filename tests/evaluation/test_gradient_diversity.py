@@ -143,6 +143,15 @@ def test_the_count_of_a_whole_batch_is_not_a_samples():
     assert gradient_diversity(model, {**batch, "num_items_in_batch": 7}) == gradient_diversity(model, batch)
 
 
+def test_a_model_that_returns_tuples_has_the_same_and_needs_labels_too():
+    model, batch = make_any("gpt2", "difference").double(), text()
+    expected = gradient_diversity(model, batch)
+    model.config.return_dict = False
+    assert gradient_diversity(model, batch) == expected
+    with pytest.raises(ValueError, match="must return a loss to have gradients"):
+        gradient_diversity(model, {"input_ids": batch["input_ids"]})
+
+
 def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
     model, batch = make_awd_lstm(input_dropout=0.3), text()
     state, mode = torch.random.get_rng_state(), model.training
