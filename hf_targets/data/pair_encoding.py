@@ -61,7 +61,7 @@ def encode_pairs(
     if not parts:
         raise ValueError("pairs must have a row, got none; give a longer text")
     for side in (source, target):
-        side.tell(len(pairs))
+        side.tell(len(pairs), f"raise max_{side.name}_length if the model has the positions, ")
     return concatenate_datasets(parts)
 
 
@@ -113,15 +113,19 @@ class _Side:
             return rows
         return self.tokenizer(**call, return_attention_mask=True, truncation=True, max_length=self.limit)
 
-    def tell(self, num_pairs: int) -> None:
-        """Log how many texts are cut, or raise a ValueError if they are not."""
+    def tell(self, num_pairs: int, way_out: str = "") -> None:
+        """Log how many texts are cut, or raise a ValueError if they are not.
+
+        Args:
+            way_out: What else to do, in the middle of the error.
+        """
         if not self.longer:
             return
         if not self.truncate:
             raise ValueError(
                 f"a {self.name} must have at most {self.limit} tokens, and {len(self.longer)} of {num_pairs} have "
-                f"more, up to {max(self.longer)}; remove them with filter_pairs, raise max_{self.name}_length if the "
-                f"model has the positions, or cut them with truncate=True"
+                f"more, up to {max(self.longer)}; remove them with filter_pairs, {way_out}or cut them with "
+                "truncate=True"
             )
         logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
 

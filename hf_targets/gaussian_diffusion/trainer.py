@@ -14,7 +14,7 @@ from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.pair_encoding import side_lengths
 from hf_targets.gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
-from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.losses import perplexity
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.process_noise import noise_of_this_process
 from hf_targets.training.token_batch_loading import TokenBatchLoading
@@ -84,10 +84,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         if not self.args.clip_lengths and attention_mask is not None:  # of a list or a stream, not looked at before
-            source, target = (
-                (rows != empty).sum(dim=1).cpu().numpy() for rows, empty in ((attention_mask, 0), (labels, IGNORED))
-            )
-            if told := _beyond_classes(source, target, self._num_classes):
+            source, target = (attention_mask != 0).sum(dim=1), num_targets(labels)
+            if told := _beyond_classes(source.cpu().numpy(), target.cpu().numpy(), self._num_classes):
                 raise ValueError(f"{told}; {_WAYS_OUT}")
         return labels
 
