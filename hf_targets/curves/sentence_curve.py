@@ -2,15 +2,13 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import wraps
-from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from hf_targets.curves.configuration import CurveConfig
+from hf_targets.maths.compiling import break_graph, compiled_constant
 
 MAX_TABLE_LENGTH = 256
 """The longest length in the table of matrices, from which batches of many lengths are looked up on the device."""
@@ -20,25 +18,6 @@ _MAX_BYTES = 2**30
 
 Matrices = tuple[Tensor, Tensor]
 """B^+ and B, transposed: one maps embeddings to control points, (..., N, length), the other back, (..., length, N)."""
-
-F = TypeVar("F", bound=Callable)
-
-
-def _break_graph(make: F) -> F:
-    """Let the compiler break its graph at each call of `make`."""
-    return cast(F, torch.compiler.disable(make))
-
-
-def _constant(make: F) -> F:
-    """Let the compiler treat the result of a method as a constant; if the width varies, it breaks its graph there."""
-    uncompiled = _break_graph(make)
-
-    @torch.compiler.assume_constant_result
-    @wraps(make)
-    def constant(*arguments):
-        return uncompiled(*arguments)
-
-    return cast(F, constant)
 
 
 class SentenceCurve(nn.Module):
@@ -128,15 +107,15 @@ class SentenceCurve(nn.Module):
         matrices = self._table(length, wide, device)[direction].index_select(0, lengths)
         return _product(matrices, rows)
 
-    @_constant
+    @compiled_constant
     def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
         return _matrices(self.config, length, dtype, device)
 
-    @_constant
+    @compiled_constant
     def _table(self, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
         return _table(self.config, width, dtype, device)
 
-    @_constant
+    @compiled_constant
     def _counts(self, width: int, device: torch.device) -> tuple[Tensor]:
         return _counts(self.config, width, device)
 
@@ -268,7 +247,7 @@ def _product(matrices: Tensor, rows: Tensor) -> Tensor:
         return (matrices @ rows.to(matrices.dtype)).to(rows.dtype)
 
 
-@_break_graph
+@break_graph
 def _map_groups(config: CurveConfig, direction: int, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
     """Return each row mapped by the matrix of its length, multiplying rows of one length at once; waits for the device.
 

@@ -32,6 +32,7 @@ from hf_targets.gaussian_diffusion.process import Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
 from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.maths.random_numbers import drawn
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
 
 
@@ -382,7 +383,7 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             return weight
         return cast(int, config.latent_size) ** 0.5 * F.normalize(weight, dim=-1)
 
-    def _least_time(self) -> float:
+    def _least_time(self) -> Tensor | float:
         if not cast(DifformerConfig, self.config).clip_noise:
             return 0.0
         return call_inside(output_embedding(self), lambda weight, _: nearest_neighbour_deviation(self._table(weight)))
@@ -391,5 +392,4 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         return self._drawn(torch.rand, (count,), generator)
 
     def _drawn(self, draw: Any, shape: Any, generator: torch.Generator | None) -> Tensor:
-        own = execution_device(self)
-        return draw(shape, generator=generator, device=own if generator is None else generator.device).to(own)
+        return drawn(draw, shape, generator, execution_device(self))

@@ -38,7 +38,7 @@ class DiscreteProcess:
         """The first and the last time."""
         return 0.0, self.config.num_diffusion_steps - 1.0
 
-    def times(self, uniforms: Tensor, least: float) -> Tensor:
+    def times(self, uniforms: Tensor, least: Tensor | float) -> Tensor:
         """Return a time for each number in [0, 1), (batch,)."""
         return (uniforms * self.config.num_diffusion_steps).floor()
 
@@ -79,10 +79,10 @@ class ContinuousProcess:
         """The first and the last time."""
         return _LEAST_TIME, 1.0
 
-    def times(self, uniforms: Tensor, least: float) -> Tensor:
+    def times(self, uniforms: Tensor, least: Tensor | float) -> Tensor:
         """Return a time in [least, 1) for each number in [0, 1), (batch,)."""
-        least = max(least, _LEAST_TIME)
-        return least + (1 - least) * uniforms
+        bound = torch.as_tensor(least, dtype=uniforms.dtype, device=uniforms.device).clamp(min=_LEAST_TIME)
+        return bound + (1 - bound) * uniforms
 
     def told(self, times: Tensor) -> Tensor:
         """Return times as the time embedding reads them."""

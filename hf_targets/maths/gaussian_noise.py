@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hf_targets.maths.compiling import compiled_constant
+
 GaussianScheduleName = Literal["sqrt", "linear", "cosine"]
 
 _MOST_NOISE = 0.999
@@ -44,6 +46,7 @@ class ReverseStep:
     std: float
 
 
+@compiled_constant
 @lru_cache
 def signal_shares(name: str, num_steps: int) -> Float[Tensor, "steps"]:
     """Return a_t of the steps 0 to T - 1, in float64; the tensor is kept, so do not change it.
@@ -141,7 +144,7 @@ def cedi_steps(num_steps: int, *, told_end: float = 0.99, end: float = 1e-3) -> 
     return steps
 
 
-def nearest_neighbour_deviation(embeddings: Float[Tensor, "rows dim"]) -> float:
+def nearest_neighbour_deviation(embeddings: Float[Tensor, "rows dim"]) -> Float[Tensor, ""]:
     """Return the least deviation of noise that moves an embedding to another: the bound of DINOISER's noise clipping.
 
     With v the mean squared distance of a row to its nearest other row, divided by the dimension: sqrt(v / (1 + v)).
@@ -160,5 +163,5 @@ def nearest_neighbour_deviation(embeddings: Float[Tensor, "rows dim"]) -> float:
         own = torch.arange(len(part), device=rows.device)
         distances[own, own + start] = torch.inf
         nearest.append(distances.amin(dim=1).clamp(min=0.0))
-    variance = torch.cat(nearest).mean().item() / rows.shape[1]
-    return math.sqrt(variance / (1 + variance))
+    variance = torch.cat(nearest).mean() / rows.shape[1]
+    return (variance / (1 + variance)).sqrt()

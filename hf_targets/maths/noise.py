@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from hf_targets.maths.random_numbers import drawn
 from hf_targets.moved import moved_name
 
 ScheduleName = Literal["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
@@ -197,15 +198,9 @@ def antithetic_times(
         raise ValueError(f"count must be at least 1, got {count}; an empty batch has no times")
     if not 0 <= smallest < 1:
         raise ValueError(f"smallest must be in [0, 1), as times are in [smallest, 1], got {smallest}")
-    uniform = _uniform(count, device, generator)
+    uniform = drawn(torch.rand, (count,), generator, device)
     parts = (torch.arange(count, device=uniform.device) + uniform) / count
-    return (smallest + (1 - smallest) * parts).to(device)
-
-
-def _uniform(count: int, device: torch.device | str | None, generator: torch.Generator | None) -> Tensor:
-    if generator is None:  # torch.compile cannot trace this argument, even None, once batches of two sizes came
-        return torch.rand(count, device=device)
-    return torch.rand(count, generator=generator, device=generator.device)
+    return smallest + (1 - smallest) * parts
 
 
 def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
@@ -244,9 +239,8 @@ def mask_tokens(
         generator: Source of the random numbers, on its own device, which may differ from that of `ids`.
     """
     may = may_mask.flatten()
-    uniform = _uniform(len(may), ids.device, generator)
-    drawn = uniform.to(ids.device)[may.cumsum(0) - 1].view_as(ids)
-    return ids.masked_fill(may_mask & (drawn < schedule.masked(times)[:, None]), mask_token_id)
+    uniform = drawn(torch.rand, may.shape, generator, ids.device)[may.cumsum(0) - 1].view_as(ids)
+    return ids.masked_fill(may_mask & (uniform < schedule.masked(times)[:, None]), mask_token_id)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Tiny Gaussian diffusion models, and batches whose noise is given."""
 
 import torch
+from datasets import Dataset
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
 from tests.tiny_backbones import VOCAB
@@ -47,3 +48,10 @@ def noisy_pairs(model: DifformerForConditionalGeneration, num_rows: int = 3, **s
     uniforms = torch.rand(num_rows, generator=generator)
     noise = torch.randn(*batch["labels"].shape, LATENT, generator=generator)
     return {**batch, "timesteps": model.process.times(uniforms, 0.0), "noise": noise}
+
+
+def noisy_rows(num_rows: int) -> Dataset:
+    """Return pairs with the times and the noise of their texts; their lengths vary."""
+    batches = [noisy_pairs(make_difformer(), 3, seed=seed) for seed in range(num_rows // 3 + 1)]
+    rows = [{name: value[row].tolist() for name, value in batch.items()} for batch in batches for row in range(3)]
+    return Dataset.from_list(rows[:num_rows])
