@@ -1,4 +1,4 @@
-"""What the laws of the contract need to know of a model."""
+"""What the laws of the contract need to know of a model, and those of trainers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,19 +15,32 @@ Batch = dict[str, Tensor]
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 
 
-@dataclass(frozen=True)
-class ModelCase:
-    """A tiny model, and what a law needs to know of it.
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A tiny model, and what the laws of trainers need to know of it.
 
     Attributes:
         make: Makes it in evaluation mode, always with the same weights and without dropout.
+        part_weights: Of each part of the loss, by its name.
+        refuses: Arguments that it does not take, and what the error says.
+    """
+
+    make: Callable[[], Any]
+    part_weights: Callable[[Any], dict[str, float]]
+    refuses: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCase(TrainedModel):
+    """A tiny model, and what a law needs to know of it.
+
+    Attributes:
         batch: What it is trained on.
         text: Makes one row of a text of so many tokens, with labels.
         auto: The Auto class that loads it.
         off: Gives its logits with the target switched off, and those of the model that has none.
         generate: Generates texts in each of its ways.
         hidden: Gives what its output matrix reads of token ids.
-        part_weights: Of each part of the loss, by its name.
         settings: Fields of its configuration that are not the defaults.
         sizes: What programs read from its configuration, those of `SIZES` that there are.
         options: Arguments of `forward` under which logits depend on all that the target adds.
@@ -37,18 +50,15 @@ class ModelCase:
         compiled: Makes a small model of all its kinds of layers, and batches, on which it is compiled; None: it is
             not, or no further kind of layer is in it than in others that are.
         unused: Parameters that no output depends on.
-        refuses: Arguments that it does not take, and what the error says.
         lacks: Laws that it does not owe, and why.
     """
 
-    make: Callable[[], Any]
     batch: Callable[[], Batch]
     text: Callable[[int], Batch]
     auto: Any
     off: Callable[[Any], tuple[Tensor, Tensor]]
     generate: Callable[[Any], list[Tensor]]
     hidden: Callable[[Any, Tensor], Tensor]
-    part_weights: Callable[[Any], dict[str, float]]
     settings: dict[str, Any]
     sizes: dict[str, int]
     pipelines: tuple[str, ...]
@@ -57,7 +67,6 @@ class ModelCase:
     source: Callable[[int], Batch] | None = None
     compiled: Callable[[], tuple[Any, list[Batch]]] | None = None
     unused: frozenset[str] = frozenset()
-    refuses: Mapping[str, str] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property

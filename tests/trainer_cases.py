@@ -16,6 +16,8 @@ from hf_targets import (
     DiffusionTrainingArguments,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
+    GaussianDiffusionTrainer,
+    GaussianDiffusionTrainingArguments,
     MultiTokenMaskedTrainer,
     MultiTokenMaskedTrainingArguments,
     MultiTokenSeq2SeqTrainer,
@@ -28,8 +30,9 @@ from hf_targets import (
 )
 from hf_targets.maths.losses import IGNORED
 from tests.awd_lstm.training import text_blocks
+from tests.gaussian_diffusion.models import make_difformer, noisy_rows
 from tests.masked_diffusion import training as diffusion_training
-from tests.model_case import ModelCase
+from tests.model_case import TrainedModel
 from tests.model_cases import CASES
 from tests.tiny_backbones import token_ids
 from tests.tiny_masked import MASK
@@ -55,7 +58,7 @@ class TrainerCase:
         lacks: Laws that it does not owe, and why.
     """
 
-    model: ModelCase
+    model: TrainedModel
     trainer: type[Trainer]
     arguments: type[TrainingArguments]
     rows: Callable[[int], Dataset]
@@ -192,6 +195,20 @@ TRAINERS = {
         metrics=("loss", "perplexity", "nelbo_standard_error"),
         options={"ema_decay": 0.5, "evaluation_draws": 2},
         drawn="timesteps",
+    ),
+    "gaussian_diffusion": TrainerCase(
+        model=TrainedModel(
+            make=lambda: make_difformer(self_conditioning="both"),  # "half" leaves it to chance
+            part_weights=lambda model: {"diffusion": 1.0, "words": 1.0, "length": model.config.length_loss_weight},
+            refuses={"shift_labels": "reads input_ids and labels, and no shift_labels"},
+        ),
+        trainer=GaussianDiffusionTrainer,
+        arguments=GaussianDiffusionTrainingArguments,
+        rows=noisy_rows,
+        evaluated=noisy_rows,
+        metrics=("loss", "diffusion", "words", "length", "perplexity"),
+        options={"ema_decay": 0.5},
+        weights={"length_loss_weight": 0.3},
     ),
     "awd_lstm": TrainerCase(
         model=CASES["lstm-tied"],
