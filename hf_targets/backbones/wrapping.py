@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Self
 
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PreTrainedModel
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.weight_access import execution_device, is_readable
@@ -66,6 +66,17 @@ class WrapsBackbone:
         if model.can_generate():
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
         return loaded
+
+    @property
+    def generation_config(self) -> Any:
+        """What `generate` does unless it is told otherwise; None for a model that does not generate."""
+        return self._generation_config
+
+    @generation_config.setter
+    def generation_config(self, value: GenerationConfig | None) -> None:
+        if value is not None:  # one made from a model's configuration would lose our settings when it is loaded again
+            value._from_model_config = False
+        self._generation_config = value
 
     @property
     def base_model(self) -> nn.Module:

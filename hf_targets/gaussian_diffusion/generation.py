@@ -14,6 +14,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedTokenizerB
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.generation_settings import generation_setting
 from hf_targets.gaussian_diffusion.minimum_bayes_risk import select_by_bleu
 from hf_targets.gaussian_diffusion.process import decoding_steps
 from hf_targets.maths.ensemble import check_ensemble_weight
@@ -108,7 +109,7 @@ class GaussianGeneration:
         Args:
             input_ids: (batch, source).
             attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
-            generation_config: None: the model's own.
+            generation_config: What it has not is that of the model's own.
             lengths: (batch,), of the texts, end token included; None: predicted.
             generator: Draws all noise; None: the global generator. It draws for all rows at once, so that with one seed
                 a text depends on which sources are beside its own.
@@ -143,8 +144,8 @@ class GaussianGeneration:
         longest = int(tried.gather(1, best[:, None]).max())
         sequences = sequences[:, :longest]
         if return_dict_in_generate is None:
-            told = self.generation_config if generation_config is None else generation_config
-            return_dict_in_generate = told.return_dict_in_generate
+            told = generation_config, self.generation_config
+            return_dict_in_generate = generation_setting("return_dict_in_generate", *told)
         if not return_dict_in_generate:
             return sequences
         return GaussianGenerationOutput(sequences, texts, confidences, len(steps))
@@ -160,9 +161,8 @@ class GaussianGeneration:
                 f"generate of this model has no setting {', '.join(sorted(unknown))}; there are {', '.join(DEFAULTS)}"
                 + "".join(f"; {way}" for way in ways)
             )
-        told = self.generation_config if generation_config is None else generation_config
-        known = {name: getattr(told, name) for name in DEFAULTS if getattr(told, name, None) is not None}
-        chosen = {**DEFAULTS, **known, **settings}
+        told = {name: generation_setting(name, generation_config, self.generation_config) for name in DEFAULTS}
+        chosen = {**DEFAULTS, **{name: value for name, value in told.items() if value is not None}, **settings}
         for name in ("num_lengths", "num_noises"):
             if isinstance(chosen[name], bool) or not isinstance(chosen[name], int) or chosen[name] < 1:
                 raise ValueError(f"{name} must be an integer, 1 or more, got {chosen[name]!r}")

@@ -20,6 +20,7 @@ from transformers.generation.stopping_criteria import (
     StoppingCriteriaList,
 )
 
+from hf_targets.backbones.generation_settings import generation_setting
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.step_inputs import inputs_of_step
 from hf_targets.backbones.text_reader import takes_shifted_rows
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 MOST_BRANCHES = 3
 """Branches of the trees that `draft_tokens="auto"` tries."""
+_SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
 
@@ -69,10 +71,12 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         stopping criteria use a loop of this library. It pads a row as soon as a custom criterion ends it; plain
         decoding without an end token continues until all rows have ended.
 
+        Each argument that is None is taken from the generation configuration, if it has a field of that name.
+
         Args:
-            ensemble_weight: Lambda, in [0, 1]; None takes the configuration's. Drafts are then verified against the
-                ensemble.
-            draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. None drafts nothing. With
+            ensemble_weight: Lambda, in [0, 1]; in the end that of the model's configuration. Drafts are then verified
+                against the ensemble.
+            draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. 0 drafts nothing. With
                 `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of. "auto"
                 drafts as far as pays: the measured seconds of passes and the tokens that they brought decide between
                 no draft, a chain that ends where the heads are unsure, and a tree. Where nothing pays, or a setting
@@ -88,17 +92,21 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         Related: drafts are verified by logits of a whole chunk. If two tokens are equally probable up to rounding, the
             choice may differ from that of decoding one token at a time.
         """
-        check_prompt_mask(args[0] if args else None, kwargs)
-        weight = self._check_weight(ensemble_weight)
+        prompt, config = (*args, None, None)[:2]
+        check_prompt_mask(prompt, kwargs)
+        config = kwargs.get("generation_config", config)
+        told = {name: generation_setting(name, config, self.generation_config) for name in _SETTINGS}
+        weight = self._check_weight(told["ensemble_weight"] if ensemble_weight is None else ensemble_weight)
         cached = self._supports_default_dynamic_cache() and not self.backbone._is_stateful
-        if draft_tokens is not None:
+        draft_tokens = told["draft_tokens"] if draft_tokens is None else draft_tokens
+        if draft_tokens not in (None, 0):
+            draft_branches = told["draft_branches"] if draft_branches is None else draft_branches
             kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
         elif draft_branches is not None and draft_branches != 1:
             raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give draft_tokens or leave both out")
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
-        prompt, config = (*args, None, None)[:2]
-        config, text = kwargs.get("generation_config", config), kwargs
+        text = kwargs
         if self.config.is_encoder_decoder:
             sources = (prompt, *(kwargs.get(name) for name in ("inputs", "input_ids", "inputs_embeds")))
             check_source(self.backbone, next((source for source in sources if source is not None), None))
@@ -107,6 +115,13 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         check_room(self.backbone, prompt, text, config, self.generation_config)
         with outgrown_positions_named(self.backbone):
             return super().generate(*args, ensemble_weight=weight, **kwargs)
+
+    def _prepare_generation_config(
+        self, generation_config: GenerationConfig | None, *, ensemble_weight: float | None = None, **kwargs: Any
+    ) -> tuple[GenerationConfig, dict[str, Any]]:
+        """Keep the weight from a configuration that has a field of that name, which would take it for its own."""
+        config, others = super()._prepare_generation_config(generation_config, **kwargs)
+        return config, {**others, "ensemble_weight": ensemble_weight}
 
     def _check_weight(self, ensemble_weight: float | None, *others: float) -> float | None:
         """Return the given or else the configured ensemble weight; raise an error if it or one of `others` is wrong."""
@@ -141,8 +156,8 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         most = self.config.ngram_size - 1
         if type(tokens) is not int or not 1 <= tokens <= most:
             raise ValueError(
-                f"draft_tokens must be in [1, {most}], as the model has N - 1 = {most} heads, got {tokens!r}; leave it "
-                'out to draft nothing, or give "auto"'
+                f"draft_tokens must be in [1, {most}], as the model has N - 1 = {most} heads, got {tokens!r}; give 0 "
+                'to draft nothing, or "auto"'
             )
         if type(branches) is not int or branches < 1:
             raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}; 1 drafts a chain")

@@ -12,6 +12,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from hf_targets.backbones.generation_settings import generation_setting
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.step_inputs import inputs_of_step
 from hf_targets.positions import check_room, outgrown_positions_named
@@ -37,9 +38,10 @@ class BlockGenerationMixin(GenerationMixin):
         """
         check_prompt_mask(args[0] if args else None, kwargs)
         most, (prompt, config) = self.config.ngram_size, (*args, None, None)[:2]
-        config = kwargs.get("generation_config", config) or self.generation_config
+        config = kwargs.get("generation_config", config)
         if tokens_per_step is None:
-            tokens_per_step = getattr(config, "tokens_per_step", 1)
+            found = generation_setting("tokens_per_step", config, self.generation_config)
+            tokens_per_step = 1 if found is None else found
         if type(tokens_per_step) is not int or not 1 <= tokens_per_step <= most:
             raise ValueError(
                 f"tokens_per_step must be in [1, {most}], the words that a pass predicts, got {tokens_per_step!r}"

@@ -104,6 +104,8 @@ def test_settings_come_from_the_call_or_the_generation_config():
     assert model.generate(**BATCH, return_dict_in_generate=True).num_evaluations == 3
     model.generation_config.num_skipped_steps = 0
     assert model.generate(**BATCH, return_dict_in_generate=True).num_evaluations == 8
+    config = GenerationConfig(num_reverse_steps=9, return_dict_in_generate=True)
+    assert model.generate(**BATCH, generation_config=config).num_evaluations == 9
 
 
 def test_the_ensemble_mixes_in_what_heads_predict_from_earlier_positions():

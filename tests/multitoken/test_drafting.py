@@ -362,7 +362,7 @@ def bad(model, match, **wanted):
 def test_what_cannot_be_drafted_is_refused_with_a_way_out():
     model = make_drafting_model("gpt2")
     bad(model, r"draft_tokens must be in \[1, 3\].* got 4", draft_tokens=4)
-    bad(model, r"draft_tokens must be in \[1, 3\].* got 0", draft_tokens=0)
+    bad(model, r"draft_tokens must be in \[1, 3\].* got -1; give 0 to draft nothing", draft_tokens=-1)
     bad(model, r"got 1\.5", draft_tokens=1.5)
     bad(model, "got True", draft_tokens=True)
     bad(model, "assistant_early_exit cannot be combined", draft_tokens=2, assistant_early_exit=1)

@@ -44,14 +44,17 @@ def test_a_pass_writes_so_many_words(count):
     assert len(passes) == -(-7 // count)
 
 
-def test_the_generation_configuration_tells_how_many_words_a_pass_writes():
+def test_the_generation_configuration_tells_how_many_words_a_pass_writes(tmp_path):
     model, ids, how = make_block_model().double(), token_ids(1, 5), {"max_new_tokens": 7, **NO_END}
     expected = {count: model.generate(ids, tokens_per_step=count, **how) for count in (1, 3)}
     assert not torch.equal(expected[1], expected[3])
     assert torch.equal(model.generate(ids, GenerationConfig(tokens_per_step=3, **how)), expected[3])
     model.generation_config.tokens_per_step = 3
     assert torch.equal(model.generate(ids, **how), expected[3])
+    assert torch.equal(model.generate(ids, GenerationConfig(top_k=7), **how), expected[3])
     assert torch.equal(model.generate(ids, tokens_per_step=1, **how), expected[1])
+    model.save_pretrained(tmp_path)
+    assert type(model).from_pretrained(tmp_path).generation_config.tokens_per_step == 3
     model.generation_config.tokens_per_step = 9
     with pytest.raises(ValueError, match=r"tokens_per_step must be in \[1, 3\], .*got 9"):
         model.generate(ids, **how)
