@@ -240,6 +240,7 @@ from .curves.reconstruction import CurveReconstruction as CurveReconstruction
 from .curves.reconstruction import reconstruction_error as reconstruction_error
 from .curves.reconstruction_figure import plot_reconstruction_error as plot_reconstruction_error
 from .data.fairseq_dictionary import fairseq_tokenizer as fairseq_tokenizer
+from .data.references import pair_references as pair_references
 from .evaluation.cited_prompts import INSTRUCTIONS as INSTRUCTIONS
 from .evaluation.cited_prompts import check_prompts_fit as check_prompts_fit
 from .evaluation.cited_prompts import cited_prompts as cited_prompts
@@ -256,6 +257,7 @@ from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.question_settings import QuestionSettings as QuestionSettings
 from .evaluation.sentences import punkt_or_trained as punkt_or_trained
 from .evaluation.translating import generated_texts as generated_texts
+from .evaluation.translating import score_texts as score_texts
 from .gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
 from .gaussian_diffusion.distillation import distill as distill

@@ -32,8 +32,8 @@ from hf_targets import (
     generated_texts,
     load_mean,
     parse_settings,
+    score_texts,
     train_runs,
-    translation_scores,
     write_cards,
     write_json,
 )
@@ -102,9 +102,7 @@ def scored(
     room = setup.translation_tokens // (setup.num_lengths * setup.num_noises)
     write = partial(model.generate, tokenizer=tokenizer, **settings)
     found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)
-    scores = translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized)
-    print(f"BLEU is {scores.signature}", flush=True)
-    return scores.columns()
+    return score_texts(found, texts["test"], tokenized=setup.tokenized)
 
 
 def main() -> None:

@@ -30,10 +30,10 @@ from hf_targets import (
     format_perplexities,
     load_mean,
     parse_settings,
+    score_texts,
     train_runs,
     translate,
     translation_rows,
-    translation_scores,
     write_cards,
     write_json,
 )
@@ -101,9 +101,7 @@ def scored(
     """Return the scores of a model's translations of the test text, with an ensemble if there is a weight."""
     settings: Any = {} if weight is None else {"ensemble_weight": weight}
     found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **settings)
-    scores = translation_scores(found, texts["test"]["target"], tokenized=setup.tokenized)
-    print(f"BLEU is {scores.signature}", flush=True)
-    return scores.columns()
+    return score_texts(found, texts["test"], tokenized=setup.tokenized)
 
 
 def main() -> None:

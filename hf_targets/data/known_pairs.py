@@ -1,14 +1,16 @@
-"""Known corpora of pairs: German-English ones in the folder that HF_TARGETS_DATA names, and one that needs no data."""
+"""Known corpora of pairs: those in the folder that HF_TARGETS_DATA names, and one that needs no data."""
 
 import hashlib
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from hf_targets.data.corpora import load_corpus
 from hf_targets.data.pair_columns import PairColumns
-from hf_targets.data.pair_files import Pairs, read_pair_of_files
+from hf_targets.data.pair_files import read_pair_of_files
+from hf_targets.data.references import Pairs
 from hf_targets.data.splits import SPLITS, of_dev_and_test
 from hf_targets.data.text_files import COMPRESSIONS, DATA_VARIABLE, files_below, read_lines
 
@@ -26,11 +28,14 @@ KNOWN_PAIRS = (
 )
 _LANGUAGES = {"de", "en"}
 REVERSED = "documentation:reversed"
+ASSET = "asset"
+_SIMPLIFICATIONS = 10
+"""Of each sentence of that corpus."""
 _MOST_WORDS = 20
 """Of a sentence of that corpus."""
 
 
-def known_pairs(name: str, columns: PairColumns) -> dict[str, Pairs] | None:
+def known_pairs(name: str, columns: PairColumns) -> Mapping[str, Pairs] | None:
     """Return the pairs of each split of a known corpus, or None if `name` is no such corpus.
 
     Raises:
@@ -38,6 +43,13 @@ def known_pairs(name: str, columns: PairColumns) -> dict[str, Pairs] | None:
     """
     if name == REVERSED:
         return _reversed_sentences()
+    if name == ASSET:
+        if columns.named or columns.sides != ("orig", "simp"):
+            raise ValueError(
+                f"{name!r} leads from sentences to simpler ones, got {columns.sides[0]!r} and {columns.sides[1]!r}; "
+                "give source_lang='orig' and target_lang='simp', and no columns"
+            )
+        return {"train": _asset("valid"), "test": _asset("test")}
     domain = name.removeprefix(DOMAINS) if name.startswith(DOMAINS) else None
     if domain is None and name not in KNOWN_PAIRS:
         return None
@@ -55,11 +67,11 @@ def known_pairs(name: str, columns: PairColumns) -> dict[str, Pairs] | None:
     folder = f"{DOMAINS[:-1]}-de-en"
     dev, test = (_of_begin(folder, f"{domain}.{part}", columns, name) for part in ("dev", "test"))
     if not _is_there(folder, f"{domain}.train.en"):
-        return of_dev_and_test(dev, test)
+        return of_dev_and_test([*dev], [*test])
     return {"train": _of_begin(folder, f"{domain}.train", columns, name), "validation": dev, "test": test}
 
 
-def _reversed_sentences() -> dict[str, Pairs]:
+def _reversed_sentences() -> Mapping[str, Pairs]:
     """Return sentences of the documentation, with their words in reverse order as the translation."""
     pairs: dict[str, Pairs] = {}
     for split, texts in load_corpus("documentation:topics").items():
@@ -69,7 +81,14 @@ def _reversed_sentences() -> dict[str, Pairs]:
     return pairs
 
 
-def _iwslt14(columns: PairColumns) -> dict[str, Pairs]:
+def _asset(part: str) -> Pairs:
+    ends = ["orig", *(f"simp.{number}" for number in range(_SIMPLIFICATIONS))]
+    source, *targets = files_below(ASSET, [f"{ASSET}.{part}.{end}" for end in ends], ASSET)
+    pairs = [read_pair_of_files(source, target) for target in targets]
+    return [(of_one[0][0], [target for _, target in of_one]) for of_one in zip(*pairs, strict=True)]
+
+
+def _iwslt14(columns: PairColumns) -> Mapping[str, Pairs]:
     folder = "iwslt14-de-en"
     whole = _is_there(folder, "train.en") or not _is_there(folder, "train_sample.en")
     pairs = _splits_of(folder, ("train" if whole else "train_sample", "valid", "test"), columns, "iwslt14")
@@ -81,14 +100,14 @@ def _iwslt14(columns: PairColumns) -> dict[str, Pairs]:
     return pairs
 
 
-def _tatoeba(columns: PairColumns) -> dict[str, Pairs]:
+def _tatoeba(columns: PairColumns) -> Mapping[str, Pairs]:
     """Split by a hash of the English side, 2% each for validation and test, without a sentence of two splits.
 
     One sentence has several translations. Pairs are left out of train, and then of validation, if a later split has
     one of their two sentences.
     """
     (file,) = files_below("tatoeba-de-en", ["deu.txt"], "tatoeba")
-    pairs: dict[str, Pairs] = {split: [] for split in SPLITS}
+    pairs: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     for number, line in enumerate(read_lines(file, newline="\n"), start=1):
         english, *rest = (text.strip() for text in line.split("\t"))
         if not rest:
@@ -102,7 +121,7 @@ def _tatoeba(columns: PairColumns) -> dict[str, Pairs]:
     return pairs
 
 
-def _splits_of(folder: str, begins: tuple[str, str, str], columns: PairColumns, corpus: str) -> dict[str, Pairs]:
+def _splits_of(folder: str, begins: tuple[str, str, str], columns: PairColumns, corpus: str) -> Mapping[str, Pairs]:
     return {split: _of_begin(folder, begin, columns, corpus) for split, begin in zip(SPLITS, begins, strict=True)}
 
 

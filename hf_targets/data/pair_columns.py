@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, Features, Value
+from datasets import Dataset, List, Value
 
+from hf_targets.data.references import PAIR_FEATURES, data_set_of, is_target
 from hf_targets.data.token_rows import ROWS_AT_ONCE
 
-PAIR_FEATURES = Features({"source": Value("string"), "target": Value("string")})
 TRANSLATION = "translation"
 """The column of the Hub's translation data sets: a text for each language."""
 
@@ -67,14 +67,14 @@ class PairColumns:
             return self.source_column, self.target_column
         return self.source_lang, self.target_lang
 
-    def of_record(self, record: Any, where: str) -> tuple[str, str]:
-        """Return the source and the target of one row.
+    def of_record(self, record: Any, where: str) -> tuple[str, str | list[str]]:
+        """Return the source and the target of one row, or the list of its targets.
 
         Args:
             record: A mapping with the two columns, with `translation`, or with a column for each language.
             where: What the error begins with.
         Raises:
-            ValueError: If a side is missing or no text.
+            ValueError: If a side is missing or no text, and the target no list of texts either.
         """
         if not isinstance(record, Mapping):
             raise ValueError(f"{where} must be a mapping of columns, got {record!r:.60}; write one for each pair")
@@ -83,24 +83,39 @@ class PairColumns:
             raise ValueError(f"{where}: {TRANSLATION} must map languages to texts, got {texts!r:.60}")
         self._check_known(list(texts), where)
         source, target = (texts[side] for side in self.sides)
-        if not isinstance(source, str) or not isinstance(target, str):
-            raise ValueError(f"{where} must have two texts, got {source!r:.60} and {target!r:.60}; remove that row")
+        if not isinstance(source, str) or not is_target(target):
+            raise ValueError(
+                f"{where} must have two texts, or a text and a list of texts, got {source!r:.60} and {target!r:.60}; "
+                "remove that row"
+            )
         return source, target
 
     def of_data_set(self, rows: Dataset, where: str) -> Dataset:
         """Return a data set with the columns `source` and `target`, without a copy of the texts; null is "".
 
+        Where the target is a column of lists, all texts of a list are in the column `references`, too.
+
         Raises:
-            ValueError: If a side is missing or no column of texts.
+            ValueError: If a side is missing or no column of texts, or a list has none.
         """
         prefix = "" if self.named or TRANSLATION not in rows.column_names else f"{TRANSLATION}."
         flat = rows.flatten() if prefix else rows
         self._check_known([name.removeprefix(prefix) for name in flat.column_names if name.startswith(prefix)], where)
         source, target = (f"{prefix}{side}" for side in self.sides)
-        for column in (source, target):
-            kind = flat.features[column]
-            if not isinstance(kind, Value) or kind.dtype not in ("string", "large_string"):
-                raise ValueError(f"{where}: {column} must be a column of texts, got {kind}; name another column")
+        kind = flat.features[target]
+        has_lists = isinstance(kind, List) and _is_text(kind.feature)
+        for column in (source, *([] if has_lists else [target])):
+            if not _is_text(flat.features[column]):
+                raise ValueError(
+                    f"{where}: {column} must be a column of texts, got {flat.features[column]}; name another column"
+                )
+        if has_lists:
+            targets = flat[target][:]
+            if bad := [row for row, texts in enumerate(targets) if not is_target(texts)]:
+                raise ValueError(
+                    f"{where}: {target} must have a text in each row, got {targets[bad[0]]} in row {bad[0]}"
+                )
+            return data_set_of([(text or "", texts) for text, texts in zip(flat[source][:], targets, strict=True)])
         pairs = flat.select_columns([source, target]).rename_columns({source: "source", target: "target"})
         if any(pairs.data.column(side).null_count for side in ("source", "target")):
             table = pairs.with_format("arrow")[:]
@@ -118,3 +133,7 @@ class PairColumns:
                 f"{'source_column and target_column' if self.named else 'source_lang and target_lang'}"
                 + ("" if self.named else ", or name two columns with source_column and target_column")
             )
+
+
+def _is_text(feature: Any) -> bool:
+    return isinstance(feature, Value) and feature.dtype in ("string", "large_string")

@@ -5,16 +5,14 @@ import re
 from pathlib import Path
 
 from hf_targets.data.pair_columns import PairColumns
+from hf_targets.data.references import Pairs
 from hf_targets.data.text_files import COMPRESSIONS, read_lines, without_compression
-
-Pairs = list[tuple[str, str]]
-"""Source and target of each pair."""
 
 JSON_LINES = ".jsonl"
 _WORDS_OF_SPLITS = {"train": "train", "validation": "valid|validation|val|dev", "test": "test"}
 
 
-def read_pair_of_files(source: Path, target: Path) -> Pairs:
+def read_pair_of_files(source: Path, target: Path) -> list[tuple[str, str]]:
     r"""Return the pairs of two files, of which line n of one translates line n of the other.
 
     Only "\\n" ends a line, as other line ends occur within lines of web text. White space around a line is removed.
@@ -33,6 +31,8 @@ def read_pair_of_files(source: Path, target: Path) -> Pairs:
 
 def read_json_lines(path: Path, columns: PairColumns) -> Pairs:
     """Return the pairs of a file with a JSON object in each line: with `translation`, or with two columns.
+
+    A target may be a list of texts.
 
     Raises:
         ValueError: If a line is no such object, or the file cannot be read.

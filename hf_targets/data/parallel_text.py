@@ -7,8 +7,9 @@ from datasets import Dataset, DatasetDict
 
 from hf_targets.data.hub_data import load_parts, without_progress_bars
 from hf_targets.data.known_pairs import known_pairs
-from hf_targets.data.pair_columns import PAIR_FEATURES, PairColumns
+from hf_targets.data.pair_columns import PairColumns
 from hf_targets.data.pair_files import file_pairs
+from hf_targets.data.references import data_set_of, pair_references, pairs_to_train_on
 from hf_targets.data.splits import SPLITS, split_rows
 
 
@@ -26,7 +27,10 @@ def load_pairs(
 ) -> DatasetDict:
     """Return parallel text as the splits `train`, `validation` and `test`, with the columns `source` and `target`.
 
-    Empty sides are kept, but for the target of test: `filter_pairs` counts them and removes them from train.
+    JSON lines and data sets may have a list of texts as the target, all of them correct. In train each makes a pair; in
+    the other splits they are in the column `references`, and the first of them is the target.
+
+    Empty sides are kept, but for the targets of test: `filter_pairs` counts them and removes them from train.
 
     Args:
         name_or_path: One of
@@ -37,6 +41,8 @@ def load_pairs(
             `"tatoeba"`: likewise from tatoeba-de-en; split by the English side, so that no sentence is in two splits;
             `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise from opus-multidomain-de-en; where a domain
             has no file to train on, train is its dev file, and validation and test are the halves of its test file;
+            `"asset"`: likewise from asset, simpler sentences (`orig` to `simp`), ten of each; train and validation are
+            its valid part;
             `"documentation:reversed"`: sentences of Python's documentation, with their words in reverse order as the
             translation, whatever the languages; needs no data, for trying things out;
             a folder with two files for each split, such as `train.de.gz` and `train.en.gz` (plain, .gz or .xz), whose
@@ -72,16 +78,13 @@ def load_pairs(
             f"leave it out, got config_name={config_name!r}"
         )
     else:
-        parts = {split: _data_set(pairs) for split, pairs in found.items()}
+        parts = {split: data_set_of(pairs) for split, pairs in found.items()}
     rows = split_rows({part: len(pairs) for part, pairs in parts.items()}, name_or_path)
-    splits = {split: parts[part].select(numbers[: most[split]]) for split, (part, numbers) in rows.items()}
+    splits = {split: parts[part].select(numbers) for split, (part, numbers) in rows.items()}
+    splits["train"] = pairs_to_train_on(splits["train"])
+    splits = {split: pairs.select(range(len(pairs))[: most[split]]) for split, pairs in splits.items()}
     _check_splits(splits, name_or_path)
     return DatasetDict([(split, splits[split]) for split in SPLITS])
-
-
-def _data_set(pairs: list[tuple[str, str]]) -> Dataset:
-    sides = {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
-    return Dataset.from_dict(sides, features=PAIR_FEATURES)
 
 
 def _data_set_pairs(name: str, config_name: str | None, columns: PairColumns) -> dict[str, Dataset]:
@@ -101,7 +104,8 @@ def _check_splits(splits: dict[str, Dataset], name: str) -> None:
     for split, pairs in splits.items():
         if not len(pairs):
             raise ValueError(f"every split needs pairs, and {split} of {name!r} has none; give a longer text")
-    empty = [number for number, text in enumerate(splits["test"]["target"]) if not text.strip()]
+    references = [[of_one] if isinstance(of_one, str) else of_one for of_one in pair_references(splits["test"])]
+    empty = [number for number, texts in enumerate(references) if not all(text.strip() for text in texts)]
     if empty:
         raise ValueError(
             f"every translation of test is compared with its target, and {len(empty)} targets of test of {name!r} are "

@@ -9,7 +9,9 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.data.pair_encoding import pair_lengths
+from hf_targets.data.references import pair_references
 from hf_targets.data.token_batches import TokenBatchSampler
+from hf_targets.evaluation.translation import translation_scores
 from hf_targets.positions import position_limit
 from hf_targets.progress import progress
 
@@ -80,3 +82,18 @@ def generated_texts(
             texts |= zip(rows, tokenizer.batch_decode(found, skip_special_tokens=True), strict=True)
             bar.update(len(rows))
     return [texts[row].strip() for row in range(len(pairs))]
+
+
+def score_texts(texts: list[str], pairs: Dataset, *, tokenized: bool = False) -> dict[str, float]:
+    """Print the signature of BLEU, and return BLEU and chrF of texts that a model has written for a split.
+
+    Args:
+        texts: One for each pair.
+        pairs: A split of `load_pairs`. If sources have several references, texts are compared with all of them.
+        tokenized: Whether texts are cut into words already: the name of BLEU is then `bleu_tokenized`.
+    Raises:
+        ValueError: As `translation_scores` does.
+    """
+    scores = translation_scores(texts, pair_references(pairs), tokenized=tokenized)
+    print(f"BLEU is {scores.signature}", flush=True)
+    return scores.columns()

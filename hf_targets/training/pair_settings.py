@@ -23,8 +23,8 @@ class PairSettings:
     dataset: str = field(
         default="multi30k",
         metadata={
-            "help": "Pairs of texts (multi30k, iwslt14, tatoeba, opus-multidomain:koran, wmt14, wmt18), folder with "
-            "two files a split, JSON lines, or data set on the Hub."
+            "help": "Pairs of texts (multi30k, iwslt14, tatoeba, opus-multidomain:koran, asset, wmt14, wmt18), folder "
+            "with two files a split, JSON lines, or data set on the Hub."
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})

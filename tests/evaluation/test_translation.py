@@ -3,6 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from hf_targets.data.references import data_set_of
+from hf_targets.evaluation.translating import score_texts
 from hf_targets.evaluation.translation import translation_scores
 
 TEXTS = ["The dog runs across the wide street.", "A cat sees (it seems) the dog!", "No."]
@@ -111,3 +113,17 @@ def test_columns_are_of_the_bleu_that_was_computed():
         scores = translation_scores(["a dog sleeps on grass"], ["a dog sleeps on grass"], tokenized=tokenized)
         assert scores.columns() == {name: pytest.approx(100), "chrf": pytest.approx(100)}
         assert f"tok:{'none' if tokenized else '13a'}" in scores.signature
+
+
+def test_texts_of_a_split_are_compared_with_all_references_and_the_signature_is_printed(capsys):
+    texts = ["the cat sat on the mat today", "it began in the early morning"]
+    one = data_set_of([("a", "a cat sat down on the mat today"), ("b", "it began in the morning")])
+    several = data_set_of([("a", ["a cat sat down on the mat today", texts[0]]), ("b", "it began in the morning")])
+    expected = translation_scores(texts, [["a cat sat down on the mat today", texts[0]], ["it began in the morning"]])
+    assert score_texts(texts, several) == expected.columns() != score_texts(texts, one)
+    assert score_texts(texts, one) == translation_scores(texts, one["target"][:]).columns()
+    assert score_texts(texts, several, tokenized=True).keys() == {"bleu_tokenized", "chrf"}
+    assert [line.split("|")[0] for line in capsys.readouterr().out.splitlines()][:2] == [
+        "BLEU is nrefs:var",
+        "BLEU is nrefs:1",
+    ]
