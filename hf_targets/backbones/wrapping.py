@@ -74,7 +74,8 @@ class WrapsBackbone:
 
     @generation_config.setter
     def generation_config(self, value: GenerationConfig | None) -> None:
-        if value is not None:  # one made from a model's configuration would lose our settings when it is loaded again
+        """Take a configuration; one made from a model's would lose our settings when it is loaded again."""
+        if value is not None:
             value._from_model_config = False
         self._generation_config = value
 
