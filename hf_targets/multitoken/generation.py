@@ -164,13 +164,15 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         if not cached:
             raise ValueError(
                 f"drafting removes rejected tokens from a dynamic key-value cache, and "
-                f"{type(self.backbone).__name__} has no such cache; leave out draft_tokens"
+                f"{type(self.backbone).__name__} has no such cache; give draft_tokens=0"
             )
         for name in ("assistant_model", "custom_generate"):
             if given.get(name) is not None:
-                raise ValueError(f"draft_tokens and {name} both decide how to decode; leave out one of them")
+                raise ValueError(
+                    f"draft_tokens and {name} both decide how to decode; leave out {name}, or give draft_tokens=0"
+                )
         if given.get("synced_gpus"):
-            raise ValueError("draft_tokens does not support synced_gpus=True; leave out one of them")
+            raise ValueError("draft_tokens does not support synced_gpus=True; leave it out, or give draft_tokens=0")
         return DraftSettings(tokens, branches)
 
     def prepare_inputs_for_generation(
@@ -221,7 +223,9 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
 
     def _beam_search(self, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
         if drafting is not None and not drafting.measured:
-            raise ValueError("draft_tokens cannot be combined with beam search; leave out num_beams or draft_tokens")
+            raise ValueError(
+                "draft_tokens cannot be combined with beam search; leave out num_beams, or give draft_tokens=0"
+            )
         if drafting is not None:
             logger.info("Decoding without drafts: they cannot be combined with beam search.")
         return super()._beam_search(*args, **kwargs)
@@ -316,7 +320,7 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         if not self._reads_shifted_rows:
             raise ValueError(
                 f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
-                f"{type(self.backbone).__name__} does neither; generate row by row, or leave out draft_tokens"
+                f"{type(self.backbone).__name__} does neither; generate row by row, or give draft_tokens=0"
             )
 
     def _measured_pace(
@@ -377,4 +381,4 @@ def _check_config(config: GenerationConfig, cache: Any) -> None:
     for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
         neutral = (None, 1.0) if name == "guidance_scale" else (None, False)
         if getattr(config, name, None) not in neutral:
-            raise ValueError(f"{name} cannot be combined with draft_tokens; leave out one of them")
+            raise ValueError(f"{name} cannot be combined with draft_tokens; leave it out, or give draft_tokens=0")

@@ -141,7 +141,7 @@ def test_a_backbone_without_a_cache_decodes_plainly(caplog):
 def test_wrong_values_are_still_refused():
     model = make_drafting_model("gpt2")
     for options, told in (
-        ({"draft_tokens": "always"}, r"must be in \[1, 3\].*got 'always'; .* or give \"auto\""),
+        ({"draft_tokens": "always"}, r"must be in \[1, 3\].*got 'always'; give 0 to draft nothing, or \"auto\""),
         ({"draft_tokens": "auto", "draft_branches": 0}, "draft_branches must be an integer, 1 or more, got 0"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -205,7 +205,7 @@ def check_request(
         if model_kwargs.get(name) is not None and model_kwargs[name] is not False:
             raise ValueError(
                 f"drafting for several rows, with branches or with custom stopping criteria does not take {name}; give "
-                "input_ids in place of inputs_embeds and leave out synced_gpus, or leave out draft_tokens"
+                "input_ids in place of inputs_embeds and leave out synced_gpus, or give draft_tokens=0"
             )
     if config.output_attentions or config.output_hidden_states:
         raise ValueError(
