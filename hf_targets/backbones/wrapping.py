@@ -69,7 +69,7 @@ class WrapsBackbone:
 
     @property
     def generation_config(self) -> Any:
-        """What `generate` does unless it is told otherwise; None for a model that does not generate."""
+        """What `generate` does unless it is told otherwise; a model that does not generate has none."""
         return self._generation_config
 
     @generation_config.setter

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, List, Value
 
-from hf_targets.data.references import PAIR_FEATURES, data_set_of, is_target
+from hf_targets.data.references import PAIR_FEATURES, REFERENCES, data_set_of, is_target
 from hf_targets.data.token_rows import ROWS_AT_ONCE
 
 TRANSLATION = "translation"
@@ -83,6 +83,8 @@ class PairColumns:
             raise ValueError(f"{where}: {TRANSLATION} must map languages to texts, got {texts!r:.60}")
         self._check_known(list(texts), where)
         source, target = (texts[side] for side in self.sides)
+        if self.sides[1] == "target":
+            target = texts.get(REFERENCES) or target
         if not isinstance(source, str) or not is_target(target):
             raise ValueError(
                 f"{where} must have two texts, or a text and a list of texts, got {source!r:.60} and {target!r:.60}; "
@@ -93,7 +95,8 @@ class PairColumns:
     def of_data_set(self, rows: Dataset, where: str) -> Dataset:
         """Return a data set with the columns `source` and `target`, without a copy of the texts; null is "".
 
-        Where the target is a column of lists, all texts of a list are in the column `references`, too.
+        Where the target is a column of lists, or a column `references` stands beside `target`, as `load_pairs` returns
+        them, all texts of a list are in the column `references`; these texts are copied.
 
         Raises:
             ValueError: If a side is missing or no column of texts, or a list has none.
@@ -102,15 +105,18 @@ class PairColumns:
         flat = rows.flatten() if prefix else rows
         self._check_known([name.removeprefix(prefix) for name in flat.column_names if name.startswith(prefix)], where)
         source, target = (f"{prefix}{side}" for side in self.sides)
-        kind = flat.features[target]
-        has_lists = isinstance(kind, List) and _is_text(kind.feature)
+        beside = target == "target" and _is_list(flat.features.get(REFERENCES))
+        has_lists = beside or _is_list(flat.features[target])
         for column in (source, *([] if has_lists else [target])):
             if not _is_text(flat.features[column]):
                 raise ValueError(
                     f"{where}: {column} must be a column of texts, got {flat.features[column]}; name another column"
                 )
         if has_lists:
+            flat = flat.with_format(None)
             targets = flat[target][:]
+            if beside:
+                targets = [several or one for several, one in zip(flat[REFERENCES][:], targets, strict=True)]
             if bad := [row for row, texts in enumerate(targets) if not is_target(texts)]:
                 raise ValueError(
                     f"{where}: {target} must have a text in each row, got {targets[bad[0]]} in row {bad[0]}"
@@ -137,3 +143,7 @@ class PairColumns:
 
 def _is_text(feature: Any) -> bool:
     return isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+
+
+def _is_list(feature: Any) -> bool:
+    return isinstance(feature, List) and _is_text(feature.feature)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.data.pair_encoding import encode_sources
+from hf_targets.data.references import pair_references
 from hf_targets.evaluation.translating import translate
 from hf_targets.files import UNFINISHED, written_together
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
@@ -204,12 +205,12 @@ def _read_part(file: Path, part: Dataset) -> list[str] | None:
     return lines if [json.loads(line)["source"] for line in lines] == part["source"][:] else None
 
 
-def _line(source: str, target: str) -> str:
+def _line(source: str, target: str | list[str]) -> str:
     return json.dumps({"source": source, "target": target}) + "\n"
 
 
 def _lines(pairs: Dataset) -> list[str]:
-    return [_line(*pair) for pair in zip(pairs["source"][:], pairs["target"][:], strict=True)]
+    return [_line(*pair) for pair in zip(pairs["source"][:], pair_references(pairs), strict=True)]
 
 
 def _digest(lines: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ def compiled_constant(make: F) -> F:
 
     @torch.compiler.assume_constant_result
     @wraps(make)
-    def constant(*arguments):
-        return uncompiled(*arguments)
+    def constant(*arguments, **options):
+        return uncompiled(*arguments, **options)
 
     return cast(F, constant)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self, cast
 
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.utils import CONFIG_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.checkpoint import StrictLoading, check_tensors, listed
@@ -26,6 +26,7 @@ from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
 logger = logging.getLogger(__name__)
 
 HEADS_NAME = "heads.safetensors"
+_MAY_LACK = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
 _FINGERPRINT = "base_fingerprint"  # a key of that file's metadata
 
 
@@ -66,9 +67,12 @@ class CheckpointMixin(StrictLoading):
         config.heads_only = True
         config.architectures = [type(self).__name__]
         state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
-        with written_together(save_directory, HEADS_NAME, PACKAGE_IMPORT, CONFIG_NAME) as unfinished:
+        told = [GENERATION_CONFIG_NAME] if self.can_generate() else []  # pyright: ignore[reportAttributeAccessIssue]
+        with written_together(save_directory, HEADS_NAME, PACKAGE_IMPORT, *told, CONFIG_NAME) as unfinished:
             save_file(state, unfinished / HEADS_NAME, metadata={"format": "pt", _FINGERPRINT: base.to_json()})
             config.save_pretrained(unfinished)
+            if told:
+                self.generation_config.save_pretrained(unfinished)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _unchanged_base(self, name: str) -> Fingerprint:
         """Return the fingerprint of the base model; raise an error if the backbone differs from it."""
@@ -175,6 +179,8 @@ class CheckpointMixin(StrictLoading):
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
         model.heads.load_state_dict(state)
+        if model.can_generate() and cached_file(name, GENERATION_CONFIG_NAME, **_MAY_LACK, **hub):
+            model.generation_config = GenerationConfig.from_pretrained(name, **hub)
         return model.eval()
 
 

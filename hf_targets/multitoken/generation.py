@@ -20,7 +20,7 @@ from transformers.generation.stopping_criteria import (
     StoppingCriteriaList,
 )
 
-from hf_targets.backbones.generation_settings import generation_setting
+from hf_targets.backbones.generation_settings import generation_setting, is_assistant
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.step_inputs import inputs_of_step
 from hf_targets.backbones.text_reader import takes_shifted_rows
@@ -98,12 +98,15 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         told = {name: generation_setting(name, config, self.generation_config) for name in _SETTINGS}
         weight = self._check_weight(told["ensemble_weight"] if ensemble_weight is None else ensemble_weight)
         cached = self._supports_default_dynamic_cache() and not self.backbone._is_stateful
-        draft_tokens = told["draft_tokens"] if draft_tokens is None else draft_tokens
+        if draft_tokens is None and not is_assistant(config):  # another model verifies an assistant's text
+            draft_tokens = told["draft_tokens"]
         if draft_tokens not in (None, 0):
             draft_branches = told["draft_branches"] if draft_branches is None else draft_branches
             kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
         elif draft_branches is not None and draft_branches != 1:
-            raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give draft_tokens or leave both out")
+            raise ValueError(
+                f"draft_branches={draft_branches} needs draft_tokens; give it, or leave out draft_branches"
+            )
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
         text = kwargs
@@ -357,7 +360,9 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         if drafting.num_branches == 1:
             return drafting
         if config.prompt_lookup_num_tokens is not None:
-            raise ValueError("prompt lookup extends a chain; leave out draft_branches or prompt_lookup_num_tokens")
+            raise ValueError(
+                "prompt lookup extends a chain; give draft_branches=1, or leave out prompt_lookup_num_tokens"
+            )
         if ensemble_weight:
             why = "an ensemble supports only one path"
         elif not takes_tree_mask(self.backbone):
@@ -376,7 +381,7 @@ def _check_config(config: GenerationConfig, cache: Any) -> None:
         kind = "none" if not config.use_cache or own is None else "an offloaded one" if dynamic else type(own).__name__
         raise ValueError(
             "drafting removes rejected tokens from the key-value cache, so it takes a DynamicCache in memory, got "
-            f"{kind}; leave out cache_implementation, and pass use_cache=True"
+            f"{kind}; leave out cache_implementation, and pass use_cache=True, or give draft_tokens=0"
         )
     for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
         neutral = (None, 1.0) if name == "guidance_scale" else (None, False)

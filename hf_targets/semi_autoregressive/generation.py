@@ -50,7 +50,8 @@ class BlockGenerationMixin(GenerationMixin):
             for name in ("custom_generate", "synced_gpus"):
                 if kwargs.get(name):
                     raise ValueError(
-                        f"tokens_per_step={tokens_per_step} does not go with {name}; leave out one of them"
+                        f"tokens_per_step={tokens_per_step} does not go with {name}; leave it out, or give "
+                        "tokens_per_step=1"
                     )
             kwargs["words_per_pass"] = tokens_per_step  # not a name that a generation configuration would take
         if self.backbone._is_stateful:
@@ -74,7 +75,8 @@ class BlockGenerationMixin(GenerationMixin):
     def _beam_search(self, *args: Any, words_per_pass: int = 1, **kwargs: Any) -> Any:
         if words_per_pass > 1:
             raise ValueError(
-                f"tokens_per_step={words_per_pass} cannot be combined with beam search; leave out num_beams or it"
+                f"tokens_per_step={words_per_pass} cannot be combined with beam search; leave out num_beams, or give "
+                "tokens_per_step=1"
             )
         return super()._beam_search(*args, **kwargs)
 
@@ -82,7 +84,7 @@ class BlockGenerationMixin(GenerationMixin):
         if words_per_pass > 1:
             raise ValueError(
                 f"tokens_per_step={words_per_pass} does not go with drafts; leave out the assistant and "
-                "prompt_lookup_num_tokens, or it"
+                "prompt_lookup_num_tokens, or give tokens_per_step=1"
             )
         return super()._assisted_decoding(*args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -17,6 +18,11 @@ def save(path, pairs):
     """Write pairs as JSON lines."""
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{json.dumps({'src': source, 'trg': targets})}\n" for source, targets in pairs))
+
+
+def save_lines(splits, folder):
+    for split, rows in splits.items():
+        rows.to_json(folder / f"{split}.jsonl")
 
 
 def rows(split):
@@ -44,6 +50,10 @@ def test_each_of_several_targets_is_a_pair_of_train_and_a_reference_elsewhere(tm
     assert found["train"].column_names == ["source", "target"]
     assert references(found["test"]) == references(found["validation"]) == SIMPLER[:2]
     assert found["test"]["target"][:] == ["It began.", "He died."]
+    for again, restored in ((tmp_path / "saved", found.save_to_disk), (tmp_path / "lines", partial(save_lines, found))):
+        restored(again)
+        loaded = load_pairs(str(again), **{**COLUMNS, "source_column": "source", "target_column": "target"})
+        assert references(loaded["test"]) == SIMPLER[:2] and rows(loaded["train"]) == rows(found["train"])
     few = load_pairs(path, max_train_pairs=3, max_eval_pairs=1, **COLUMNS)
     assert few["train"]["target"][:] == ["It began.", "It started.", "He died."] and len(few["test"]) == 1
 

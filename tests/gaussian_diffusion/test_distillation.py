@@ -9,6 +9,7 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import choose_languages, distill, encode_pairs, load_pairs, train_joint_bpe, translate
+from hf_targets.data.references import data_set_of
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
 from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
@@ -44,6 +45,15 @@ def test_the_training_text_gets_the_teachers_translations_and_the_rest_stays(tea
     assert found["train"]["target"][:] == expected
     for split in ("validation", "test"):
         assert found[split].to_dict() == pairs[split].to_dict()
+
+
+def test_all_references_of_a_split_that_is_not_translated_stay(teacher, tmp_path):
+    model, tokenizer, pairs = teacher
+    several = data_set_of([(source, [source, "b"]) for source in pairs["test"]["source"]])
+    folder = run((model, tokenizer, {**pairs, "test": several}), tmp_path / "out")
+    found = load_pairs(str(folder), source_lang="en", target_lang="en", source_column="source", target_column="target")
+    assert found["test"].to_dict() == several.to_dict()
+    assert found["validation"].to_dict() == pairs["validation"].to_dict()
 
 
 def cut_short(file):

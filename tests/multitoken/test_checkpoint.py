@@ -32,7 +32,12 @@ def edit_tensors(file, change):
 
 def test_heads_alone_come_back_on_their_base_model(heads_folder):
     folder, model = heads_folder
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "heads.safetensors", PACKAGE_IMPORT]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "heads.safetensors",
+        PACKAGE_IMPORT,
+    ]
     again = realigned(AutoModelForCausalLM.from_pretrained(folder))
     ids = token_ids(2, 8)
     assert again.config.ensemble_weight == 0.2

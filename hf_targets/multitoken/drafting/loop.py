@@ -210,7 +210,7 @@ def check_request(
     if config.output_attentions or config.output_hidden_states:
         raise ValueError(
             "with drafts, output_attentions and output_hidden_states are supported only for one row and a chain, "
-            "without a filled cache or custom stopping criteria; leave them out"
+            "without a filled cache or custom stopping criteria; leave them out, or give draft_tokens=0"
         )
     batch, prompt_length = input_ids.shape
     mask = PassInputs(model_kwargs, is_encoder_decoder=is_encoder_decoder).mask
