@@ -64,26 +64,35 @@ class Prediction:
 
 
 class DifformerEncoder(nn.Module):
-    """A Transformer with normalisation after each part, and learnt positions; it reads embeddings of latent width."""
+    """A Transformer with normalisation after each part, and learnt positions.
+
+    It reads embeddings of latent width, or ids for which it has embeddings of its own.
+    """
 
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.project_in_dim = nn.Linear(cast(int, config.latent_size), config.hidden_size, bias=False)
+        self.embed_tokens, self.project_in_dim = None, None
+        if config.source_vocab_size is None:
+            self.project_in_dim = nn.Linear(cast(int, config.latent_size), config.hidden_size, bias=False)
+        else:
+            self.embed_tokens = nn.Embedding(config.source_vocab_size, config.hidden_size)
         self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         marian = cast(Any, config)  # has the fields that Marian's layers read
         self.layers = nn.ModuleList([MarianEncoderLayer(marian) for _ in range(config.num_hidden_layers)])
+        self.layer_norm = nn.LayerNorm(config.hidden_size) if config.encoder_final_norm else None
 
-    def forward(self, embeddings: Tensor, attention_mask: Tensor, wanted: Wanted = NOTHING) -> Source:
+    def forward(self, source: Tensor, attention_mask: Tensor, wanted: Wanted = NOTHING) -> Source:
         """Return the hidden states of a source.
 
         Args:
-            embeddings: (batch, source, latent).
+            source: Embeddings (batch, source, latent); or ids (batch, source), if it has embeddings of its own.
             attention_mask: (batch, source), 0 at padding, which may be at both ends of a row.
             wanted: What to record.
         """
         positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-        hidden = self.project_in_dim(embeddings) + self.embed_positions(positions)
+        read = self.embed_tokens if self.project_in_dim is None else self.project_in_dim
+        hidden = cast(nn.Module, read)(source) + self.embed_positions(positions)
         hidden = F.dropout(hidden, cast(float, self.config.dropout), self.training)
         mask = create_bidirectional_mask(self.config, hidden, attention_mask)
         states: list[Tensor] = []
@@ -93,6 +102,8 @@ class DifformerEncoder(nn.Module):
                 if wanted.hidden_states:
                     states.append(hidden)
                 hidden = layer(hidden, mask)
+        if self.layer_norm is not None:
+            hidden = self.layer_norm(hidden)
         kept = (*states, hidden) if wanted.hidden_states else None
         return Source(hidden, attention_mask, wanted, kept, tuple(weights) if wanted.attentions else None)
 

@@ -11,6 +11,8 @@ from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_
 from hf_targets.gaussian_diffusion.future_embeddings import HeadSettings
 from hf_targets.gaussian_diffusion.presets import PRESETS, Preset, check_preset, departures
 
+FOURIER_PAIRS = 128
+"""Frequencies of the fourier time embedding."""
 _BY_PRESET = "None: by the preset."
 
 
@@ -50,6 +52,13 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         default="difformer", metadata={"help": f"Of the fields that are None: {', '.join(PRESETS)}."}
     )
     vocab_size: int = field(default=10152, metadata={"help": "Number of token ids, of both languages together."})
+    source_vocab_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of token ids of a source that has embeddings of its own, of hidden_size; vocab_size is of "
+            "texts only then. None: one embedding serves both."
+        },
+    )
     hidden_size: int = field(default=512, metadata={"help": "Width of encoder and decoder."})
     num_hidden_layers: int = field(default=6, metadata={"help": "Layers of the encoder, and of the decoder."})
     num_attention_heads: int = field(default=4, metadata={"help": "Heads of each layer; a divisor of hidden_size."})
@@ -68,6 +77,13 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     )
     time_embedding: Literal["sinusoidal", "fourier"] | None = field(
         default=None, metadata={"help": f"Of the noise that the decoder is told: sinusoidal or fourier. {_BY_PRESET}"}
+    )
+    time_frequencies: list | None = field(
+        default=None,
+        metadata={"help": "Of the fourier time embedding, one for each of its pairs. None: quantiles of N(0, 16^2)."},
+    )
+    encoder_final_norm: bool = field(
+        default=False, metadata={"help": "Whether the encoder's last layer is followed by one more normalisation."}
     )
     noise_schedule: Literal["sqrt", "linear", "cosine", "continuous"] | None = field(
         default=None,
@@ -101,6 +117,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     length_loss_weight: float = field(default=0.1, metadata={"help": "Weight of the length's loss, 0 or more."})
     num_length_classes: int = field(
         default=256, metadata={"help": "Differences of length between text and source that there are, half below 0."}
+    )
+    length_projection: Literal["linear", "tanh"] = field(
+        default="linear", metadata={"help": "From the mean of the encoder's states to the classes: linear or tanh."}
     )
     initializer_range: float = field(default=0.02, metadata={"help": "Deviation of new weights, but of embeddings."})
     curve: dict | CurveConfig | None = field(
@@ -153,6 +172,15 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
             raise ValueError(
                 f"pad_token_id must be in [0, {self.vocab_size - 1}], got {self.pad_token_id}; texts of a batch differ "
                 "in length"
+            )
+        if self.source_vocab_size is not None and self.source_vocab_size <= self.pad_token_id:
+            raise ValueError(
+                f"source_vocab_size must be above pad_token_id, {self.pad_token_id}, got {self.source_vocab_size}"
+            )
+        if self.time_frequencies is not None and len(self.time_frequencies) != FOURIER_PAIRS:
+            raise ValueError(
+                f"time_frequencies must be {FOURIER_PAIRS} numbers, got {len(self.time_frequencies)}; leave them out "
+                "for quantiles"
             )
         for name in ("is_encoder_decoder", "tie_word_embeddings"):
             if not getattr(self, name):

@@ -6,10 +6,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+from hf_targets.gaussian_diffusion.configuration import FOURIER_PAIRS, DifformerConfig
 
 _LONGEST_PERIOD = 10_000.0
-_FOURIER_PAIRS, _FOURIER_SCALE, _FOURIER_WIDTH = 128, 16.0, 512
+_FOURIER_SCALE, _FOURIER_WIDTH = 16.0, 512
 
 
 class SinusoidalTime(nn.Sequential):
@@ -35,22 +35,28 @@ class SinusoidalTime(nn.Sequential):
 class FourierTime(nn.Sequential):
     """Sines and cosines of the time at many frequencies, and a SiLU network.
 
-    Departs: the published program draws frequencies from N(0, 16^2) and keeps them; ours are 128 quantiles of it, so
-    that no rounding of a checkpoint changes them.
+    Departs: the published program draws frequencies from N(0, 16^2) and keeps them as a tensor; ours are 128 quantiles
+    of it, or in the configuration, so that no rounding of a checkpoint changes them.
 
     Source: the published program of DINOISER.
     """
 
     def __init__(self, config: DifformerConfig) -> None:
-        layers = nn.Linear(2 * _FOURIER_PAIRS, _FOURIER_WIDTH), nn.SiLU()
+        layers = nn.Linear(2 * FOURIER_PAIRS, _FOURIER_WIDTH), nn.SiLU()
         super().__init__(*layers, nn.Linear(_FOURIER_WIDTH, config.hidden_size))
+        self._given = config.time_frequencies
 
     def forward(self, times: Tensor) -> Tensor:
         """Return (batch, 1, hidden) for times (batch,)."""
-        ranks = (torch.arange(_FOURIER_PAIRS, dtype=torch.float32, device=times.device) + 0.5) / _FOURIER_PAIRS
-        angles = 2 * math.pi * times.float()[:, None] * (_FOURIER_SCALE * torch.special.ndtri(ranks))
+        angles = 2 * math.pi * times.float()[:, None] * self._frequencies(times.device)
         waves = torch.cat([angles.sin(), angles.cos()], dim=1)
         return super().forward(waves.to(cast(nn.Linear, self[0]).weight.dtype))[:, None]
+
+    def _frequencies(self, device: torch.device) -> Tensor:
+        if self._given is not None:
+            return torch.tensor(self._given, dtype=torch.float32, device=device)
+        ranks = (torch.arange(FOURIER_PAIRS, dtype=torch.float32, device=device) + 0.5) / FOURIER_PAIRS
+        return _FOURIER_SCALE * torch.special.ndtri(ranks)
 
 
 class LinearInput(nn.Module):

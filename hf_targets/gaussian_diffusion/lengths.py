@@ -14,13 +14,20 @@ class LengthPredictor(nn.Module):
 
     Class c stands for the difference c - classes / 2. Longer and shorter texts are in the outermost classes.
 
-    Source: Gu and Kong, as NATransformerModel of fairseq has it with `--pred-length-offset`.
+    Source: Gu and Kong, as NATransformerModel of fairseq has it with `--pred-length-offset`; `length_projection="tanh"`
+        is that of DINOISER's published program.
     """
 
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__()
         self.num_classes, self.longest = config.num_length_classes, config.max_position_embeddings
-        self.embed_length = nn.Linear(config.hidden_size, config.num_length_classes, bias=False)
+        size = config.hidden_size
+        if config.length_projection == "linear":
+            self.embed_length: nn.Module = nn.Linear(size, config.num_length_classes, bias=False)
+        else:
+            self.embed_length = nn.Sequential(
+                nn.Linear(size, size), nn.Tanh(), nn.Linear(size, config.num_length_classes)
+            )
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return logits (batch, classes) from the encoder's hidden states (batch, source, hidden).

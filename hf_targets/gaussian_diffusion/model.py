@@ -287,14 +287,15 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
                 f"input_ids must be (batch, source), with at least one token, got {tuple(input_ids.shape)}"
             )
         check_integers(input_ids=input_ids)
-        check_ids(input_ids, config.vocab_size, "input_ids")
+        own = config.source_vocab_size
+        check_ids(input_ids, config.vocab_size if own is None else own, "input_ids")
         check_attention_mask(attention_mask, input_ids, None)
         check_length(config, "a source", input_ids)
         mask = (input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0).long()
         if can_look(mask) and not mask.any(dim=1).all():
             row = int((~mask.any(dim=1)).nonzero()[0])
             raise ValueError(f"each source must have a token that is not padding, and row {row} has none; leave it out")
-        return self.encoder(self.embedded(input_ids), mask, wanted)
+        return self.encoder(self.embedded(input_ids) if own is None else input_ids, mask, wanted)
 
     def embedded(self, ids: Tensor) -> Tensor:
         """Return z_0 of token ids (batch, time), (batch, time, latent): sqrt(latent) times their embeddings."""

@@ -1,4 +1,4 @@
-"""Checkpoints of the published program of Difformer, a fork of fairseq: a missing or extra tensor is an error."""
+"""Checkpoints of the published programs of Difformer and DINOISER: a missing or extra tensor is an error."""
 
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false
 # (a mixin: the model has the methods of PreTrainedModel)
@@ -15,6 +15,7 @@ from torch import Tensor
 from hf_targets.backbones.checkpoint import check_tensors
 from hf_targets.backbones.published import find_checkpoint
 from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from hf_targets.gaussian_diffusion import published_dinoiser
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 
 _FILES = ("checkpoint_best.pt", "checkpoint_avg.pt", "model.pt", "checkpoint_last.pt")
@@ -63,11 +64,12 @@ class PublishedDifformer:
         hub: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> Self:
-        """Return a model with the weights of a checkpoint of the published program, in evaluation mode.
+        """Return a model with the weights of a checkpoint of a published program, in evaluation mode.
 
         Sizes follow from the tensors, all else from the options that the checkpoint was trained with. The ids are those
         of fairseq: `<s>` 0, `<pad>` 1, `</s>` 2. `hf_targets.fairseq_tokenizer` makes the tokenizer of its dict.txt;
-        save it into the same folder as the model. No code of the checkpoint is run.
+        save it into the same folder as the model. Those of DINOISER for IWSLT14 have one dictionary for the source and
+        one for the text: the tokenizer of the latter decodes. No code of the checkpoint is run.
 
         Args:
             source: A file, a folder, a name on the Hub, or what `torch.load` returns: a checkpoint, or its `model`
@@ -77,7 +79,7 @@ class PublishedDifformer:
         Raises:
             ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the number
                 of heads is unknown; or if the model was trained with an option that this one does not have.
-        Source: zhjgao/difformer, both versions of its options.
+        Source: zhjgao/difformer, both versions of its options; yegcjs/DINOISER, with layers normalised after each part.
         """
         dtype = config.pop("dtype", None)
         if unknown := config.keys() - DifformerConfig.__dataclass_fields__.keys():
@@ -92,14 +94,22 @@ class PublishedDifformer:
             name = source
             content = read_training_checkpoint(find_checkpoint(source, _FILES, hub or {})[0])
         found = content.get("model", content)
-        if not isinstance(found, Mapping) or not isinstance(found.get(_EMBEDDING), Tensor):
-            raise ValueError(f"{name} is no checkpoint of Difformer: it has no tensor {_EMBEDDING}")
+        is_dinoiser = isinstance(found, Mapping) and published_dinoiser.FREQUENCIES in found
+        embedding = published_dinoiser.EMBEDDING if is_dinoiser else _EMBEDDING
+        if not isinstance(found, Mapping) or not isinstance(found.get(embedding), Tensor):
+            raise ValueError(f"{name} is no checkpoint of Difformer or DINOISER: it has no tensor {embedding}")
+        sizes_of, fields_of = (
+            (published_dinoiser.sizes_of, published_dinoiser.fields_of) if is_dinoiser else (_sizes, _fields)
+        )
         options = next(_options({key: value for key, value in content.items() if key != "model"}), None)
-        fields = {**_sizes(found), **({} if options is None else _fields(options, name)), **config}
+        fields = {**sizes_of(found), **({} if options is None else fields_of(options, name)), **config}
         if "num_attention_heads" not in fields:
             raise ValueError(f"{name} has no options, so give num_attention_heads: 4 for IWSLT14, 8 for WMT14")
         model = cls(DifformerConfig(**fields))
-        tensors = _renamed(found, model.config)
+        if is_dinoiser:
+            tensors = published_dinoiser.renamed(found, model.config.max_position_embeddings)
+        else:
+            tensors = _renamed(found, model.config)
         check_tensors(name, tensors, {key: tensor.shape for key, tensor in _expected(model).items()})
         model.load_state_dict(tensors, strict=False)
         return model.to(dtype=dtype or model.dtype).eval()
@@ -112,7 +122,7 @@ def _options(content: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     elif isinstance(content, Namespace):
         content = vars(content)
     if isinstance(content, Mapping) and depth < 8:
-        if "latent_dim" in content and "model_dim" in content:
+        if ("latent_dim" in content and "model_dim" in content) or published_dinoiser.is_options(content):
             yield content
         for value in content.values():
             yield from _options(value, depth + 1)

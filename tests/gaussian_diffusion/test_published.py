@@ -114,7 +114,7 @@ def changed(tensors, **new):
     [
         (
             {"model": {"encoder.x": torch.zeros(1)}},
-            "is no checkpoint of Difformer: it has no tensor",
+            "is no checkpoint of Difformer or DINOISER: it has no tensor",
         ),
         ({"model": published_tensors()}, "has no options, so give num_attention_heads"),
         (checkpoint(self_cond=False), "was trained with self_cond=False, and this model has self_cond=True only"),

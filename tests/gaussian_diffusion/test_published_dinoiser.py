@@ -1,0 +1,98 @@
+"""Published checkpoints of DINOISER compute what the published program computes."""
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_targets import DifformerForConditionalGeneration
+from tests.gaussian_diffusion.published_dinoiser import (
+    LATENT,
+    POSITIONS,
+    SOURCE_WORDS,
+    WORDS,
+    Program,
+    published_options,
+)
+
+SOURCE = torch.tensor([[0, 7, 9, 22, 11, 2], [0, 5, 6, 2, 1, 1]])
+
+
+def checkpoint(**options):
+    return {"args": None, "cfg": {"model": published_options(**options)}, "model": Program().state_dict()}
+
+
+def loaded(content=None, **fields):
+    return DifformerForConditionalGeneration.from_published(checkpoint() if content is None else content, **fields)
+
+
+@torch.no_grad()
+def test_it_predicts_what_the_published_program_predicts(tmp_path):
+    program, model = Program().double(), loaded().double()
+    padding, keep = SOURCE == 1, torch.ones(2, 7, dtype=torch.bool)
+    states = program.read(SOURCE, padding)
+    read = model.encode(SOURCE)
+    torch.testing.assert_close(read.hidden[~padding], states[~padding])
+    torch.testing.assert_close(model(SOURCE).length_logits, program.lengths(states, padding))
+    draws = torch.Generator().manual_seed(1)
+    for time in (1.0, 0.99, 0.3):
+        state, previous = torch.randn(2, 2, 7, LATENT, generator=draws, dtype=torch.float64)
+        times = torch.full((2,), time, dtype=torch.float64)
+        expected = program.denoise(states, padding, state, previous, times)
+        found = model.denoise(state, previous, model.process.told(times), keep, read)
+        torch.testing.assert_close(found.embeddings, expected, rtol=1e-4, atol=1e-4)  # times are in float32
+        torch.testing.assert_close(model.word_logits(expected), expected @ program.table().T)
+    torch.testing.assert_close(model.embedded(torch.arange(WORDS)), program.table())
+
+
+def test_it_is_saved_trained_and_writes_as_any_model(tmp_path):
+    model = loaded()
+    assert (model.config.vocab_size, model.config.source_vocab_size) == (WORDS, SOURCE_WORDS)
+    assert (model.config.preset, model.config.dropout, model.config.num_attention_heads) == ("dinoiser", 0.2, 2)
+    assert model.config.max_position_embeddings == POSITIONS
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    texts = [one.generate(SOURCE, generator=torch.Generator().manual_seed(0), num_lengths=2) for one in (model, again)]
+    assert torch.equal(*texts)
+    assert torch.equal(again(SOURCE).length_logits, model(SOURCE).length_logits)
+    again.train()(SOURCE, labels=torch.tensor([[0, 5, 2], [0, 2, -100]])).loss.backward()
+    assert all(parameter.grad is not None for parameter in again.parameters())
+    with pytest.raises(ValueError, match=f"labels must be in .*got {WORDS}"):
+        model(SOURCE, labels=torch.full((2, 3), WORDS))
+    with pytest.raises(ValueError, match=f"input_ids must be in .*got {SOURCE_WORDS}"):
+        model(torch.full((2, 3), SOURCE_WORDS))
+
+
+def without(name):
+    return {**checkpoint(), "model": {key: tensor for key, tensor in Program().state_dict().items() if key != name}}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (checkpoint(dec_prenorm=True), "was trained with dec_prenorm=True, and this model has dec_prenorm=False only"),
+        (checkpoint(normalized_embedding=False), "was trained with normalized_embedding=False"),
+        (checkpoint(length_predict_type="absolute"), "was trained with length_predict_type='absolute'"),
+        (checkpoint(self_conditioning=False), "was trained with self_conditioning=False"),
+        (without("decoder.trm.layers.1.multihead_attn.in_proj_bias"), "missing: decoder.layers.1.encoder_attn.k_proj"),
+        (without("vae.embedding.weight"), "no checkpoint of Difformer or DINOISER: it has no tensor vae.embedding"),
+        ({**checkpoint(), "model": {**Program().state_dict(), "extra": torch.ones(2)}}, "not in the model: extra"),
+        (Program().state_dict(), "give num_attention_heads"),
+    ],
+    ids=["before", "raw", "lengths", "once", "missing", "embedding", "extra", "bare"],
+)
+def test_what_does_not_fit_is_refused(content, told):
+    with pytest.raises(ValueError, match=told):
+        loaded(content)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"time_frequencies": [1.0]}, "time_frequencies must be 128 numbers, got 1"),
+        ({"source_vocab_size": 1}, "source_vocab_size must be above pad_token_id, 1, got 1"),
+        ({"length_projection": "relu"}, "length_projection"),
+    ],
+)
+def test_wrong_fields_are_told(fields, told):
+    with pytest.raises(ValueError, match=told):
+        loaded(**fields)
