@@ -1,5 +1,6 @@
 """Texts packed into blocks of token ids that together predict every token once, with the words each block predicts."""
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import cast
 
@@ -72,16 +73,18 @@ def pack_blocks(
     return rows_of(columns)
 
 
-def check_token_ids(dataset: Dataset, vocab_size: int) -> None:
-    """Check that a model with `vocab_size` embeddings has one for each id in `input_ids` and, if there, `labels`.
+def check_token_ids(dataset: Dataset, vocab_sizes: Mapping[str, int]) -> None:
+    """Check that a model has embeddings for the ids in columns of a data set.
 
+    Args:
+        vocab_sizes: How many there are for each column, `input_ids` or `labels`; others may be missing.
     Raises:
-        ValueError: If an id is negative, other than a label of -100, or `vocab_size` or more.
+        ValueError: If an id is negative, other than a label of -100, or as large as the number or larger.
     """
-    columns = [name for name in ("input_ids", "labels") if name in dataset.column_names]
+    columns = [name for name in vocab_sizes if name in dataset.column_names]
     for rows in dataset.select_columns(columns).with_format("numpy").iter(ROWS_AT_ONCE):
         for name, lists in cast(dict[str, np.ndarray], rows).items():
-            ids = np.concatenate(lists)
+            ids, vocab_size = np.concatenate(lists), vocab_sizes[name]
             if name == "labels":
                 ids = ids[ids != IGNORED]
             lowest, highest = ids.min(initial=0), ids.max(initial=-1)

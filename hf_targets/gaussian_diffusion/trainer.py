@@ -73,6 +73,11 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     def _num_classes(self) -> int:
         return cast(Any, unwrapped(cast(nn.Module, self.model))).config.num_length_classes
 
+    @property
+    def _vocab_sizes(self) -> dict[str, int]:
+        own = cast(Any, unwrapped(cast(nn.Module, self.model))).config.source_vocab_size
+        return super()._vocab_sizes | ({} if own is None else {"input_ids": own})
+
     def _check_dataset(self, dataset: Any, name: str) -> None:
         super()._check_dataset(dataset, name)
         if isinstance(dataset, Dataset):

@@ -85,6 +85,13 @@ class TargetTrainer(CosineRegularization):
         """Return whether a training in this state has ended early by a rule of its own, so that it is not resumed."""
         return False
 
+    @property
+    def _vocab_sizes(self) -> dict[str, int]:
+        """How many ids the model has embeddings for, in each column."""
+        model = cast(Any, self.model)
+        read, written = model.get_input_embeddings(), model.get_output_embeddings()
+        return {"input_ids": num_rows(read), "labels": num_rows(read if written is None else written)}
+
     def _check_dataset(self, dataset: Any, name: str) -> None:
         check_words(dataset, f"the {name} data: ")
         if not isinstance(dataset, Dataset):
@@ -96,7 +103,7 @@ class TargetTrainer(CosineRegularization):
             )
         if not len(dataset):
             raise ValueError(f"the {name} data must have rows, got none")
-        check_token_ids(dataset, num_rows(self.model.get_input_embeddings()))  # pyright: ignore
+        check_token_ids(dataset, self._vocab_sizes)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as Trainer does; a data set that is given is looked at first."""

@@ -185,14 +185,14 @@ def test_a_data_set_without_text_and_a_slow_tokenizer_are_refused():
 @pytest.mark.parametrize(("ids", "says"), [([[0, 1], [2, 9]], r"\[0, 8\].*got 9.*at least 10"), ([[0, -1]], "got -1")])
 def test_ids_without_an_embedding_are_refused(ids, says):
     with pytest.raises(ValueError, match=says):
-        check_token_ids(Dataset.from_dict({"input_ids": ids}), vocab_size=9)
+        check_token_ids(Dataset.from_dict({"input_ids": ids}), {"input_ids": 9, "labels": 9})
 
 
 @pytest.mark.parametrize("ids", [[[0, 1], [2, 8]], [[8], [], [0, 3]], [[]], []])
 def test_ids_with_an_embedding_pass_in_rows_of_any_length(ids):
-    check_token_ids(Dataset.from_dict({"input_ids": ids}), vocab_size=9)
+    check_token_ids(Dataset.from_dict({"input_ids": ids}), {"input_ids": 9, "labels": 9})
 
 
 def test_only_the_selected_rows_are_checked():
     blocks = Dataset.from_dict({"input_ids": [[0, 1], [2, 9]]})
-    check_token_ids(blocks.select([0]), vocab_size=9)
+    check_token_ids(blocks.select([0]), {"input_ids": 9, "labels": 9})

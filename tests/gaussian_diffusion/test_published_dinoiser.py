@@ -2,9 +2,14 @@
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from datasets import Dataset
+from transformers import AutoModelForSeq2SeqLM, default_data_collator
 
-from hf_targets import DifformerForConditionalGeneration
+from hf_targets import (
+    DifformerForConditionalGeneration,
+    GaussianDiffusionTrainer,
+    GaussianDiffusionTrainingArguments,
+)
 from tests.gaussian_diffusion.published_dinoiser import (
     LATENT,
     POSITIONS,
@@ -60,6 +65,17 @@ def test_it_is_saved_trained_and_writes_as_any_model(tmp_path):
         model(SOURCE, labels=torch.full((2, 3), WORDS))
     with pytest.raises(ValueError, match=f"input_ids must be in .*got {SOURCE_WORDS}"):
         model(torch.full((2, 3), SOURCE_WORDS))
+
+
+def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
+    rows = {"input_ids": [[0, 22, 2]], "attention_mask": [[1, 1, 1]], "labels": [[0, 19, 2]]}
+    args = GaussianDiffusionTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", ema_decay=None)
+    trainer = GaussianDiffusionTrainer(loaded(), args, data_collator=default_data_collator)
+    assert trainer.evaluate(Dataset.from_dict(rows))["eval_loss"] > 0
+    for side, told in (("input_ids", SOURCE_WORDS), ("labels", WORDS)):
+        wrong = Dataset.from_dict({**rows, side: [[0, told, 2]]})
+        with pytest.raises(ValueError, match=rf"{side} must be token ids in \[0, {told - 1}\] .*got {told}"):
+            trainer.evaluate(wrong)
 
 
 def without(name):
