@@ -367,7 +367,7 @@ def test_what_cannot_be_drafted_is_refused_with_a_way_out():
     bad(model, "got True", draft_tokens=True)
     bad(model, "assistant_early_exit cannot be combined", draft_tokens=2, assistant_early_exit=1)
     bad(model, "draft_branches must be an integer, 1 or more, got 0", draft_tokens=1, draft_branches=0)
-    bad(model, "give draft_tokens", draft_branches=2)
+    bad(model, "needs draft_tokens; give it, or leave out draft_branches", draft_branches=2)
     bad(model, "takes a DynamicCache in memory, got StaticCache", draft_tokens=2, cache_implementation="static")
     bad(model, "takes a DynamicCache in memory, got none", draft_tokens=2, use_cache=False)
     bad(model, "leave out num_beams", draft_tokens=2, num_beams=2)
