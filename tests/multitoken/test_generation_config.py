@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
+from tests.memory import realigned
 from tests.tiny_models import make_backbone, make_drafting_model, token_ids
 
 HOW = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0, "return_dict_in_generate": True}
@@ -29,7 +30,7 @@ def test_the_call_is_before_its_configuration_and_that_before_the_models(tmp_pat
     assert counts(model, GenerationConfig(draft_tokens=2, draft_branches=3)) == tree
     model.generation_config.draft_tokens = 2
     model.save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert counts(again) == counts(again, GenerationConfig(repetition_penalty=1.0)) == chain
     assert counts(again, GenerationConfig(ensemble_weight=0.4)) == mixed
     assert counts(again, GenerationConfig(ensemble_weight=0.4), ensemble_weight=0.0) == chain
