@@ -234,25 +234,12 @@ def test_bad_input_is_told_before_anything_is_computed(case):
 
 
 _COMPILED = """
-import torch
+from tests.compiled import assert_same_compiled
 from tests.model_cases import CASES
 
 for name, case in CASES.items():
-    if case.compiled is None:
-        continue
-    torch._dynamo.reset()
-    model, batches = case.compiled()
-    compiled = torch.compile(model.train(), backend="aot_eager", fullgraph="one graph" not in case.lacks)
-    for batch in batches:
-        results = []
-        for run in (model, compiled):
-            torch.manual_seed(0)
-            loss = run(**batch).loss
-            loss.backward()
-            results.append((loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)))
-            model.zero_grad()
-        for one, other in zip(*results, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
+    if case.compiled is not None:
+        assert_same_compiled(name, *case.compiled(), fullgraph="one graph" not in case.lacks)
 print("same")
 """
 

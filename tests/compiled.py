@@ -1,0 +1,23 @@
+"""What a compiled model owes; for programs of their own, as the shape checks of a test run cannot be compiled."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def assert_same_compiled(name: str, model: nn.Module, batches: Iterable[dict[str, Any]], *, fullgraph: bool) -> None:
+    """Assert that a model in training has the same loss and gradients as without the compiler, in batch after batch."""
+    torch._dynamo.reset()
+    compiled = torch.compile(model.train(), backend="aot_eager", fullgraph=fullgraph)
+    for batch in batches:
+        results = []
+        for run in (model, compiled):
+            torch.manual_seed(0)
+            loss = run(**batch).loss
+            loss.backward()
+            results.append((loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)))
+            model.zero_grad()
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
