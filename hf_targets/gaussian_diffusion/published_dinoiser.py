@@ -10,7 +10,7 @@ from torch import Tensor
 FREQUENCIES = "timeW"
 """The tensor that tells these checkpoints from others."""
 EMBEDDING = "vae.embedding.weight"
-_LAYER = re.compile(r"(encoder\.encoder|decoder\.trm)\.layers\.(\d+)\.(.+)\.?(weight|bias)$")
+_LAYER = re.compile(r"(encoder\.encoder|decoder\.trm)\.layers\.(\d+)\.(.+)[._](weight|bias)$")
 _ATTENTION = {"self_attn": "self_attn", "multihead_attn": "encoder_attn"}
 _NORMS = {
     "encoder": {"norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
@@ -105,12 +105,12 @@ def renamed(found: Mapping[str, Tensor], num_positions: int) -> dict[str, Tensor
 def _of_layer(stack: str, number: str, part: str, kind: str, tensor: Tensor) -> dict[str, Tensor]:
     """Return the tensors of ours that a tensor of a layer is, such as queries, keys and values."""
     side = "encoder" if stack.startswith("encoder") else "decoder"
-    begin, (name, _, rest) = f"{side}.layers.{number}", part.rstrip("._").partition(".")
+    begin, (name, _, rest) = f"{side}.layers.{number}", part.partition(".")
     if name in _ATTENTION:
         begin = f"{begin}.{_ATTENTION[name]}"
         if rest == "in_proj":
             names = (f"{begin}.{which}_proj.{kind}" for which in "qkv")
             return dict(zip(names, tensor.chunk(3), strict=True))
         return {f"{begin}.{rest}.{kind}": tensor}
-    renamed_part = {"linear1": "fc1", "linear2": "fc2", **_NORMS[side]}.get(name, part.rstrip("."))
+    renamed_part = {"linear1": "fc1", "linear2": "fc2", **_NORMS[side]}.get(name, part)
     return {f"{begin}.{renamed_part}.{kind}": tensor}
