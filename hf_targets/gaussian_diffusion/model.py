@@ -1,6 +1,5 @@
 """Text for a source by Gaussian diffusion: embeddings of the text become noise, and a decoder predicts them again."""
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils.generic import ModelOutput, can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
@@ -27,56 +26,23 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.inputs import check_labels, check_length, check_noise
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
+from hf_targets.gaussian_diffusion.output import DifformerOutput
 from hf_targets.gaussian_diffusion.presets import check_preset
 from hf_targets.gaussian_diffusion.process import Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
+from hf_targets.gaussian_diffusion.vocabulary import Vocabulary
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
 from hf_targets.maths.losses import IGNORED, target_count
 from hf_targets.maths.random_numbers import drawn
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
 
-
-@dataclass
-class DifformerOutput(ModelOutput):
-    """The output of `DifformerForConditionalGeneration`.
-
-    Attributes:
-        loss: The weighted sum of the parts; None without labels.
-        loss_parts: `diffusion`, the squared errors of an embedding's dimensions, heads included; `words`, the
-            cross-entropy of the words; `length`, that of a text's length. Each is divided by the number of targets, and
-            detached. With `self_conditioning="both"` the first two are sums over both passes.
-        logits: (batch, time, vocab), of the words at the predicted embeddings; None if they were skipped.
-        length_logits: (batch, classes), of the differences between the lengths of text and source.
-        predicted_embeddings: (batch, time, latent), the prediction of z_0; None without a text.
-        row_losses: (batch, 3), what evaluations report, summed over each row's targets: squared errors of the last
-            prediction, cross-entropies of the words there, and that of the length. None in training.
-        curve_probabilities: (batch, K), of K > 1 predicted curves; None otherwise.
-        encoder_last_hidden_state: (batch, source, hidden).
-        encoder_hidden_states, encoder_attentions: As `Source` has them; None unless requested.
-        decoder_hidden_states, decoder_attentions, cross_attentions: Of the last pass of the decoder, as `Prediction`
-            has them; None unless requested, and without a text.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    loss_parts: dict[str, Tensor] | None = None
-    length_logits: Tensor | None = None
-    predicted_embeddings: Tensor | None = None
-    row_losses: Tensor | None = None
-    curve_probabilities: Tensor | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-
-
 PARTS = ("diffusion", "words", "length")
 """The parts of the loss, in the order of `row_losses`."""
 
 
-class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, GaussianGeneration, PreTrainedModel):
+class DifformerForConditionalGeneration(
+    PublishedDifformer, Vocabulary, StrictLoading, GaussianGeneration, PreTrainedModel
+):
     """A Gaussian diffusion model of text: encoder, predictor of the length, and decoder; it may predict curves.
 
     loss = mean |z_hat - z_0|^2 + mean CE(words) + w mean CE(length), where z_0 are the text's embeddings, z_hat is what
@@ -141,34 +107,6 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
             init.zeros_(module.bias)
         elif hasattr(module, "reset_parameters"):
             module.reset_parameters()  # pyright: ignore[reportCallIssue]
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding of source and text."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding of source and text."""
-        self.embed_tokens = cast(nn.Embedding, value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """Return the output matrix, which is tied to the embedding."""
-        return self.lm_head
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
-        before, config = self.embed_tokens.num_embeddings, cast(DifformerConfig, self.config)
-        kept = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-        for name, number in kept.items():
-            if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):
-                raise ValueError(f"the vocabulary must keep {name}={number}, got {new_num_tokens} tokens")
-        resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, *args, **kwargs))
-        with torch.no_grad():
-            resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
-        return resized
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output matrix."""
-        self.lm_head = cast(nn.Linear, new_embeddings)
 
     @can_return_tuple
     def forward(
@@ -239,7 +177,7 @@ class DifformerForConditionalGeneration(PublishedDifformer, StrictLoading, Gauss
         passes = self._passes(state, process.told(timesteps), keep, source, reads_itself=bool(self_condition))
         counts, last = is_target.sum(dim=1), passes[-1]
         wide = torch.promote_types(length_logits.dtype, torch.float32)
-        classes = self.lengths.classes(counts, source.mask)
+        classes = self.lengths.classes(is_target, source.mask)
         # Departs: a row's length counts once for each of its tokens, so that parts of a step add up
         lengths = F.cross_entropy(length_logits.to(wide), classes, reduction="none") * counts
         if config.word_loss == "anchor":

@@ -10,6 +10,7 @@ from hf_targets import (
     GaussianDiffusionTrainer,
     GaussianDiffusionTrainingArguments,
 )
+from hf_targets.training.lora import add_lora
 from tests.gaussian_diffusion.published_dinoiser import (
     LATENT,
     POSITIONS,
@@ -77,6 +78,23 @@ def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
         wrong = Dataset.from_dict({**rows, side: [[0, told, 2]]})
         with pytest.raises(ValueError, match=rf"{side} must be token ids in \[0, {told - 1}\] .*got {told}"):
             trainer.evaluate(wrong)
+
+
+def test_adapters_of_an_encoder_with_its_own_embeddings_are_trained_with_checkpointing():
+    tuned = add_lora(loaded(), 2).train()
+    for reentrant in (False, True):
+        tuned.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        tuned.enable_input_require_grads()
+        torch.manual_seed(0)
+        tuned(SOURCE, labels=torch.tensor([[5, 6, 2], [7, 2, -100]])).loss.backward()
+        trained = {name: parameter for name, parameter in tuned.named_parameters() if parameter.requires_grad}
+        assert any("encoder.layers.0" in name for name in trained)
+        assert all(parameter.grad is not None for parameter in trained.values()), reentrant
+        tuned.zero_grad()
+    model = loaded()
+    model.enable_input_require_grads()
+    model.disable_input_require_grads()
+    assert not model.encoder.embed_tokens._forward_hooks and not model.embed_tokens._forward_hooks
 
 
 def without(name):

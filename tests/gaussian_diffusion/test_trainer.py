@@ -1,7 +1,9 @@
+import warnings
+
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
 from hf_targets import (
     GaussianDiffusionTrainer,
@@ -131,6 +133,14 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
     args.clip_lengths = True
     GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=pairs)
     assert "2 of 4 pairs differ in length" in caplog.text and "their class is the outermost" in caplog.text
+    plain = TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
+    read = {"data_collator": DataCollatorForSeq2Seq(data[0])}
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        Trainer(make_difformer(), plain, train_dataset=fitting, **read).train()
+    with pytest.warns(
+        UserWarning, match="pairs differ in length by more than 20 length classes .* -10 to 9; they count"
+    ):
+        Trainer(make_difformer(), plain, train_dataset=pairs, **read).train()
 
 
 def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):

@@ -1,0 +1,57 @@
+"""The embeddings of a Gaussian diffusion model, as Transformers asks for them."""
+
+# pyright: reportAttributeAccessIssue=false
+# (a mixin: the model has the methods of PreTrainedModel)
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+
+
+class Vocabulary:
+    """One embedding of source and text, tied to the output matrix; some models have another one of the source."""
+
+    embed_tokens: nn.Embedding
+    lm_head: nn.Linear
+    encoder: nn.Module
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of source and text."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embedding of source and text."""
+        self.embed_tokens = cast(nn.Embedding, value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the output matrix, which is tied to the embedding."""
+        return self.lm_head
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
+        before, config = self.embed_tokens.num_embeddings, cast(DifformerConfig, self.config)
+        kept = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+        for name, number in kept.items():
+            if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):
+                raise ValueError(f"the vocabulary must keep {name}={number}, got {new_num_tokens} tokens")
+        resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, *args, **kwargs))
+        with torch.no_grad():
+            resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
+        return resized
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output matrix."""
+        self.lm_head = cast(nn.Linear, new_embeddings)
+
+    def enable_input_require_grads(self) -> None:
+        """Give what is read a gradient, the embeddings of a source of its own too, so that adapters are trained."""
+        super().enable_input_require_grads()
+        if isinstance(own := self.encoder.embed_tokens, nn.Embedding):
+            self._require_grads_hooks.append(own.register_forward_hook(_require_grad))
+
+
+def _require_grad(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    output.requires_grad_(True)
