@@ -40,9 +40,10 @@ def distill(
 ) -> Path:
     """Write pairs whose training targets are a teacher's translations, and return their folder, for `load_pairs`.
 
-    The training text is translated in parts of `part_size` pairs, which processes share. A part is written whole, with
-    a checksum. Called again, it goes on with the parts that are missing or broken. At the end the folder has
-    `train.jsonl`, and `validation.jsonl` and `test.jsonl` with the targets that they had.
+    The training text is translated in parts of `part_size` pairs, which processes share; a source that a part has
+    several times is translated once. A part is written whole, with a checksum. Called again, it goes on with the parts
+    that are missing or broken. At the end the folder has `train.jsonl`, and `validation.jsonl` and `test.jsonl` with
+    the targets that they had.
 
     Args:
         model: The teacher, an encoder-decoder model.
@@ -92,8 +93,11 @@ def distill(
         file = _part(folder, number)
         if file.exists():
             logger.warning(f"{file} is broken, so its {len(part):,} pairs are translated again")
-        encoded = encode_sources(part, tokenizer, **reading)
-        _write_part(file, part["source"][:], translate(model, encoded, tokenizer, **settings))
+        sources = part["source"][:]
+        once = part.select(list({source: row for row, source in enumerate(sources)}.values()))
+        translations = translate(model, encode_sources(once, tokenizer, **reading), tokenizer, **settings)
+        texts = dict(zip(once["source"], translations, strict=True))
+        _write_part(file, sources, [texts[source] for source in sources])
         logger.info(f"part {number + 1} of {len(parts)} is written")
     state.wait_for_everyone()
     if state.is_main_process:

@@ -56,6 +56,30 @@ def test_all_references_of_a_split_that_is_not_translated_stay(teacher, tmp_path
     assert found["validation"].to_dict() == pairs["validation"].to_dict()
 
 
+def counted_translations(monkeypatch):
+    """Return a list that gets the number of sources of each call of `translate`."""
+    calls = []
+    monkeypatch.setattr(
+        "hf_targets.gaussian_diffusion.distillation.translate",
+        lambda model, encoded, tokenizer, **settings: (
+            calls.append(len(encoded)) or translate(model, encoded, tokenizer, **settings)
+        ),
+    )
+    return calls
+
+
+def test_a_source_that_a_part_has_several_times_is_translated_once(teacher, tmp_path, monkeypatch):
+    model, tokenizer, pairs = teacher
+    single = run(teacher, tmp_path / "single", part_size=3)
+    rows = [0, 1, 0, 2, 2, 1, 0]
+    calls = counted_translations(monkeypatch)
+    several = run(
+        (model, tokenizer, {**pairs, "train": pairs["train"].select(rows)}), tmp_path / "several", part_size=7
+    )
+    alone, repeated = ((folder / "train.jsonl").read_text().splitlines() for folder in (single, several))
+    assert calls == [3] and repeated == [alone[row] for row in rows]
+
+
 def cut_short(file):
     file.write_text(file.read_text()[:-30])
 
@@ -87,13 +111,7 @@ def test_a_broken_run_goes_on_with_the_parts_that_are_not_whole(teacher, tmp_pat
     assert len(parts) == 3
     harm(parts[1])
     (tmp_path / "train.jsonl").unlink()
-    calls = []
-    monkeypatch.setattr(
-        "hf_targets.gaussian_diffusion.distillation.translate",
-        lambda model, encoded, tokenizer, **settings: (
-            calls.append(len(encoded)) or translate(model, encoded, tokenizer, **settings)
-        ),
-    )
+    calls = counted_translations(monkeypatch)
     with caplog.at_level(logging.WARNING, "hf_targets"):
         run(teacher, tmp_path)
     assert calls == [4] and (tmp_path / "train.jsonl").read_text() == whole
