@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_targets.backbones.weight_access import execution_device, whole_state_dict
 from hf_targets.phrases.encoder import PhraseEncoder
@@ -18,10 +18,10 @@ class EncoderVersion:
     """A summary of an encoder's state that differs after the encoder has changed, and is cheap to compute.
 
     Fused optimizers and writes to `parameter.data` do not increase torch's version counters. A few values of each
-    parameter are compared to notice these changes, too.
+    parameter are compared to notice an optimizer's step; a write to a few rows of `.data` may pass unnoticed.
 
     Attributes:
-        state: The tensors, their version counters, the active peft adapter, and the autocast type.
+        state: The tensors, their version counters, what peft's layers add, and the autocast type.
         samples: A few values of each parameter.
     """
 
@@ -37,7 +37,8 @@ class EncoderVersion:
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
         samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
-        return cls((autocast, id(encoder.input_projection), *written), samples)  # with peft, it is the active adapter's
+        # with peft, the projection is the active adapter's
+        return cls((autocast, id(encoder.input_projection), _adapters_of(encoder), *written), samples)
 
     def equals(self, other: "EncoderVersion") -> bool:
         """Return whether both versions give the same embeddings."""
@@ -54,12 +55,36 @@ def encoder_fingerprint(encoder: PhraseEncoder) -> str:
 def embedding_fingerprint(encoder: PhraseEncoder) -> str:
     """Return a hash of everything that determines an encoder's embeddings; it is the same in every process.
 
-    These are the weights, the configuration, the type of device, and the active autocast type. GPT-2's takes 50 ms.
+    These are the weights, the configuration, the adapters in use, the type of device, and the active autocast type.
+    GPT-2's takes 50 ms.
     """
     device = execution_device(encoder).type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    settings = model_settings(encoder.transformer.config)
-    digest = xxhash.xxh3_128(json.dumps([device, str(autocast), settings], sort_keys=True, default=str).encode())
-    for part in (encoder.transformer, encoder.input_projection, encoder.output_projection):
+    told = [device, str(autocast), model_settings(encoder.transformer.config)]
+    if adapters := _adapters_of(encoder):
+        told.append(adapters)
+    digest = xxhash.xxh3_128(json.dumps(told, sort_keys=True, default=str).encode())
+    for part in _parts(encoder):
         add_weights(digest, {} if part is None else part.state_dict())
     return digest.hexdigest()
+
+
+def _parts(encoder: PhraseEncoder) -> tuple[nn.Module | None, ...]:
+    """Return the parts of an encoder; if peft has a copy of it, those of the copy in use."""
+    return encoder.transformer, encoder.input_projection, encoder.output_projection
+
+
+def _adapters_of(encoder: PhraseEncoder) -> tuple:
+    """Return what each layer of peft adds to the encoder: the adapters in use, those merged, and their scales."""
+    return tuple(
+        (
+            name,
+            bool(layer.disable_adapters),
+            str(layer.active_adapters),
+            str(getattr(layer, "merged_adapters", None)),
+            str(getattr(layer, "scaling", None)),
+        )
+        for part in _parts(encoder)
+        for name, layer in (() if part is None else part.named_modules())
+        if isinstance(getattr(layer, "disable_adapters", None), bool)  # a method of Transformers' models has that name
+    )

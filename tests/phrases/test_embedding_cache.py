@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache
-from hf_targets.phrases.encoder_version import encoder_fingerprint
+from hf_targets.phrases.encoder_version import embedding_fingerprint, encoder_fingerprint
 from hf_targets.training.lora import add_lora
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 
@@ -151,6 +152,40 @@ def test_another_adapter_has_other_embeddings():
             assert_same(core.phrase_table(vocabulary), make_dynamic_model().phrase_table(vocabulary))
         assert torch.equal(core.phrase_table(vocabulary).inputs, trained)
     assert not torch.allclose(trained, original)
+
+
+def two_adapters():
+    """Return a model with two adapters inside its phrase encoder, which is not saved as a whole."""
+    model = make_dynamic_model()
+    settings = {"target_modules": r".*phrase_encoder.*\.(c_attn|q_proj)", "r": 2, "init_lora_weights": False}
+    tuned = get_peft_model(model, LoraConfig(**settings), adapter_name="a").eval()
+    tuned.add_adapter("b", LoraConfig(**settings))
+    return tuned.eval()
+
+
+def test_adapters_inside_the_encoder_have_embeddings_of_their_own(tmp_path):
+    tuned, vocabulary = two_adapters(), make_vocabulary()
+    core, found, prints = tuned.get_base_model(), [], []
+
+    def record():
+        with torch.no_grad():
+            found.append(core.phrase_table(vocabulary))
+            assert_same(found[-1], fresh(core, vocabulary))
+        prints.append(embedding_fingerprint(core.phrase_encoder))
+
+    for name in ("a", "b"):
+        tuned.set_adapter(name)
+        record()
+    with tuned.disable_adapter():
+        record()
+    record()
+    for layer in core.phrase_encoder.modules():
+        if hasattr(layer, "set_scale"):
+            layer.set_scale("b", 3.0)
+    record()
+    assert len(set(prints)) == 4 and prints[1] == prints[3]
+    for one, other in ((0, 1), (1, 2), (2, 3), (3, 4)):
+        assert not torch.allclose(found[one].inputs, found[other].inputs)
 
 
 def test_autocast_embeddings_are_not_taken_for_others():
