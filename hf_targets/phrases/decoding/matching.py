@@ -94,12 +94,13 @@ class PhraseLookup:
     def standing_in(self, text: Sequence[int]) -> set[int]:
         """Return the slots of phrases that occur in a text, given as tokens."""
         if self._hashes is None:
-            self._hashes = {}
+            made = {}
             for size in np.unique(self._lengths[self._lengths > 0]).tolist():
                 slots = np.flatnonzero(self._lengths == size)
                 hashes = _window_hashes(self._ids, self._begins[slots], size)
                 order = np.argsort(hashes)
-                self._hashes[size] = hashes[order], slots[order]
+                made[size] = hashes[order], slots[order]
+            self._hashes = made  # whole, as other threads may read it
         tokens, found = np.asarray(text, np.int64), set()
         for size, (hashes, slots) in self._hashes.items():
             starts = np.arange(len(tokens) - size + 1)
