@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,14 @@ class EmbeddingSegment:
         hashes: (phrases, 2) uint64, sorted by the first column.
         checksums: (phrases,) uint64, of the hash and the embeddings of each phrase.
         tables: (phrases, width) each: the input embeddings, and the output embeddings unless the two are tied.
+        num_bytes: Of the file when it was opened.
     """
 
     file: Path
     hashes: np.ndarray
     checksums: np.ndarray
     tables: tuple[Tensor, ...]
+    num_bytes: int
 
     @classmethod
     def open(cls, file: Path, fingerprint: str, widths: Sequence[int]) -> "EmbeddingSegment":
@@ -50,6 +53,7 @@ class EmbeddingSegment:
             ValueError: If the file is truncated, has another format, or is of another encoder.
             OSError: If the file cannot be read; FileNotFoundError if another process has removed it.
         """
+        num_bytes = file.stat().st_size
         try:
             with safe_open(file, "pt") as content:
                 about = content.metadata() or {}
@@ -65,7 +69,18 @@ class EmbeddingSegment:
         shapes = [(count, 2), (count,), *((count, width) for width in widths)]
         if not count or [tuple(tensor.shape) for tensor in (hashes, checksums, *tables)] != shapes:
             raise ValueError(f"its tensors do not have the shapes {shapes}")
-        return cls(file, hashes.numpy().view(np.uint64), checksums.numpy().view(np.uint64), tuple(tables))
+        numbers = (part.numpy().view(np.uint64) for part in (hashes, checksums))
+        return cls(file, *numbers, tuple(tables), num_bytes)
+
+    def check_size(self) -> None:
+        """Check that the file was not cut short since it was opened: to read what is gone would end the process.
+
+        Raises:
+            ValueError: If it was. A file that another process has removed stays readable.
+        """
+        with suppress(FileNotFoundError):
+            if (now := self.file.stat().st_size) < self.num_bytes:
+                raise ValueError(f"it was cut from {self.num_bytes} to {now} bytes")
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         """Return the row of each hash (n, 2) in this segment, (n,); -1 where there is none."""

@@ -128,9 +128,11 @@ class PhraseEmbeddingStore:
             files, vanished = sorted(self.folder.glob(f"{fingerprint}/*{SUFFIX}"), reverse=True), False
             opened = {file: self._opened[file] for file in files if file in self._opened}
             for file in files:
-                if file not in opened and file not in self._refused:
+                if file not in self._refused:
                     try:
-                        opened[file] = EmbeddingSegment.open(file, fingerprint, widths)
+                        if file not in opened:
+                            opened[file] = EmbeddingSegment.open(file, fingerprint, widths)
+                        opened[file].check_size()
                     except FileNotFoundError:
                         vanished = True
                     except (ValueError, OSError) as error:

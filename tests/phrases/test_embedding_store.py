@@ -204,6 +204,19 @@ def test_a_damaged_file_is_passed_over_with_a_log_line(damage, tmp_path, encoded
     assert encoded == [4, 4], "the embeddings were not written again"
 
 
+def test_a_file_cut_short_after_it_was_opened_is_passed_over(tmp_path, encoded, caplog):
+    model = stored_model(tmp_path)
+    table_of(model, *PHRASES)
+    store = PhraseEmbeddingStore(tmp_path)
+    (file,) = files_in(tmp_path)
+    keys = [b"none"]
+    assert store.read(file.parent.name, keys, [32]) is None  # which opens it
+    os.truncate(file, 100)
+    with caplog.at_level(logging.WARNING):
+        assert store.read(file.parent.name, keys, [32]) is None
+    assert "was cut from" in caplog.text and "is passed over" in caplog.text
+
+
 KILLED = """
 import os, signal, sys
 from hf_targets.phrases import embedding_segments
