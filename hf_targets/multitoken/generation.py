@@ -26,6 +26,7 @@ from hf_targets.backbones.step_inputs import inputs_of_step
 from hf_targets.backbones.text_reader import takes_shifted_rows
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
+from hf_targets.multitoken.drafting.cache import check_layers
 from hf_targets.multitoken.drafting.candidates import HeadCandidates
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import DraftSettings
@@ -338,9 +339,12 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
         try:
             _check_config(config, model_kwargs.get("past_key_values"))
+            check_layers(model_kwargs["past_key_values"])
             self._check_rows(input_ids, config, model_kwargs)
             if len(input_ids) > 1 and (config.do_sample or not simple):
                 raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
+            if config.do_sample and not simple:
+                raise ValueError("a sampled text with stopping criteria of its own would draw after its end")
             if is_sharded(self):
                 raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
         except ValueError as error:

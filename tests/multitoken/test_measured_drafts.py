@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import AutoModelForCausalLM, Lfm2Config, StoppingCriteria, StoppingCriteriaList
 
+from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.drafting import pace
 from hf_targets.multitoken.drafting.output import DraftedGenerationOutput
 from tests.choices import require_clear_choices
@@ -105,6 +106,7 @@ class Never(StoppingCriteria):
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions and output_hidden_states"),
         ({"guidance_scale": 1.5}, "guidance_scale cannot be combined"),
         ({"do_sample": True, "num_return_sequences": 2}, "several rows that are sampled"),
+        ({"do_sample": True, "stopping_criteria": StoppingCriteriaList([Never()])}, "would draw after its end"),
         ({"rows": 2, "stopping_criteria": StoppingCriteriaList([Never()])}, "several rows"),
     ],
 )
@@ -129,6 +131,33 @@ def test_processes_that_share_weights_decode_plainly_as_their_clocks_differ(draf
     with caplog.at_level(logging.INFO, logger="hf_targets"):
         assert torch.equal(model.generate(ids, draft_tokens="auto", **GREEDY), plain)
     assert not drafted and "their clocks differ" in caplog.text
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+def test_a_cache_that_keeps_states_decodes_plainly(branches, drafted, caplog):
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    kinds = ["conv", "full_attention"]
+    config = Lfm2Config(vocab_size=50, num_hidden_layers=2, layer_types=kinds, bos_token_id=0, eos_token_id=0, **size)
+    model = MultiTokenForCausalLM.from_base(AutoModelForCausalLM.from_config(config), ngram_size=3).eval()
+    for ids in (token_ids(1, 5), token_ids(2, 5)):
+        plain = model.generate(ids, **GREEDY)
+        with caplog.at_level(logging.INFO, logger="hf_targets"):
+            assert torch.equal(model.generate(ids, draft_tokens="auto", draft_branches=branches, **GREEDY), plain)
+    assert not drafted and "this cache has a LinearAttentionLayer" in caplog.text
+
+
+def test_a_sampled_text_draws_as_many_numbers_as_a_plain_one(drafted, monkeypatch):
+    model, ids = make_drafting_model("gpt2"), token_ids(1, 5)
+    with_clock(monkeypatch, iter([0.0] * 99999))  # all passes take as long, so that drafts pay
+    for seed in range(20):
+        options, states = {**SAMPLED, "eos_token_id": [*range(1, 9)], "max_new_tokens": 40}, []
+        for draft_tokens in (None, "auto"):
+            torch.manual_seed(seed)
+            model.generate(ids, draft_tokens=draft_tokens, **options)
+            states.append(torch.random.get_rng_state())
+        assert torch.equal(*states)
+    assert any(settings.num_tokens for settings in drafted)
 
 
 def test_a_backbone_without_a_cache_decodes_plainly(caplog):

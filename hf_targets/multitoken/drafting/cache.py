@@ -12,6 +12,20 @@ from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
 
+def check_layers(cache: Cache) -> None:
+    """Check that rejected tokens can be removed from each layer of a cache, and its rows rearranged.
+
+    Raises:
+        ValueError: If a layer is of another kind, such as one that keeps a state in place of keys and values.
+    """
+    for layer in cache_of_text(cache).layers:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
+            raise ValueError(
+                "drafting for several rows, or in trees, takes a cache of layers that it can rearrange, and this "
+                f"cache has a {type(layer).__name__}; generate row by row, without draft_branches"
+            )
+
+
 class RaggedCache:
     """A dynamic cache whose rows stay aligned on the right, with a mask of the positions that each row holds.
 
@@ -24,13 +38,8 @@ class RaggedCache:
     """
 
     def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"]) -> None:
+        check_layers(cache)
         layers: list[Any] = cache_of_text(cache).layers
-        for layer in layers:
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
-                raise ValueError(
-                    "drafting for several rows, or in trees, takes a cache of layers that it can rearrange, and this "
-                    f"cache has a {type(layer).__name__}; generate row by row, without draft_branches"
-                )
         self.cache = cache
         # a layer of hidden states that an earlier call left does not grow when this call has no ensemble
         self._layers = [

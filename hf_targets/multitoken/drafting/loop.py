@@ -93,7 +93,7 @@ def decode_rows(
     del outputs
     while True:
         process = partial(rows.process, active)
-        found = verify(draft, logits, process, sample=bool(config.do_sample))
+        found = verify(draft, logits, process, sample=bool(config.do_sample), end_tokens=rows.end_tokens)
         taken, finished = rows.append(active, found)
         cache.keep(found.positions, taken)
         counts.forward_passes += 1

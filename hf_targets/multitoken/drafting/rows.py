@@ -40,7 +40,8 @@ class Rows:
         self.lengths = torch.full((batch,), prompt_length, device=input_ids.device)
         self._processors = processors
         known = EosTokenCriteria | MaxLengthCriteria
-        self._end_tokens = [rule.eos_token_id for rule in criteria if isinstance(rule, EosTokenCriteria)]
+        ends = [rule.eos_token_id.flatten() for rule in criteria if isinstance(rule, EosTokenCriteria)]
+        self.end_tokens = torch.cat(ends).to(input_ids.device) if ends else None
         self._other_criteria = StoppingCriteriaList([rule for rule in criteria if not isinstance(rule, known)])
         self._pad_token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
         self._streamer = streamer
@@ -104,9 +105,9 @@ class Rows:
         tokens, before = found.tokens, self.lengths[rows]
         counts = torch.minimum(found.counts, self.max_length - before)
         finished = torch.zeros_like(counts, dtype=torch.bool)
-        for end_tokens in self._end_tokens:
+        if self.end_tokens is not None:
             steps = torch.arange(tokens.shape[1], device=tokens.device)
-            ends = torch.isin(tokens, end_tokens.to(tokens.device)) & (steps < counts[:, None])
+            ends = torch.isin(tokens, self.end_tokens) & (steps < counts[:, None])
             counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
             finished |= ends.any(dim=1)
         self._write(rows, tokens)

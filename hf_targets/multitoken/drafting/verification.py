@@ -32,12 +32,20 @@ class Verified:
     logits: list[Tensor]
 
 
-def verify(draft: Draft, logits: Float[Tensor, "rows positions vocab"], process: Process, *, sample: bool) -> Verified:
+def verify(
+    draft: Draft,
+    logits: Float[Tensor, "rows positions vocab"],
+    process: Process,
+    *,
+    sample: bool,
+    end_tokens: Int[Tensor, "_"] | None = None,
+) -> Verified:
     """Return the new tokens: walk from the last known token to drafted children while they are the model's own choice.
 
     Without `sample` the model's choice is its most probable token, and the result equals plain greedy decoding. With
     `sample` it is a random token, and the result has the distribution of plain sampling: a draft with `logits` is
     accepted by speculative sampling; any other draft, such as a tree, is accepted where it equals the sampled token.
+    After one of `end_tokens` a row goes no further, so that one row draws as many numbers as in plain sampling.
     """
     if not draft.depths:  # the common case where drafting does not pay
         current = logits[:, 0].float()
@@ -66,6 +74,8 @@ def verify(draft: Draft, logits: Float[Tensor, "rows positions vocab"], process:
         tokens = torch.cat([tokens, token[:, None]], dim=1)
         fits = children & (draft.tokens == token[:, None])
         alive = alive & fits.any(dim=1)
+        if end_tokens is not None:
+            alive = alive & ~torch.isin(token, end_tokens)
         if not alive.any():
             break
         position = torch.where(alive, fits.int().argmax(dim=1) + 1, position)

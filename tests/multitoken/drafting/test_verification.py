@@ -96,6 +96,23 @@ def test_a_word_that_a_row_does_not_have_is_not_accepted():
         assert found.tokens.tolist() == [[2, 2, 2]] * 2
 
 
+def test_a_row_goes_no_further_than_its_end_and_draws_no_more():
+    draft = Draft(torch.tensor([[2, 3, 2]] * 2), torch.tensor([[0, 1, 2]] * 2), [1, 2, 3], torch.ones(2, 3).bool())
+    logits = torch.full((2, 4, VOCAB), -1000.0)
+    for position, token in enumerate([2, 3, 2, 1]):
+        logits[:, position, token] = 0.0
+    for sample in (False, True):
+        for ends, count in (([3, 5], 2), ([1], 4), ([2], 1)):
+            torch.manual_seed(0)
+            found = verify(draft, logits, as_they_are, sample=sample, end_tokens=torch.tensor(ends))
+            assert found.counts.tolist() == [count] * 2 and found.tokens.shape[1] == count
+            after = torch.rand(1)
+            torch.manual_seed(0)
+            for position in range(count) if sample else ():
+                torch.multinomial(logits[:, position].softmax(dim=-1), 1)
+            assert torch.equal(after, torch.rand(1))
+
+
 @pytest.mark.parametrize("sample", [False, True])
 def test_without_a_draft_each_row_gets_one_word(sample):
     found = verify(empty_draft(3, torch.device("cpu")), torch.randn(3, 1, VOCAB), as_they_are, sample=sample)
