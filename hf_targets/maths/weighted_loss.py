@@ -141,7 +141,7 @@ def _losses(
     vocab_size, kept, results = logits.shape[1], 1.0 - label_smoothing, []
     size = max(1, LOGITS_IN_CACHE // vocab_size) if logits.device.type == "cpu" else len(logits)
     for block, labels, scales in zip(logits.split(size), targets.split(size), scale.split(size), strict=True):
-        index = labels.clamp(min=0)[:, None]
+        index = labels.masked_fill(labels == IGNORED, 0)[:, None]  # an id below 0 is an error of gather
         log_p = (block if bias is None else block.to(scale.dtype) + bias).log_softmax(dim=-1, dtype=scale.dtype)
         loss = -kept * log_p.gather(1, index)[:, 0]
         if label_smoothing:

@@ -27,6 +27,12 @@ def brute_force(hidden, weight, targets, row_weights, bias, smoothing=0.0):
     return (row_weights * whole).sum(), whole
 
 
+@pytest.mark.parametrize("target", [-1, -99, VOCAB])
+def test_a_target_that_is_no_id_is_an_error(target):
+    with pytest.raises((IndexError, RuntimeError), match=r"out of bounds"):
+        weighted_cross_entropy(torch.ones(1, 4), torch.ones(VOCAB, 4), torch.tensor([target]), torch.ones(1))
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(0, 9),
