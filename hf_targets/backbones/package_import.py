@@ -7,6 +7,7 @@ recognize the architecture. So each checkpoint has a file of a few lines beside 
 Transformers neither asks nor reads the file.
 """
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,16 @@ class NamesItsPackage:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a configuration of its fields; where its class is found is no field."""
+        """Make a configuration of its fields and of those given by name, which are checked as if they stood there.
+
+        Transformers sets given fields after the configuration is made, and checks none. Where its class is found is no
+        field.
+        """
         if _is_ours(cls):
             config_dict = {name: value for name, value in config_dict.items() if name != "auto_map"}
+            for name in [name for name in kwargs if name in _own_fields(cls)]:
+                old, new = config_dict.get(name), kwargs.pop(name)
+                config_dict[name] = {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
         return super().from_dict(config_dict, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     @classmethod
@@ -68,6 +76,12 @@ class NamesItsPackage:
         """Do nothing for a class of ours: Transformers would save a copy of its module, which needs the others."""
         if not _is_ours(cls):
             super().register_for_auto_class(auto_class)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _own_fields(cls: type) -> set[str]:
+    """Return the fields that classes of ours declare, and their other names."""
+    declared = {name for one in cls.__mro__ if _is_ours(one) for name in inspect.get_annotations(one)}
+    return declared | {name for name, real in getattr(cls, "attribute_map", {}).items() if real in declared}
 
 
 def _is_ours(cls: type) -> bool:

@@ -139,12 +139,10 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     use_cache: bool = field(default=False, metadata={"help": "Must be False: there is no cache. Programs may set it."})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.preset not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
+        check_fields(self)
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
-        check_fields(self)
         check_preset(self.preset, self)
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "latent_size"):
             if getattr(self, name) < 1:

@@ -5,14 +5,38 @@ from dataclasses import fields
 
 import pytest
 
-from hf_targets import CurveConfig, DynamicVocabConfig, MdlmConfig, MultiTokenConfig
+from hf_targets import (
+    AwdLstmConfig,
+    CrammedBertConfig,
+    CurveConfig,
+    DifformerConfig,
+    DynamicVocabConfig,
+    MdlmConfig,
+    MultiTokenConfig,
+    MultiTokenMaskedConfig,
+    MultiTokenSeq2SeqConfig,
+    SemiAutoregressiveConfig,
+    TensorizedTransformerConfig,
+)
 
-CONFIGURATIONS = (CurveConfig, DynamicVocabConfig, MdlmConfig, MultiTokenConfig)
+OF_MODELS = (
+    AwdLstmConfig,
+    CrammedBertConfig,
+    DifformerConfig,
+    DynamicVocabConfig,
+    MdlmConfig,
+    MultiTokenConfig,
+    MultiTokenMaskedConfig,
+    MultiTokenSeq2SeqConfig,
+    SemiAutoregressiveConfig,
+    TensorizedTransformerConfig,
+)
+CONFIGURATIONS = (CurveConfig, *OF_MODELS)
 FIELDS = [
     (cls, field.name)
     for cls in CONFIGURATIONS
     for field in fields(cls)
-    if field.name in cls.__annotations__ and field.name != "keys_to_ignore_at_inference"
+    if field.name in cls.__annotations__ and field.name not in ("keys_to_ignore_at_inference", "time_frequencies")
 ]
 
 
@@ -20,6 +44,35 @@ FIELDS = [
 def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(cls, name):
     with pytest.raises(ValueError, match=rf"^{name} must be .*, got \[1, 2\]$"):
         cls(**{name: [1, 2]})
+
+
+@pytest.mark.parametrize("cls", OF_MODELS)
+def test_fields_given_beside_a_saved_configuration_are_checked_and_converted_as_if_they_stood_there(cls, tmp_path):
+    cls().save_pretrained(tmp_path)
+    for _, name in [field for field in FIELDS if field[0] is cls]:
+        with pytest.raises(ValueError, match=rf"^{name} must be .*, got \[1, 2\]$"):
+            cls.from_pretrained(tmp_path, **{name: [1, 2]})
+    changed, left = cls.from_pretrained(tmp_path, pad_token_id=3, unknown=1, return_unused_kwargs=True)
+    assert changed.pad_token_id == 3 and left == {"unknown": 1}
+    others = [name for _, name in FIELDS if name in changed.to_dict() and name not in ("backbone", "pad_token_id")]
+    assert all(changed.to_dict()[name] == cls().to_dict()[name] for name in others if name in cls().to_dict())
+
+
+def test_given_fields_are_checked_together_under_their_other_names_and_merged_into_dictionaries(tmp_path):
+    DifformerConfig(multitoken={"ngram_size": 3}, curve={"degree": 2}).save_pretrained(tmp_path)
+    config = DifformerConfig.from_pretrained(tmp_path, multitoken={"loss_weight": 0.5}, d_model=64, curve={"margin": 0})
+    assert (config.multitoken["ngram_size"], config.multitoken["loss_weight"], config.hidden_size) == (3, 0.5, 64)
+    assert isinstance(config.curve, CurveConfig) and (config.curve.degree, config.curve.margin) == (2, 0)
+    assert DifformerConfig.from_pretrained(tmp_path, multitoken=None).multitoken is None
+    for given, told in (
+        ({"clip_noise": True}, "clip_noise needs noise_schedule='continuous'"),
+        ({"length_loss_weight": -3.0}, "length_loss_weight must be 0 or more"),
+        ({"pad_token_id": 10152}, r"pad_token_id must be in \[0, 10151\], got 10152"),
+        ({"multitoken": {"loss_weight": "a"}}, "loss_weight .* must be a number, 0 or more, got 'a'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            DifformerConfig.from_pretrained(tmp_path, **given)
+    assert DifformerConfig.from_pretrained(tmp_path, clip_noise=True, noise_schedule="continuous").clip_noise
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_programs_may_switch_off_the_cache_that_there_is_not(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"preset": "ddpm"}, "preset must be one of difformer, dinoiser, got 'ddpm'"),
+        ({"preset": "ddpm"}, "preset must be one of 'difformer', 'dinoiser', got 'ddpm'"),
         ({"hidden_size": 30}, "hidden_size must be a multiple of 2 x num_attention_heads, got 30 and 4"),
         ({"noise_factor": 0.0}, "noise_factor must be above 0, got 0.0"),
         ({"clip_noise": True}, "clip_noise needs noise_schedule='continuous'"),
