@@ -46,7 +46,7 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 512)
     feed_forward_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers, d_ff."})
     num_layers: int = field_of(ModelSizeSettings, "num_layers", 6, note="Of the encoder, and of the decoder.")
-    dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
+    dropout: float | None = field(default=None, metadata={"help": "Dropout, in [0, 1). None: by a row's preset."})
     max_positions: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
     rows: str = field(
         default='{"difformer": {}, "wdr": {"multitoken": {}}, "curves": {"curve": {}}}',
@@ -65,7 +65,7 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         ModelSizeSettings.__post_init__(self)
-        diffusion_rows(self.rows, self.num_reverse_steps)
+        diffusion_rows(self.rows, self.num_reverse_steps, **self.common())
         for name in ("num_lengths", "num_noises", "max_positions", "average_checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
@@ -74,22 +74,22 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
         for name in ("max_source_length", "max_target_length"):
             setattr(self, name, min(getattr(self, name) or self.max_positions, self.max_positions))
 
+    def common(self) -> dict[str, Any]:
+        """Return the fields that all rows have unless they say otherwise."""
+        return {
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "intermediate_size": self.feed_forward_size,
+            "max_position_embeddings": self.max_positions,
+            "dropout": self.dropout,
+        }
+
 
 def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> PreTrainedModel:
     """Return the new model of a row, whose decoding is that of the settings."""
     ids: dict[str, Any] = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-    config = DifformerConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=setup.hidden_size,
-        num_hidden_layers=setup.num_layers,
-        num_attention_heads=setup.num_heads,
-        intermediate_size=setup.feed_forward_size,
-        max_position_embeddings=setup.max_positions,
-        dropout=setup.dropout,
-        **ids,
-        **row,
-    )
-    model = DifformerForConditionalGeneration(config)
+    model = DifformerForConditionalGeneration(DifformerConfig(vocab_size=len(tokenizer), **ids, **row))
     for name in ("num_reverse_steps", "num_lengths", "num_noises"):
         setattr(model.generation_config, name, getattr(setup, name))
     return model
@@ -111,7 +111,7 @@ def main() -> None:
     args.tokens_per_batch = args.tokens_per_batch or setup.batch_tokens
     if args.save_total_limit is not None and args.save_total_limit < setup.average_checkpoints:
         raise ValueError(f"save_total_limit must keep the {setup.average_checkpoints} checkpoints that are averaged")
-    rows, outputs = diffusion_rows(setup.rows), ("results.json", "scores.json")
+    rows, outputs = diffusion_rows(setup.rows, **setup.common()), ("results.json", "scores.json")
     experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
     texts = setup.load()
     tokenizer = setup.tokenizer_of(None, texts)

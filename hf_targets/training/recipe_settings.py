@@ -93,7 +93,7 @@ class ModelSizeSettings:
             raise ValueError(
                 f"hidden_size must be a multiple of num_heads, got {self.hidden_size} and {self.num_heads}"
             )
-        if not 0 <= self.dropout < 1:
+        if not 0 <= (self.dropout or 0.0) < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
 
     def gpt2_config(self, *, vocab_size: int, num_positions: int, **fields: Any) -> GPT2Config:

@@ -48,23 +48,24 @@ class Setup:
     rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
 
     def __post_init__(self) -> None:
-        diffusion_rows(self.rows)
+        diffusion_rows(self.rows, **self.common())
+
+    def common(self) -> dict[str, Any]:
+        """Return the fields that all rows have unless they say otherwise."""
+        return {
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.feed_forward_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "max_position_embeddings": 2 * max(self.lengths),
+            "dropout": 0.0,
+        }
 
 
 def make_model(setup: Setup, row: Mapping[str, Any], device: torch.device) -> DifformerForConditionalGeneration:
     """Return the model of a row, with random weights."""
-    config = DifformerConfig(
-        vocab_size=setup.vocab_size,
-        hidden_size=setup.hidden_size,
-        intermediate_size=setup.feed_forward_size,
-        num_hidden_layers=setup.num_layers,
-        num_attention_heads=setup.num_heads,
-        max_position_embeddings=2 * max(setup.lengths),
-        dropout=0.0,
-        **row,
-    )
     with device:
-        return DifformerForConditionalGeneration(config)
+        return DifformerForConditionalGeneration(DifformerConfig(vocab_size=setup.vocab_size, **row))
 
 
 def train_step(model: DifformerForConditionalGeneration, ids: torch.Tensor) -> None:
@@ -85,7 +86,7 @@ def main() -> None:
     (setup,) = parse_settings(Setup)
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rows = diffusion_rows(setup.rows)
+    rows = diffusion_rows(setup.rows, **setup.common())
     models = {name: make_model(setup, row, device) for name, row in rows.items()}
     plain = next(iter(models))
     for length in setup.lengths:

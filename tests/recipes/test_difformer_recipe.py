@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_targets import DifformerForConditionalGeneration
+from hf_targets import DifformerConfig, DifformerForConditionalGeneration
 from tests.recipes.running import run_recipe
 from tests.training.test_model_card import run_code
 
@@ -35,11 +35,22 @@ def test_the_comparison_leaves_scores_and_models_that_write(trained):
     assert (model.config.curve.num_control_points_ratio, model.config.curve.degree) == (2.0, 2)
 
 
+def test_fields_of_a_row_come_before_those_of_the_settings_and_of_the_preset(tmp_path):
+    rows = {"first": {"latent_size": 16}, "second": {"latent_size": 16, "preset": "dinoiser", "num_hidden_layers": 2}}
+    rows["third"] = {**rows["first"], "dropout": 0.25}
+    run_recipe("train_difformer", *SMALL, "--max_steps", "1", "--rows", json.dumps(rows), "--output_dir", str(tmp_path))
+    configs = [DifformerConfig.from_pretrained(tmp_path / f"{name}-seed0") for name in rows]
+    assert [(config.dropout, config.num_hidden_layers) for config in configs] == [(0.3, 1), (0.2, 2), (0.25, 1)]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         (["--rows", '{"a": {"latent": 3}}'], "row a has no such field: latent"),
-        (["--rows", '{"a": {"preset": "ddpm"}}'], "row a: preset must be one of difformer, dinoiser"),
+        (["--rows", '{"a": {"preset": "ddpm"}}'], "row a: preset must be one of 'difformer', 'dinoiser'"),
+        (["--rows", '{"a": {"vocab_size": 30}}'], "row a: vocab_size follows from the tokenizer; leave it out"),
+        (["--rows", '{"a": {}}', "--dropout", "1.5"], r"dropout must be in \[0, 1\), got 1.5"),
+        (["--rows", '{"a": {"num_attention_heads": 3}}'], "row a: hidden_size must be a multiple of 2 x num_attention"),
         (["--num_noises", "0"], "num_noises must be 1 or more, got 0"),
         (["--num_reverse_steps", "5"], "num_reverse_steps=5 leaves no step after num_skipped_steps=5"),
         (["--ensemble_weight", "1.5"], r"ensemble_weight \(lambda\) must be in \[0, 1\], got 1.5"),
