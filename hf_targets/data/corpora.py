@@ -27,7 +27,7 @@ _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_tes
 
 @without_progress_bars()
 def load_corpus(
-    name_or_path: str = "documentation",
+    name_or_path: str | os.PathLike[str] = "documentation",
     *,
     config_name: str | None = None,
     text_column: str = "text",
@@ -62,6 +62,7 @@ def load_corpus(
     Raises:
         ValueError: If the corpus is not found or cannot be read, a split has no words, or an option does not apply.
     """
+    name_or_path = os.fspath(name_or_path)
     if max_train_words is not None and max_train_words < 1:
         raise ValueError(f"max_train_words must be at least 1, got {max_train_words}; use None for the whole split")
     rows = _plain_rows(name_or_path)

@@ -2,35 +2,37 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, List, Value
 
 from hf_targets.data.references import PAIR_FEATURES, REFERENCES, data_set_of, is_target
-from hf_targets.data.token_rows import ROWS_AT_ONCE
+from hf_targets.data.token_rows import texts_of
 
 TRANSLATION = "translation"
 """The column of the Hub's translation data sets: a text for each language."""
 
 
-def pair_batches(pairs: Dataset) -> Iterator[tuple[list[str], list[str]]]:
+def pair_batches(pairs: Dataset, missing: str | None = None) -> Iterator[tuple[list[str], list[str]]]:
     """Yield the sources and the targets of pairs in lists of `ROWS_AT_ONCE`.
 
+    Args:
+        missing: What stands for None.
     Raises:
-        ValueError: If a column is missing, or `pairs` is no data set, such as all splits at once.
+        ValueError: If a column is missing, a side of a pair is no text, or `pairs` is no data set, such as all splits
+            at once.
     """
     if not isinstance(pairs, Dataset):
         raise ValueError(f"pairs must be one split, a datasets.Dataset, got {type(pairs).__name__}; give one split")
-    if missing := {"source", "target"} - set(pairs.column_names):
+    if absent := {"source", "target"} - set(pairs.column_names):
         raise ValueError(
-            f"pairs need the columns source and target, and {sorted(missing)} is not among {pairs.column_names}; "
+            f"pairs need the columns source and target, and {sorted(absent)} is not among {pairs.column_names}; "
             f"load them with load_pairs, or rename columns"
         )
-    for rows in pairs.select_columns(["source", "target"]).iter(ROWS_AT_ONCE):
-        texts = cast(dict[str, list[str]], rows)
-        yield texts["source"], texts["target"]
+    sources, targets = (texts_of(pairs, side, "pairs with filter_pairs", missing) for side in ("source", "target"))
+    yield from zip(sources, targets, strict=True)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.pair_columns import pair_batches
 from hf_targets.data.token_rows import rows_of
+from hf_targets.maths.losses import IGNORED
 
 logger = logging.getLogger(__name__)
 
@@ -134,16 +135,34 @@ def pair_lengths(encoded: Dataset) -> np.ndarray:
     """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and, if there are any, `labels`."""
     if "labels" not in encoded.column_names:
         return np.fromiter(map(len, encoded["input_ids"]), np.int64, len(encoded))
-    return np.maximum(*side_lengths(encoded))
+    return np.maximum(*(_lengths(column) for column in _columns(encoded, "input_ids", "labels")))
 
 
 def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the source and of the target of each pair, (pairs,), from `input_ids` and `labels`."""
-    table = cast(pa.Table, encoded.select_columns(["input_ids", "labels"]).with_format("arrow")[:])
-    source, target = (
-        pc.call_function("list_value_length", [table[side]]).to_numpy() for side in ("input_ids", "labels")
-    )
-    return source, target
+    """Return the tokens of the source and of the target of each pair, (pairs,), without padding.
+
+    Padding has 0 in `attention_mask`, if there is such a column, and -100 in `labels`.
+    """
+    masked = "attention_mask" in encoded.column_names
+    source, labels = _columns(encoded, "attention_mask" if masked else "input_ids", "labels")
+    return _counts(source, other_than=0) if masked else _lengths(source), _counts(labels, other_than=IGNORED)
+
+
+def _columns(encoded: Dataset, *names: str) -> list[pa.ChunkedArray]:
+    table = cast(pa.Table, encoded.select_columns(list(names)).with_format("arrow")[:])
+    return [table[name] for name in names]
+
+
+def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
+    return pc.call_function("list_value_length", [lists]).to_numpy()
+
+
+def _counts(lists: pa.ChunkedArray, other_than: int) -> np.ndarray:
+    """Return how many values of each list are no `other_than`."""
+    lengths = _lengths(lists)
+    values = pc.call_function("list_flatten", [lists]).to_numpy()
+    ends, counts = lengths.cumsum(), np.concatenate([[0], (values != other_than).cumsum()])
+    return counts[ends] - counts[ends - lengths]
 
 
 def _check_end(labels: list[int], tokenizer: PreTrainedTokenizerBase) -> None:

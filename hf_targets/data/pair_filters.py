@@ -58,7 +58,7 @@ def filter_pairs(
         return "ratio" if max_ratio is not None and longer > max_ratio * shorter else "kept"
 
     reasons = []
-    for sources, targets in pair_batches(pairs):
+    for sources, targets in pair_batches(pairs, missing=""):
         reasons += map(reason, _lengths(sources, tokenizer), _lengths(targets, tokenizer))
     found = Counter(reasons)
     counts = {name: found[name] for name in ("kept", *REASONS)}

@@ -1,5 +1,6 @@
 """Pairs of texts, a source and its target, with the splits train, validation and test."""
 
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hf_targets.data.splits import SPLITS, split_rows
 
 @without_progress_bars()
 def load_pairs(
-    name_or_path: str,
+    name_or_path: str | os.PathLike[str],
     *,
     source_lang: str,
     target_lang: str,
@@ -64,6 +65,7 @@ def load_pairs(
         ValueError: If the text is not found or cannot be read, two files differ in their numbers of lines, a language
             or column is not there, a split has no pairs, a target of test is empty, or an option does not apply.
     """
+    name_or_path = os.fspath(name_or_path)
     most = {"train": max_train_pairs, "validation": max_eval_pairs, "test": max_eval_pairs}
     for name, count in (("max_train_pairs", max_train_pairs), ("max_eval_pairs", max_eval_pairs)):
         if count is not None and count < 1:

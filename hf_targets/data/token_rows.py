@@ -25,8 +25,30 @@ def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator
     if "text" not in texts.column_names:
         raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
     check_fast(tokenizer)
-    for rows in texts.select_columns(["text"]).iter(ROWS_AT_ONCE):
-        yield cast(dict[str, list[str]], rows)["text"]
+    yield from texts_of(texts, "text", "rows")
+
+
+def texts_of(dataset: Dataset, column: str, way_out: str, missing: str | None = None) -> Iterator[list[str]]:
+    """Yield the texts of a column in lists of `ROWS_AT_ONCE`.
+
+    Args:
+        way_out: What to remove if there is no text, in the error.
+        missing: What stands for None.
+    Raises:
+        ValueError: If a row has no text.
+    """
+    rows = dataset.select_columns([column])
+    if rows.format["type"] != "custom":  # but for a transform of the user's, formats are of numbers
+        rows = rows.with_format(None)
+    for number, batch in enumerate(rows.iter(ROWS_AT_ONCE)):
+        texts = [missing if text is None else text for text in cast(dict[str, list[Any]], batch)[column]]
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                row += number * ROWS_AT_ONCE
+                raise ValueError(
+                    f"column {column} must have a text in each row, and row {row} has {text!r}; remove such {way_out}"
+                )
+        yield texts
 
 
 def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:

@@ -4,9 +4,10 @@ import pytest
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, NllbTokenizer
 
-from hf_targets.data import pair_columns
+from hf_targets.data import token_rows
 from hf_targets.data.joint_bpe import train_joint_bpe
-from hf_targets.data.pair_encoding import encode_pairs, pair_lengths
+from hf_targets.data.pair_encoding import encode_pairs, encode_sources, pair_lengths, side_lengths
+from hf_targets.data.pair_filters import filter_pairs
 from tests.small_tokenizers import BPE
 
 PAIRS = Dataset.from_dict(
@@ -27,7 +28,7 @@ def test_inputs_and_labels_decode_to_source_and_target_and_end_with_the_end_toke
 
 def test_rows_are_the_same_in_whatever_lists_they_are_read(monkeypatch):
     whole = encode_pairs(PAIRS, TOKENIZER)
-    monkeypatch.setattr(pair_columns, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(token_rows, "ROWS_AT_ONCE", 2)
     assert encode_pairs(PAIRS, TOKENIZER)[:] == whole[:]
 
 
@@ -43,6 +44,41 @@ def test_a_pair_is_as_long_as_its_longer_side():
     longer = [max(len(row["input_ids"]), len(row["labels"])) for row in encoded]
     assert pair_lengths(encoded).tolist() == longer
     assert pair_lengths(encoded.select([2, 0])).tolist() == [longer[2], longer[0]]
+
+
+def test_sides_are_as_long_as_their_tokens_however_they_are_padded():
+    encoded = encode_pairs(PAIRS, TOKENIZER)
+    expected = [[len(row[column]) for row in encoded] for column in ("input_ids", "labels")]
+    width = 3 + max(map(max, expected))
+
+    def padded(row):
+        source, target = width - len(row["input_ids"]), width - len(row["labels"])
+        return {
+            "input_ids": [0] * source + row["input_ids"],
+            "attention_mask": [0] * source + row["attention_mask"],
+            "labels": row["labels"] + [-100] * target,
+        }
+
+    for rows in (encoded, encoded.map(padded), encoded.map(padded).with_format("torch")):
+        assert [side.tolist() for side in side_lengths(rows)] == expected
+    assert pair_lengths(encoded.map(padded)).tolist() == [width] * 3
+    unmasked = encoded.remove_columns("attention_mask").select([2, 0, 1])
+    assert [side.tolist() for side in side_lengths(unmasked)] == [[one[row] for row in (2, 0, 1)] for one in expected]
+
+
+def test_what_is_no_text_is_told_with_its_row_and_is_left_out_by_the_filter():
+    pairs = Dataset.from_dict({"source": ["a b", None, "c d"], "target": ["b a", "x y", None]})
+    with pytest.raises(ValueError, match="column source must have a text in each row, and row 1 has None; remove such"):
+        encode_sources(pairs, TOKENIZER)
+    with pytest.raises(ValueError, match="column target must have a text in each row, and row 2 has None"):
+        encode_pairs(Dataset.from_dict({"source": ["a", "b", "c"], "target": pairs["target"][:]}), TOKENIZER)
+    with pytest.raises(ValueError, match="column source must have a text in each row, and row 0 has 3"):
+        encode_pairs(Dataset.from_dict({"source": [3], "target": ["a"]}), TOKENIZER)
+    kept, counts = filter_pairs(pairs)
+    assert kept["source"][:] == ["a b"] and counts["empty"] == 2
+    assert encode_pairs(PAIRS.with_format("numpy"), TOKENIZER)[:] == encode_pairs(PAIRS, TOKENIZER)[:]
+    upper = PAIRS.with_transform(lambda rows: {name: [text.upper() for text in rows[name]] for name in rows})
+    assert "EIN HUND" in TOKENIZER.decode(encode_pairs(upper, TOKENIZER)[0]["input_ids"]).upper()
 
 
 def test_a_prefix_stands_before_each_source_and_no_target():

@@ -129,6 +129,14 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
             GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=rows_of).train()
     fitting = pairs.select([1, 2])
     GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=fitting)
+    padded = pairs.select([1, 2]).map(
+        lambda row: {
+            "input_ids": row["input_ids"] + [0] * 20,
+            "attention_mask": row["attention_mask"] + [0] * 20,
+            "labels": row["labels"] + [-100] * 5,
+        }
+    )
+    GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=padded)
     assert not caplog.records
     args.clip_lengths = True
     GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], train_dataset=pairs)
