@@ -13,8 +13,10 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.fingerprint import Fingerprint
+from hf_targets.data.pair_columns import pair_batches
 from hf_targets.data.pair_encoding import encode_sources
 from hf_targets.data.references import pair_references
+from hf_targets.data.splits import SPLITS
 from hf_targets.evaluation.translating import translate
 from hf_targets.files import UNFINISHED, written_together
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 RECORD = "distillation.json"
 _PARTS = "parts"
+_MAY_CHANGE = {"batch_tokens"}
+"""Settings of a call that goes on: smaller batches are the way out where memory is short."""
 
 
 def distill(
@@ -48,8 +52,8 @@ def distill(
     Args:
         model: The teacher, an encoder-decoder model.
         tokenizer: The teacher's.
-        pairs: Splits with the columns `source` and `target`.
-        folder: Empty, or what an earlier call with the same teacher, text and settings left.
+        pairs: Splits with the columns `source` and `target`: `train`, and `validation` and `test` or none of them.
+        folder: Empty, or what an earlier call with the same teacher, text and settings left; `batch_tokens` may differ.
         teacher: Its name, for the record.
         truncate: Whether sources that are longer than the tokenizer or the teacher takes are cut for it. Otherwise
             they are an error.
@@ -57,7 +61,8 @@ def distill(
         settings: More arguments of `translate` and `generate` that can be written as JSON, such as `num_beams`.
     Raises:
         ValueError: If the folder is of another teacher (by name, weights, type or languages), text or settings; the
-            model has no encoder; a source is empty or too long; or as `translate` raises.
+            model has no encoder; there is another split; a source is empty or too long, or another side no text; or as
+            `translate` raises.
     Source: Kim and Rush 2016, "Sequence-Level Knowledge Distillation".
     """
     if part_size < 1:
@@ -107,7 +112,7 @@ def distill(
 
 
 def _merge(folder: Path, parts: Sequence[Dataset], pairs: Mapping[str, Dataset]) -> None:
-    rest = [split for split in ("validation", "test") if split in pairs]
+    rest = [split for split in SPLITS if split in pairs and split != "train"]
     names = [f"{split}.jsonl" for split in (*rest, "train")]
     with written_together(folder, *names) as unfinished:
         with (unfinished / "train.jsonl").open("w", encoding="utf-8") as file:
@@ -118,6 +123,8 @@ def _merge(folder: Path, parts: Sequence[Dataset], pairs: Mapping[str, Dataset])
                 file.writelines(lines)
         for split in rest:
             (unfinished / f"{split}.jsonl").write_text("".join(_lines(pairs[split])), encoding="utf-8")
+    for split in {*SPLITS} - {*rest, "train"}:  # of an earlier call with other splits
+        (folder / f"{split}.jsonl").unlink(missing_ok=True)
 
 
 def _check_teacher(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source_prefix: str | None) -> None:
@@ -133,11 +140,16 @@ def _training_text(pairs: Mapping[str, Dataset]) -> Dataset:
     """Return the training split.
 
     Raises:
-        ValueError: If there is none, it has no pair, or a source in it is empty.
+        ValueError: If there is none, it has no pair, or a source in it is empty; there is a split that is not written,
+            or no text.
     """
     if "train" not in pairs or not len(pairs["train"]):
         raise ValueError(f"the teacher translates the split train, and there is no pair in it, of {list(pairs)}")
-    empty = [row for row, text in enumerate(pairs["train"]["source"][:]) if not (text or "").strip()]
+    if others := pairs.keys() - {*SPLITS}:
+        raise ValueError(f"splits must be {', '.join(SPLITS)}, got {', '.join(sorted(others))}; rename or remove them")
+    sides = {split: list(pair_batches(part)) for split, part in pairs.items()}
+    sources = [text for batch, _ in sides["train"] for text in batch]
+    empty = [row for row, text in enumerate(sources) if not text.strip()]
     if empty:
         raise ValueError(
             f"a source must have a text, and {len(empty)} of {len(pairs['train'])} are empty, the first in row "
@@ -174,7 +186,10 @@ def _check_record(folder: Path, record: dict[str, Any]) -> None:
     try:
         new = {name: record[name] for name in ("languages", "dtype", "weights")}  # older folders do not have them
         old = {**new, **json.loads(file.read_text(encoding="utf-8"))}
-        changed = [name for name in record if old[name] != record[name] and name != "weights"]
+        changed = [name for name in record if old[name] != record[name] and name not in ("weights", "settings")]
+        before, now = old["settings"], record["settings"]
+        different = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        changed += [f"settings ({', '.join(different)})"] if {*different} - _MAY_CHANGE else []
         if Fingerprint.from_json(old["weights"]).differences(Fingerprint.from_json(record["weights"])):
             changed.append("weights")
     except (ValueError, LookupError, TypeError) as error:

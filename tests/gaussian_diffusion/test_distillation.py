@@ -36,7 +36,7 @@ def test_the_training_text_gets_the_teachers_translations_and_the_rest_stays(tea
     model, tokenizer, pairs = teacher
     folder = run(teacher, tmp_path / "out")
     columns = {"source_column": "source", "target_column": "target"}
-    found = load_pairs(str(folder), source_lang="en", target_lang="reversed", **columns)
+    found = load_pairs(folder, source_lang="en", target_lang="reversed", **columns)
     assert found["train"]["source"][:] == pairs["train"]["source"][:]
     expected = []
     for start in range(0, 11, 4):
@@ -78,6 +78,20 @@ def test_a_source_that_a_part_has_several_times_is_translated_once(teacher, tmp_
     )
     alone, repeated = ((folder / "train.jsonl").read_text().splitlines() for folder in (single, several))
     assert calls == [3] and repeated == [alone[row] for row in rows]
+
+
+def test_splits_are_those_of_the_last_call_and_another_one_or_no_text_is_told(teacher, tmp_path):
+    model, tokenizer, pairs = teacher
+    run(teacher, tmp_path)
+    run((model, tokenizer, {split: pairs[split] for split in ("train", "test")}), tmp_path)
+    assert {file.name for file in tmp_path.glob("*.jsonl")} == {"train.jsonl", "test.jsonl"}
+    with pytest.raises(ValueError, match="splits must be train, validation, test, got dev; rename or remove them"):
+        run((model, tokenizer, {**pairs, "dev": pairs["test"]}), tmp_path)
+    for split in ("train", "test"):
+        missing = Dataset.from_dict({"source": ["a", "b"], "target": ["c", None]})
+        with pytest.raises(ValueError, match="column target must have a text in each row, and row 1 has None"):
+            run((model, tokenizer, {**pairs, split: missing}), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def cut_short(file):
@@ -122,7 +136,7 @@ def test_another_teacher_text_or_setting_is_told(teacher, tmp_path):
     run(teacher, tmp_path)
     with pytest.raises(ValueError, match="with other values of teacher; give another folder"):
         run(teacher, tmp_path, teacher="large")
-    with pytest.raises(ValueError, match="with other values of settings"):
+    with pytest.raises(ValueError, match=r"with other values of settings \(num_beams\)"):
         run(teacher, tmp_path, num_beams=1)
     model, tokenizer, pairs = teacher
     fewer = {**pairs, "train": pairs["train"].take(5)}
@@ -140,6 +154,7 @@ def test_another_teacher_text_or_setting_is_told(teacher, tmp_path):
     with pytest.raises(ValueError, match="with other values of languages"):
         run((model, from_another, pairs), tmp_path)
     run((model, tokenizer, pairs), tmp_path)
+    run((model, tokenizer, pairs), tmp_path, batch_tokens=512)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(ValueError, match="must be empty"):
