@@ -71,3 +71,29 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"{file} must hold tensors by name and nothing else, got a {type(tensors).__name__}")
     return tensors
+
+
+def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> torch.dtype | None:
+    """Return the type of numbers that a model is loaded with; None for that of new models.
+
+    Args:
+        dtype: None, a type or its name, or "auto" for that of the checkpoint.
+        of_checkpoint: Its tensors; None, where only `dtype` is to be checked.
+    Raises:
+        ValueError: If it is anything else.
+
+    >>> chosen_dtype("bfloat16")
+    torch.bfloat16
+    """
+    if dtype is None:
+        return None
+    if dtype == "auto":
+        tensors = (tensor for tensor in (of_checkpoint or {}).values() if isinstance(tensor, Tensor))
+        return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(
+            f"dtype must be a type of floating-point numbers such as torch.bfloat16, its name, 'auto' or None, got "
+            f"{dtype!r}"
+        )
+    return found

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.published import find_checkpoint, read_tensors
+from hf_targets.backbones.published import chosen_dtype, find_checkpoint, read_tensors
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 
 logger = logging.getLogger(__name__)
@@ -91,16 +91,15 @@ class PublishedCrammedBert:
         Args:
             source: A file, a folder, a name on the Hub such as `"JonasGeiping/crammed-bert"`, or tensors by name.
             hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `CrammedBertConfig` to set, and `dtype`. Without options the number of heads must be given
-                here.
+            config: Fields of `CrammedBertConfig` to set, and `dtype` as `from_pretrained` takes it. Without options the
+                number of heads must be given here.
         Raises:
             ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the number
                 of heads is unknown; or if the model was built with an option that this one does not have.
         Source: JonasGeiping/cramming, its class ScriptableLMForPreTraining.
         """
         dtype = config.pop("dtype", None)
-        if not isinstance(dtype, torch.dtype | None):
-            raise ValueError(f"dtype must be a torch.dtype or None, got {dtype!r}; give, for example, torch.bfloat16")
+        chosen_dtype(dtype)
         if unknown := config.keys() - CrammedBertConfig.__dataclass_fields__.keys() - {"num_labels", "id2label"}:
             raise ValueError(f"no such field of CrammedBertConfig: {', '.join(sorted(unknown))}")
         name, options = "the checkpoint", {}
@@ -125,7 +124,7 @@ class PublishedCrammedBert:
         _settle_outputs(tensors, expected, name)
         check_tensors(name, tensors, expected)
         model.load_state_dict(tensors, strict=False)
-        return model.to(dtype=dtype or model.dtype).eval()
+        return model.to(dtype=chosen_dtype(dtype, tensors) or model.dtype).eval()
 
 
 def _settle_outputs(tensors: dict[str, Tensor], expected: dict[str, Any], name: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.published import find_checkpoint
+from hf_targets.backbones.published import chosen_dtype, find_checkpoint
 from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
 from hf_targets.gaussian_diffusion import published_dinoiser
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
@@ -75,13 +75,15 @@ class PublishedDifformer:
             source: A file, a folder, a name on the Hub, or what `torch.load` returns: a checkpoint, or its `model`
                 alone, which then needs `num_attention_heads`.
             hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `DifformerConfig` to set, and `dtype`. New heads (`multitoken`) have random weights.
+            config: Fields of `DifformerConfig` to set, and `dtype` as `from_pretrained` takes it. New heads
+                (`multitoken`) have random weights.
         Raises:
             ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the number
                 of heads is unknown; or if the model was trained with an option that this one does not have.
         Source: zhjgao/difformer, both versions of its options; yegcjs/DINOISER, with layers normalised after each part.
         """
         dtype = config.pop("dtype", None)
+        chosen_dtype(dtype)
         if unknown := config.keys() - DifformerConfig.__dataclass_fields__.keys():
             raise ValueError(f"no such field of DifformerConfig: {', '.join(sorted(unknown))}")
         if config.get("curve") is not None:
@@ -112,7 +114,7 @@ class PublishedDifformer:
             tensors = _renamed(found, model.config)
         check_tensors(name, tensors, {key: tensor.shape for key, tensor in _expected(model).items()})
         model.load_state_dict(tensors, strict=False)
-        return model.to(dtype=dtype or model.dtype).eval()
+        return model.to(dtype=chosen_dtype(dtype, found) or model.dtype).eval()
 
 
 def _options(content: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

@@ -131,5 +131,7 @@ def test_an_extra_tensor_and_a_wrong_source_are_told():
         CrammedBertForMaskedLM.from_published(published_tensors(), heads=4)
     with pytest.raises(ValueError, match="source must be a name, a path or tensors by name, got int"):
         CrammedBertForMaskedLM.from_published(3)  # pyright: ignore
-    with pytest.raises(ValueError, match=r"dtype must be a torch\.dtype or None, got 'bfloat16'"):
-        CrammedBertForMaskedLM.from_published(published_tensors(), num_attention_heads=4, dtype="bfloat16")
+    half = CrammedBertForMaskedLM.from_published(published_tensors(), num_attention_heads=4, dtype="bfloat16")
+    assert half.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"dtype must be a type of floating-point numbers .* got 'bf16'"):
+        CrammedBertForMaskedLM.from_published(published_tensors(), num_attention_heads=4, dtype="bf16")

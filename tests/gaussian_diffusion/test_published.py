@@ -57,6 +57,21 @@ def test_it_predicts_what_the_published_program_predicts(where, tmp_path):
         torch.testing.assert_close(model.word_logits(found.embeddings)[0], found.embeddings[0] @ words.T)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [(None, torch.float32), ("auto", torch.float16), ("bfloat16", torch.bfloat16), (torch.float64, torch.float64)],
+)
+def test_numbers_are_of_the_type_that_is_asked_for(dtype, expected):
+    content = {**checkpoint(), "model": {name: tensor.half() for name, tensor in published_tensors().items()}}
+    assert DifformerForConditionalGeneration.from_published(content, dtype=dtype).dtype == expected
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8", torch.int64, 16])
+def test_another_type_is_told_before_the_file_is_read(dtype):
+    with pytest.raises(ValueError, match=r"dtype must be a type of floating-point numbers .* got "):
+        DifformerForConditionalGeneration.from_published("nowhere", dtype=dtype)
+
+
 def test_settings_are_those_of_the_checkpoint_and_words_come_with_it(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
