@@ -27,7 +27,6 @@ from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.inputs import check_labels, check_length, check_noise
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
 from hf_targets.gaussian_diffusion.output import DifformerOutput
-from hf_targets.gaussian_diffusion.presets import check_preset
 from hf_targets.gaussian_diffusion.process import Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.gaussian_diffusion.vocabulary import Vocabulary
@@ -66,9 +65,8 @@ class DifformerForConditionalGeneration(
 
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__(config)
-        check_preset(config.preset, config)  # from_pretrained sets fields after the configuration is made
         latent = cast(int, config.latent_size)
-        self.embed_tokens = nn.Embedding(config.vocab_size, latent, padding_idx=config.pad_token_id)
+        self.embed_tokens = nn.Embedding(config.vocab_size, latent)
         self.encoder = DifformerEncoder(config)
         self.lengths = LengthPredictor(config)
         self.decoder = DifformerDecoder(config)
@@ -238,6 +236,7 @@ class DifformerForConditionalGeneration(
     def embedded(self, ids: Tensor) -> Tensor:
         """Return z_0 of token ids (batch, time), (batch, time, latent): sqrt(latent) times their embeddings."""
         config = cast(DifformerConfig, self.config)
+        self.check_vocabulary()
         rows = self.embed_tokens(ids)
         return cast(int, config.latent_size) ** 0.5 * (
             F.normalize(rows, dim=-1) if config.normalize_embeddings else rows
@@ -280,7 +279,8 @@ class DifformerForConditionalGeneration(
 
     def _of_heads(self, hidden: Tensor, embeddings: Tensor) -> list[Tensor]:
         assert self.heads is not None
-        return self.heads(hidden, embeddings, self.decoder.project_out_dim)
+        # a module among the arguments would be moved by what loads offloaded weights
+        return self.heads(hidden, embeddings, lambda states: self.decoder.project_out_dim(states))
 
     def _passes(
         self, state: Tensor, told: Tensor, keep: Tensor, source: Source, *, reads_itself: bool

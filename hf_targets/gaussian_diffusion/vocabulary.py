@@ -46,6 +46,19 @@ class Vocabulary:
         """Replace the output matrix."""
         self.lm_head = cast(nn.Linear, new_embeddings)
 
+    def check_vocabulary(self) -> None:
+        """Check that no adapter is on the embedding.
+
+        Raises:
+            ValueError: If there is one: it would not be in the output matrix.
+        """
+        if not isinstance(self.embed_tokens, nn.Embedding):
+            raise ValueError(
+                "one matrix serves source, text and output, and an adapter on embed_tokens, "
+                f"{type(self.embed_tokens).__name__}, would change it in the source and the text alone: leave it out "
+                "of target_modules and modules_to_save, or train the whole model"
+            )
+
     def enable_input_require_grads(self) -> None:
         """Give what is read a gradient, the embeddings of a source of its own too, so that adapters are trained."""
         super().enable_input_require_grads()

@@ -71,6 +71,23 @@ def test_weights_that_are_elsewhere_give_the_same_loss_and_write_texts(kind, tmp
 
 
 @every_kind
+@pytest.mark.parametrize(
+    "on_disk", [("decoder", "heads"), ("encoder", "lengths"), ("embed_tokens", "lm_head", "decoder")]
+)
+def test_a_model_that_is_loaded_onto_several_devices_gives_the_same_loss(kind, on_disk, tmp_path):
+    model, batch = fixed(kind)
+    model.save_pretrained(tmp_path / "model")
+    places = dict.fromkeys(name for name, _ in model.named_children())
+    places = {name: "disk" if name in on_disk else "cpu" for name in places}
+    loaded = DifformerForConditionalGeneration.from_pretrained(
+        tmp_path / "model", device_map=places, offload_folder=tmp_path / "disk"
+    )
+    torch.testing.assert_close(loaded(**batch).loss, model(**batch).loss)
+    weight = 0.2 if model.config.multitoken else 0.0
+    assert len(loaded.generate(batch["input_ids"], batch["attention_mask"], ensemble_weight=weight)) == 3
+
+
+@every_kind
 def test_half_precision_is_near_full_precision_with_a_float32_loss(kind):
     model, batch = fixed(kind)
     full = model(**batch).loss
@@ -106,6 +123,21 @@ def test_a_vocabulary_grows_with_its_tied_output(tmp_path):
     torch.testing.assert_close(again(**batch).loss, model(**batch).loss)
     with pytest.raises(ValueError, match="the vocabulary must keep eos_token_id=1, got 1 tokens"):
         again.resize_token_embeddings(1)
+
+
+def test_an_adapter_on_the_one_embedding_of_source_text_and_output_is_refused():
+    for fields in ({"modules_to_save": ["embed_tokens"]}, {"target_modules": ["q_proj", "embed_tokens"]}):
+        model, batch = fixed("difformer")
+        tuned = get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], **fields}))
+        with pytest.raises(ValueError, match="one matrix serves source, text and output, and an adapter on embed_tok"):
+            tuned(**batch)
+
+
+def test_the_former_padding_token_is_trained_once_ids_are_those_of_a_tokenizer():
+    model, _ = fixed("difformer")
+    former, model.config.pad_token_id = model.config.pad_token_id, 5
+    model.embedded(torch.tensor([[former]])).sum().backward()
+    assert model.embed_tokens.weight.grad[former].all()
 
 
 @pytest.mark.parametrize("task", ["SEQ_2_SEQ_LM", "FEATURE_EXTRACTION", None])
