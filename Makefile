@@ -39,7 +39,7 @@ check: setup  ## format, lint and types, changing nothing
 smoke: setup  ## run every recipe at its smallest settings
 	$(BIN)/python -m pytest -n 2 -q tests/recipes
 
-bench: setup  ## run the benchmarks of recipes/benchmarks
+bench: setup  ## run recipes/benchmarks: needs HF_TARGETS_DATA, models of train_dynamic_vocab and train_translation
 	test -f runs/finetune_gptneo_wdr/config.json || $(MAKE) run
 	ls -d runs/train_draft_heads/documentation/*-seed* > /dev/null 2>&1 || $(BIN)/python recipes/train_draft_heads.py \
 		recipes/settings/train_draft_heads/documentation.yaml

@@ -48,7 +48,7 @@ def texts_of(dataset: Dataset, column: str, way_out: str, missing: str | None = 
                 raise ValueError(
                     f"column {column} must have a text in each row, and row {row} has {text!r}; remove such {way_out}"
                 )
-        yield texts
+        yield cast(list[str], texts)
 
 
 def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:

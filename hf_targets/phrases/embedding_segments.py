@@ -69,8 +69,8 @@ class EmbeddingSegment:
         shapes = [(count, 2), (count,), *((count, width) for width in widths)]
         if not count or [tuple(tensor.shape) for tensor in (hashes, checksums, *tables)] != shapes:
             raise ValueError(f"its tensors do not have the shapes {shapes}")
-        numbers = (part.numpy().view(np.uint64) for part in (hashes, checksums))
-        return cls(file, *numbers, tuple(tables), num_bytes)
+        found, sums = (part.numpy().view(np.uint64) for part in (hashes, checksums))
+        return cls(file, found, sums, tuple(tables), num_bytes)
 
     def check_size(self) -> None:
         """Check that the file was not cut short since it was opened: to read what is gone would end the process.

@@ -8,6 +8,8 @@ from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import TracebackType
 
+from hf_targets.training.settings_files import read_settings
+
 MISUSE_CODE = 2
 """Exit code of a program that was called wrongly, as of argparse."""
 
@@ -107,7 +109,10 @@ def _if_unnamed(name: str | None, error: BaseException) -> str:
 
 
 def _missing_model(name: str | None) -> str | None:
-    """Return what to do about a folder of `runs` without a model: the recipe that it is named after makes one."""
+    """Return what to do about a folder of `runs` without a model: the recipe that it is named after makes one.
+
+    With which settings is told where a file of them writes into that folder, or is named after it.
+    """
     folder = Path(name or "")
     if folder.parts[:1] != ("runs",) or len(folder.parts) < 2 or (folder / "config.json").is_file():
         return None
@@ -116,10 +121,18 @@ def _missing_model(name: str | None) -> str | None:
     recipe, settings = recipes / f"{folder.parts[1]}.py", recipes / "settings" / folder.parts[1]
     if not recipe.is_file():
         return None
-    files = [settings / f"{part}.yaml" for part in (*folder.parts[2:3], "smoke")]
-    file = next((file for file in files if file.is_file()), None)
+    named = [file for file in sorted(settings.glob("*.yaml")) if file.stem in folder.parts[2:3]]
+    writing = [file for file in sorted(settings.glob("*.yaml")) if _output_dir(file) in (folder, *folder.parents)]
+    file = next(iter([*writing, *named]), None)
     shown = [os.path.relpath(path) for path in (recipe, file) if path is not None]
     return f"there is no trained model in {name}; train it first: python {' '.join(shown)}"
+
+
+def _output_dir(file: Path) -> Path | None:
+    try:
+        return Path(read_settings(file)["output_dir"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _one_line(error: BaseException) -> str:

@@ -43,7 +43,7 @@ def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = Non
     if program is not None:
         end_on_misuse(__file__, named)
         if not given:
-            end_with(start_text(program))
+            end_with(start_text(program, dataclass_types))
     if {"-h", "--help", "--help_all"} & set(given):
         if is_first_process():
             print(help_text(Path(sys.argv[0]), dataclass_types, everything="--help_all" in given))

@@ -24,10 +24,10 @@ def settings_files(program: Path) -> list[Path]:
     return sorted(beside.glob("*.yaml")) or sorted(above.glob("*.yaml"))
 
 
-def start_text(program: Path) -> str:
+def start_text(program: Path, dataclass_types: Sequence[type]) -> str:
     """Return what a program does, by the first paragraph of its docstring, how to start it, and its settings files."""
     files = settings_files(program)
-    lines = [*_description(), _usage(program), ""]
+    lines = [*_description(), _usage(program, dataclass_types), ""]
     if files:
         smallest = next((file for file in files if file.stem == "smoke"), files[0])
         lines += ["settings files:", *(_described(file) for file in files), ""]
@@ -48,7 +48,7 @@ def help_text(program: Path, dataclass_types: Sequence[type], *, everything: boo
         for entry in fields(kind):
             if entry.init:
                 groups.setdefault(_title(kind, entry.name), []).append(entry)
-    lines = [*_description(), _usage(program)]
+    lines = [*_description(), _usage(program, dataclass_types)]
     trains = groups.pop(_THEIRS, None)
     for title, entries in groups.items():
         if not entries:
@@ -69,8 +69,10 @@ def _description() -> Iterator[str]:
         yield from (doc.split("\n\n")[0], "")
 
 
-def _usage(program: Path) -> str:
-    return f"usage: {program.name} [settings.yaml] [--setting value ...]"
+def _usage(program: Path, dataclass_types: Sequence[type]) -> str:
+    leading = [kind.leading_setting for kind in dataclass_types if hasattr(kind, "leading_setting")]
+    first = "".join(f" [{name} ...]" for name in leading)
+    return f"usage: {program.name} [settings.yaml]{first} [--setting value ...]"
 
 
 def _first_comment(file: Path) -> str:

@@ -199,6 +199,8 @@ def recipe(tmp_path):
         file = tmp_path / "settings" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("# Seconds: that it runs. And more.\nmisuse: true\n")
+    with (tmp_path / "settings/recipe/paper.yaml").open("a") as file:
+        file.write("output_dir: runs/recipe/large\n")
 
     def run(*arguments, **environment):
         return run_program(Path("recipe.py"), *arguments, folder=tmp_path, **environment)
@@ -225,7 +227,9 @@ def test_a_recipe_without_arguments_says_what_it_does_and_how_to_start(recipe):
         (["--model", "no-such-model"], "recipe.py: no-such-model cannot be loaded: "),
         (["--model", "settings"], "recipe.py: "),
         (["--model", "runs/recipe/smoke"], "there is no trained model in runs/recipe/smoke; train it first: python "),
-        (["--model", "runs/recipe/other"], "train it first: python recipe.py settings/recipe/smoke.yaml"),
+        (["--model", "runs/recipe/smoke/a-seed0"], "train it first: python recipe.py settings/recipe/smoke.yaml"),
+        (["--model", "runs/recipe/large/a-seed0"], "train it first: python recipe.py settings/recipe/paper.yaml"),
+        (["--model", "runs/recipe/other"], "train it first: python recipe.py\n"),
         (["--file", "no/such/file"], "recipe.py: no/such/file: No such file or directory"),
         (["--file", "settings"], "recipe.py: settings: Is a directory"),
     ],
