@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hf_targets.backbones.adapters import check_no_adapters
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import TimeEmbedding
 
@@ -27,6 +28,7 @@ def fold_modulation(model: Model) -> Model:
     Raises:
         ValueError: If the modulation is not constant, or the model is already folded.
     """
+    check_no_adapters(model, "fold_modulation changes the weights")
     config, backbone = cast(MdlmConfig, copy.deepcopy(model.config)), cast(Any, model.backbone)
     if config.time_conditioning:
         raise ValueError(

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
+from hf_targets.backbones.adapters import check_no_adapters
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_count, check_ids, check_segments
@@ -156,7 +157,11 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """Return a copy with the same weights that predicts another curve, or none; use it to start fine-tuning.
 
         The curve tokens and the scoring network of K > 1 curves are new, unless this model also has K curves.
+
+        Raises:
+            ValueError: If a layer has an adapter.
         """
+        check_no_adapters(self, "with_curve copies the weights")
         config = copy.deepcopy(cast(MdlmConfig, self.config))
         config.curve = as_curve_config(copy.deepcopy(curve))
         model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
@@ -172,7 +177,8 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """Return a model that computes the same function, with its constant modulation folded into other weights.
 
         Raises:
-            ValueError: If the modulation is not constant (`time_conditioning`), or is already folded.
+            ValueError: If the modulation is not constant (`time_conditioning`), or is already folded, or a layer has an
+                adapter.
         """
         return fold_modulation(self)
 

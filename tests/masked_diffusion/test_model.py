@@ -244,3 +244,11 @@ def test_a_bert_tokenizers_segments_are_taken():
     assert model.generate(canvas, token_type_ids=segments, temperature=0.0).shape == canvas.shape
     with pytest.raises(ValueError, match="no second segment, got 1"):
         model.generate(canvas, token_type_ids=segments + 1)
+
+
+def test_a_model_with_adapters_is_neither_copied_for_another_curve_nor_folded():
+    tuned = get_peft_model(make_mdlm(), LoraConfig(target_modules=["attn_qkv"]))
+    for change in (lambda: tuned.with_curve(None), tuned.fold_modulation):
+        with pytest.raises(ValueError, match=r"of a model without adapters, .*attn_qkv has one; merge them first"):
+            change()
+    assert tuned.merge_and_unload().with_curve(None) is not None
