@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.moved import moved_name
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
@@ -135,7 +136,7 @@ def make_phrase_collator(
         rows,
         max_tokens=longest,
         min_count=settings.fmm_min_count,
-        excluded_ids=tokenizer.all_special_ids,  # pyright: ignore[reportArgumentType]
+        excluded_ids=special_token_ids(tokenizer),
         parser=settings.parser_models,
     )
     miner = MINERS[settings.phrases].for_task(task)

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from hf_targets.backbones.weight_access import num_rows
+from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.phrases.vocabulary.tokenization import tokenize_mid_text
 
 _SPACE = "▁"  # SentencePiece's sign for a space, U+2581
@@ -81,7 +82,7 @@ def _load(model: PreTrainedModel, argument: str) -> PreTrainedTokenizerBase:
 
 def _text(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
     """Return a token's text with its leading space; "" for a special token or a part of a character."""
-    if number in tokenizer.all_special_ids:
+    if number in special_token_ids(tokenizer):
         return ""
     token = tokenizer.convert_ids_to_tokens(number)
     if not isinstance(token, str):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseWindow, padded
@@ -124,7 +125,7 @@ class PhraseCollator:
         self.max_tokens = max_tokens
         self.false_negatives: FalseNegatives = false_negatives
         self.generator = generator
-        self._special_ids = frozenset(tokenizer.all_special_ids)
+        self._special_ids = special_token_ids(tokenizer)
         self._pad_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(i, int)), 0)
 
     @property

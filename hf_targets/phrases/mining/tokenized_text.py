@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.offsets import check_fast, encode
+from hf_targets.data.special_tokens import special_token_ids
 
 _PART_OF_A_CHARACTER = "\ufffd"
 
@@ -51,7 +52,7 @@ class TokenizedText:
             ValueError: If the tokenizer is not a fast one, which alone knows the characters of a token.
         """
         (ids,), (offsets,) = encode([text], tokenizer)
-        return cls(text, ids, np.array(offsets, np.int64).reshape(-1, 2), frozenset(tokenizer.all_special_ids))
+        return cls(text, ids, np.array(offsets, np.int64).reshape(-1, 2), special_token_ids(tokenizer))
 
     @classmethod
     def from_ids(cls, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> "TokenizedText":
@@ -126,7 +127,7 @@ class TokenizedText:
             pieces.append(text[len(told) :] if is_longer else decode(ids[first:end], skip_special_tokens=False))
             offsets[first:end] = start, start + len(pieces[-1])
             start, context, first = start + len(pieces[-1]), first, end
-        return cls("".join(pieces), ids, offsets, frozenset(tokenizer.all_special_ids))
+        return cls("".join(pieces), ids, offsets, special_token_ids(tokenizer))
 
 
 def _is_blank(character: str) -> bool:

@@ -33,6 +33,10 @@ class SourceTable:
         self._rows = _NO_ROWS  # phrase, document, start, end; sorted by phrase
         self._added: list[np.ndarray] = []  # rows that came later
 
+    def copy(self) -> "SourceTable":
+        """Return a table of its own with the same sources."""
+        return self.of_rows(list(self._documents), self._sorted())
+
     def add(
         self,
         document: str,

@@ -48,7 +48,11 @@ class PhraseStore:
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        """Return what a copy or a pickle has: a set of its own, as it is now."""
+        with self._lock:
+            own = {"_flat": self._flat[:], "_offsets": self._offsets[:], "_alive": self._alive[:]}
+            own |= {"_ids": dict(self._ids), "_sources": self._sources.copy()}
+            return {name: own.get(name, value) for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=RLock())

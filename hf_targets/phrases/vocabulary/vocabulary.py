@@ -10,6 +10,7 @@ from typing import Literal, Self, cast
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.phrases.mining.mined_text import MinedText, mined_texts
 from hf_targets.phrases.mining.miner import PhraseMiner
@@ -73,7 +74,7 @@ class PhraseVocabulary(PhraseStore):
                 f"vocab_size must be at least {num_tokens}, the number of the tokenizer's ids, got {vocab_size}; give "
                 f"the number of rows of the model's embedding, and call resize_token_embeddings first if it is smaller"
             )
-        super().__init__(num_tokens if vocab_size is None else vocab_size, tokenizer.all_special_ids)
+        super().__init__(num_tokens if vocab_size is None else vocab_size, special_token_ids(tokenizer))
         self.tokenizer = tokenizer
 
     @classmethod
@@ -318,8 +319,9 @@ class PhraseVocabulary(PhraseStore):
 
         `load` refuses the files of an incomplete write.
         """
-        tokens, offsets, is_alive = self.arrays()
-        documents, sources = self._sources.rows()
+        with self._lock:
+            tokens, offsets, is_alive = self.arrays()
+            documents, sources = self._sources.rows()
         arrays = {"tokens": tokens, "offsets": offsets, "is_alive": is_alive, "sources": sources}
         settings = {
             "vocab_size": self.vocab_size,

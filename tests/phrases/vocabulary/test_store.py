@@ -113,13 +113,15 @@ def test_arrays_are_whole_while_another_thread_adds():
     assert len(store) == 20_000
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
 def test_a_copy_has_the_same_phrases_and_grows_alone(copied):
     store = PhraseStore(vocab_size=100)
     store.add_token_ids([[5, 6], [5, 6, 7]])
     other = copied(store)
     assert other.add_token_ids([[8, 9]]) == [102]
     assert (len(store), len(other), other.merge_phrases([5, 6, 7])) == (2, 3, [101])
+    other.remove([100])
+    assert (list(store), list(other), store.arrays()[2].tolist()) == ([100, 101], [101, 102], [True, True])
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)

@@ -1,13 +1,17 @@
+import copy
+import time
 import unicodedata
+from threading import Thread
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.phrases.mining.ngrams import TokenNgrams
@@ -49,6 +53,43 @@ def vocabulary_of(texts, tokenizer):
 def state(vocabulary):
     ids = list(vocabulary)
     return {id_: (vocabulary.token_ids(id_), vocabulary.text(id_), vocabulary.sources(id_)) for id_ in ids}
+
+
+def test_no_phrase_has_a_special_token_without_a_role():
+    tokenizer = copy.deepcopy(BPE)
+    tokenizer.add_special_tokens({"additional_special_tokens": []})
+    tokenizer.add_tokens(AddedToken("<|end of turn|>", special=True), special_tokens=True)
+    end = tokenizer.convert_tokens_to_ids("<|end of turn|>")
+    assert end in special_token_ids(tokenizer) >= set(tokenizer.all_special_ids)
+    with pytest.raises(ValueError, match="a phrase must have no special token"):
+        PhraseVocabulary.from_token_ids([[5, end]], tokenizer)
+    document = "the cat<|end of turn|> sat on the mat"
+    vocabulary = PhraseVocabulary.from_documents([document], tokenizer, TokenNgrams(2, 3))
+    assert len(vocabulary) and not any(end in vocabulary.token_ids(id_) for id_ in vocabulary)
+
+
+def test_saving_while_another_thread_adds_keeps_every_source(tmp_path):
+    vocabulary, failures = PhraseVocabulary(BPE), []
+    original = vocabulary._sources._sorted
+
+    def slow():
+        time.sleep(0.001)
+        return original()
+
+    vocabulary._sources._sorted = slow
+
+    def add():
+        for number in range(300):
+            ids = [[30 + number % 20, 60 + number // 20]]
+            vocabulary.add_token_ids(ids, sources=[[PhraseSource("a", number, number + 1)]])
+
+    thread = Thread(target=add)
+    thread.start()
+    while thread.is_alive():
+        vocabulary.save(tmp_path)
+        failures += [id_ for id_ in PhraseVocabulary.load(tmp_path, BPE) if not vocabulary.sources(id_)]
+    thread.join()
+    assert not failures and len(vocabulary) == 300 and all(vocabulary.sources(id_) for id_ in vocabulary)
 
 
 @every_tokenizer
