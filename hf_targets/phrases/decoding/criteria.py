@@ -18,7 +18,7 @@ from transformers.generation.stopping_criteria import (
 
 from hf_targets.phrases.decoding.expansion import Expansion
 
-COUNT_STEPS = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
+COUNT_STEPS = (MaxLengthCriteria, MaxTimeCriteria)
 
 
 class ExpandedCriteria(StoppingCriteria):
@@ -42,6 +42,19 @@ class ExpandedCriteria(StoppingCriteria):
             cut = [row[: len(row) - fewer] if fewer < count else row for row, count in zip(rows, last, strict=True)]
             done = done | self.criterion(self.expansion.padded(cut, input_ids.device), scores, **kwargs)
         return done
+
+
+class PhraseEnd(EosTokenCriteria):
+    """A criterion that ends a row with an end token, also with one inside its last phrase."""
+
+    def __init__(self, criterion: EosTokenCriteria, expansion: Expansion) -> None:
+        self.eos_token_id, self.expansion = criterion.eos_token_id, expansion
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return whether each row is done, (rows,) bool."""
+        ends = set(self.eos_token_id.tolist())
+        last = self.expansion.rows(input_ids[:, -1:])
+        return torch.tensor([not ends.isdisjoint(row) for row in last], device=input_ids.device)
 
 
 class MaxNewStaticTokens(StoppingCriteria):
@@ -87,10 +100,13 @@ def phrase_criteria(
         prompt_length: Steps of the prompt, padding included.
         pads: Whether there is a padding token.
     """
-    wrapped = [
-        criterion if isinstance(criterion, COUNT_STEPS) else ExpandedCriteria(criterion, expansion)
-        for criterion in criteria
-    ]
+
+    def wrapped_criterion(criterion: StoppingCriteria) -> StoppingCriteria:
+        if isinstance(criterion, EosTokenCriteria):
+            return PhraseEnd(criterion, expansion)
+        return criterion if isinstance(criterion, COUNT_STEPS) else ExpandedCriteria(criterion, expansion)
+
+    wrapped = [wrapped_criterion(criterion) for criterion in criteria]
     if static_limit is not None:
         kind = PaddedMaxNewStaticTokens if pads else MaxNewStaticTokens
         wrapped.append(kind(static_limit, prompt_length, expansion))

@@ -82,8 +82,15 @@ class PhraseProcessors(LogitsProcessor):
                     [self._processed_row(processor, number, input_ids, rows, scores) for number in range(len(rows))]
                 )
             else:
-                scores = processor(self.expansion.padded(rows, scores.device), scores)
+                scores = self._applied(processor, self.expansion.padded(rows, scores.device), scores)
         return scores
+
+    def _applied(self, processor: LogitsProcessor, texts: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores after a processor; those of phrases as they were if it keeps a bias of their number."""
+        if not isinstance(processor, logits_process.SequenceBiasLogitsProcessor):
+            return processor(texts, scores)
+        tokens, phrases = scores.tensor_split([self.vocab_size], dim=1)
+        return torch.cat([processor(texts, tokens), phrases], dim=1)
 
     def _processed_row(
         self, processor: LogitsProcessor, number: int, ids: Tensor, rows: list[list[int]], scores: Tensor
@@ -101,7 +108,7 @@ class PhraseProcessors(LogitsProcessor):
             tokens = processor.begin_suppress_tokens.tolist() if at_begin else []
             found = set().union(*(lookup.beginning_with([token]) for token in tokens))
             return processor(ids, given).index_fill(1, self._columns(found, scores), -torch.inf)
-        changed = processor(self.expansion.padded([text], scores.device), given)
+        changed = self._applied(processor, self.expansion.padded([text], scores.device), given)
         if isinstance(processor, logits_process.NoRepeatNGramLogitsProcessor):
             found = lookup.repeating_ngrams(text, processor.ngram_size)
         elif isinstance(processor, logits_process.NoBadWordsLogitsProcessor):

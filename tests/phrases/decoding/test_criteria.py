@@ -5,7 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import StoppingCriteria
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StopStringCriteria,
+)
 
 from hf_targets.phrases.decoding.criteria import MaxNewStaticTokens, phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
@@ -54,6 +59,16 @@ def test_stop_strings_across_phrases_and_tokens(ids, ends):
     assert done(StopStringCriteria(WORDS, "abcdef w02 w03"), [ids]) == [ends]
 
 
+@reproducible
+@given(st.lists(IDS, min_size=2, max_size=2), st.lists(st.integers(1, 8), min_size=1, max_size=2))
+def test_an_end_token_ends_a_row_also_inside_its_last_phrase(rows, ends):
+    expected = [
+        not set(ends).isdisjoint(vocabulary.expand(row[-1:]))
+        for vocabulary, row in zip((PHRASES, OTHERS), rows, strict=True)
+    ]
+    assert done(EosTokenCriteria(torch.tensor(ends)), rows, (PHRASES, OTHERS)) == expected
+
+
 def test_a_stop_string_across_two_phrases():
     assert done(StopStringCriteria(WORDS, "w04 w05"), [[VOCAB + 1, VOCAB + 2], [VOCAB + 1, VOCAB]]) == [True, False]
 
@@ -71,7 +86,7 @@ def test_own_criteria_see_expanded_ids_once():
 
 
 def test_criteria_that_count_steps_are_left_as_they_are():
-    criteria = [MaxLengthCriteria(5), EosTokenCriteria(0)]
+    criteria = [MaxLengthCriteria(5), MaxTimeCriteria(9.0)]
     assert phrase_criteria(criteria, Expansion([PHRASES]), static_limit=None, prompt_length=0, pads=True) == criteria
 
 
