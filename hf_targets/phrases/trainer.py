@@ -1,12 +1,14 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from accelerate.data_loader import SeedableRandomSampler
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, RandomSampler, Sampler
+from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
 from transformers import PreTrainedModel
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
@@ -84,11 +86,21 @@ class DynamicVocabTrainer(TargetTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return a data loader whose phrases are the same in each evaluation, for every training seed."""
+        with self._evaluation_phrases():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return a data loader whose phrases are the same in each prediction, for every training seed."""
+        with self._evaluation_phrases():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextmanager
+    def _evaluation_phrases(self) -> Iterator[None]:
         training = self.data_collator
         if isinstance(training, PhraseCollator):
             self.data_collator = training.seeded(_EVALUATION_SEED)
         try:
-            return super().get_eval_dataloader(eval_dataset)
+            yield
         finally:
             self.data_collator = training
 
@@ -100,23 +112,29 @@ class DynamicVocabTrainer(TargetTrainer):
     def _get_dataloader(
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any = None, **kwargs: Any
     ) -> Any:
-        if kwargs.get("is_training") and self.has_phrases and not isinstance(dataset, IterableDataset):
-            order = sampler_fn(dataset)
+        if self.has_phrases and not isinstance(dataset, IterableDataset):
+            is_training = kwargs.get("is_training")
+            order = None if sampler_fn is None else sampler_fn(dataset)
+            if order is None and not is_training:
+                order = SequentialSampler(dataset)
             if not isinstance(order, BatchRebalanceSampler | None):  # it gives batches; Trainer checks for it
                 if isinstance(dataset, Dataset):
                     dataset = self._remove_unused_columns(dataset, description=description)
                 seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-                draws = self._row_draws(order, batch_size, seed, cast(PhraseCollator, self.data_collator))
+                seed = seed if is_training else _EVALUATION_SEED
+                draws = self._row_draws(order, batch_size, seed, cast(PhraseCollator, self.data_collator), is_training)
                 dataset, sampler_fn = DrawnRows(dataset, seed), lambda _: draws
         return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
 
-    def _row_draws(self, order: Sampler[int], batch_size: int, seed: int, collator: PhraseCollator) -> RowDraws:
+    def _row_draws(
+        self, order: Sampler[int], batch_size: int, seed: int, collator: PhraseCollator, is_training: bool
+    ) -> RowDraws:
         if isinstance(order, RandomSampler):  # accelerate does the same for a sampler that it can see
             order = SeedableRandomSampler(order.data_source, data_seed=seed)
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=lambda: int(self.state.epoch or 0),
+            epoch=lambda: int(self.state.epoch or 0) if is_training else 0,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

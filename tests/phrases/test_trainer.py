@@ -11,6 +11,7 @@ from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, InBatch, PreBatch
+from hf_targets.phrases.batches.row_draws import DrawnRows, RowDraw
 from hf_targets.phrases.settings import PhraseSettings, make_collator
 from hf_targets.phrases.trainer import has_phrases
 from hf_targets.training.lora import add_lora
@@ -62,13 +63,16 @@ def test_perplexities_are_those_of_the_losses_of_all_rows(family, tmp_path):
         seed=42,
         per_device_eval_batch_size=3,
     ).evaluate()
-    collate, sums = tiny_models.make_collator(**options).seeded(0), [0.0, 0.0]  # whatever the seed of the training
+    collate, sums = tiny_models.make_collator(**options).seeded(0), [0.0, 0.0]
+    dataset = DrawnRows(dataset, 0)  # whatever the seed of the training
     for start in (0, 3, 6):
-        batch = collate([dataset[row] for row in range(start, min(7, start + 3))])
+        batch = collate([dataset[RowDraw(0, row, ())] for row in range(start, min(7, start + 3))])
         output = model(**batch)
         sums = [total + output.row_losses[name].sum() for total, name in zip(sums, ("token", "phrase"), strict=True)]
-    ids, labels = torch.tensor(dataset["input_ids"]), torch.tensor(dataset["labels"])
-    logp = model(ids, attention_mask=torch.tensor(dataset["attention_mask"])).logits[:, :-1].double().log_softmax(-1)
+    ids, labels = torch.tensor(dataset.rows["input_ids"]), torch.tensor(dataset.rows["labels"])
+    logp = (
+        model(ids, attention_mask=torch.tensor(dataset.rows["attention_mask"])).logits[:, :-1].double().log_softmax(-1)
+    )
     kept = labels[:, 1:] != IGNORED
     nll = -logp.gather(2, ids[:, 1:, None])[..., 0][kept].sum().item()
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(nll / kept.sum()), rel=1e-4)
@@ -85,6 +89,17 @@ def test_evaluations_choose_the_same_phrases_and_leave_those_of_training_as_they
         trainer.train()
         logs.append([[entry[name] for name in PARTS] for entry in losses(trainer)])
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_evaluations_and_predictions_have_the_same_phrases_whatever_workers_make_them(workers, tmp_path):
+    results = []
+    for options in ({}, {"dataloader_num_workers": workers, "dataloader_persistent_workers": workers > 0}):
+        collator = tiny_models.make_collator(negatives=[InBatch(), PreBatch()], phrase_rate=0.5)
+        trainer = make_trainer(tmp_path, make_dynamic_model("gpt2"), collator, **options)
+        results += [trainer.evaluate()["eval_best_path_perplexity"] for _ in range(2)]
+        results += [trainer.predict(blocks(7, seed=1)).metrics["test_best_path_perplexity"] for _ in range(2)]
+    assert len(set(results)) == 1
 
 
 def test_a_plain_model_is_trained_and_scored_as_one_without_phrases(tmp_path):
