@@ -1,7 +1,8 @@
 """A cache of phrase embeddings, by the tokens of the phrases, for the current state of the phrase encoder."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -82,7 +83,7 @@ class PhraseEmbeddingCache:
         """
         if torch.is_grad_enabled() or encoder.training or not is_readable(encoder):
             return self._make_table(encoder, vocabularies, counts, lambda keys: encode(encoder, keys))
-        with self._lock:
+        with self._lock, _for_all_modes():
             self._follow(encoder)
             (first, *others), counts = vocabularies, None if counts is None else list(counts)
             state = (first.arrays(), counts)
@@ -116,7 +117,7 @@ class PhraseEmbeddingCache:
         if torch.is_grad_enabled() or encoder.training or not is_readable(encoder):
             found = encode(encoder, keys)
         else:
-            with self._lock:
+            with self._lock, _for_all_modes():
                 self._follow(encoder)
                 found = self._embed(encoder, keys)
         if len(keys) == stop - first:
@@ -264,6 +265,13 @@ def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tenso
     if parts[0][0] is parts[0][1]:
         return inputs, inputs
     return inputs, torch.cat([part[1] for part in parts])[back]
+
+
+@contextmanager
+def _for_all_modes() -> Iterator[None]:
+    """Make tensors that autograd can read later, in inference mode, too."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _zero_rows(encoder: PhraseEncoder, count: int) -> tuple[Tensor, Tensor]:

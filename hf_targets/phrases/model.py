@@ -165,9 +165,13 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """Resize the token embeddings of the backbone and of the phrase encoder, which reads the same tokens.
 
-        Phrase ids then begin at another number, so the model refuses phrase vocabularies that were made before.
+        Phrase ids then begin at another number, so the model refuses phrase vocabularies that were made before. As the
+        tokenizer has other tokens now, the model takes vocabularies of any tokenizer from then on.
         """
+        before = num_rows(self.get_output_embeddings())
         embedding = self.backbone.resize_token_embeddings(*args, **kwargs)
+        if num_rows(self.get_output_embeddings()) != before:
+            self.config.tokenizer_fingerprint = None
         if args or kwargs:
             self.phrase_encoder.transformer.resize_token_embeddings(*args, **kwargs)
         return embedding

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 from xxhash import xxh3_128_digest
@@ -60,6 +60,13 @@ class PhrasePool:
         self.num_documents, self.vocab_size, self.max_kept = num_documents, vocab_size, max_kept
         self._mined: OrderedDict[str, tuple[bytes, MinedText]] = OrderedDict()  # with a hash of the text
         self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {**vars(self), "_mined": self._mined.copy(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     def phrases_for(self, prompts: Sequence[str]) -> list[PhraseVocabulary]:
         """Return a vocabulary for each prompt, with the phrases of its nearest documents, as `generate` takes them.

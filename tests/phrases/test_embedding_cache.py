@@ -204,7 +204,9 @@ def test_embeddings_of_inference_mode_serve_other_modes():
         expected = model(ids, phrases=vocabulary).logits
     with torch.no_grad():
         assert torch.equal(model(ids, phrases=vocabulary).logits, expected)
+        table = model.phrase_table(vocabulary)
     model(ids, phrases=vocabulary, labels=ids).loss.backward()
+    model(ids, phrases=table, labels=ids).loss.backward()
 
 
 def test_too_many_phrases_drop_those_of_earlier_calls(encoded):

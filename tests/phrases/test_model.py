@@ -278,3 +278,14 @@ def test_a_resized_model_reads_phrases_of_its_new_tokens():
     assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 11
     with pytest.raises(ValueError, match="phrase ids must begin at 60, the number of the model's tokens"):
         model(token_ids(1, 5), phrases=make_vocabulary())
+
+
+def test_a_resized_model_takes_the_tokenizer_that_has_grown_with_it():
+    tokenizer = copy.deepcopy(WORDS)
+    model = DynamicVocabForCausalLM.from_base(make_backbone("gpt2"), tokenizer=tokenizer)
+    tokenizer.add_tokens(["new"])
+    model.resize_token_embeddings(VOCAB)
+    assert model.config.tokenizer_fingerprint is not None  # nothing has changed
+    model.resize_token_embeddings(VOCAB + 1)
+    phrases = PhraseVocabulary.from_token_ids([[3, VOCAB]], tokenizer, vocab_size=VOCAB + 1)
+    assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 2

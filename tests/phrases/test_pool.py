@@ -1,5 +1,7 @@
 """A pool gives each prompt the phrases of its nearest documents, and mines each text once."""
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -54,6 +56,15 @@ def test_a_document_is_mined_once_while_it_is_kept(mined):
     for _ in range(2):
         small.phrases_for(["a dog ran", "the house"])
     assert len(mined) == 3 + 4
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pool: pickle.loads(pickle.dumps(pool))])
+def test_a_copy_of_a_pool_finds_the_same(copied, mined):
+    pool = make_pool()
+    expected = pool.phrases_for(PROMPTS)
+    count = len(mined)
+    found = copied(pool).phrases_for(PROMPTS)
+    assert [phrases_in(one) for one in found] == [phrases_in(one) for one in expected] and len(mined) == count
 
 
 def test_threads_may_share_a_pool():
