@@ -39,6 +39,7 @@ from hf_targets import (
     training_histories,
     write_cards,
 )
+from hf_targets.training.outputs import BACKBONE
 
 ROWS = '{"plain": null, "wdr": {"ngram_size": 2}, "wdr-masked-only": {"ngram_size": 2, "masked_only": true}}'
 
@@ -96,6 +97,7 @@ def main() -> None:
     if setup.architecture == "crammed_bert":
         tokenizer.model_input_names = ["input_ids", "attention_mask"]  # it has no segments
     corpus = {str(split): enclosed_blocks(text, tokenizer, setup.block_size) for split, text in texts.items()}
+    corpus = setup.cut(corpus)
     models = {name: partial(make_model, setup, tokenizer, row) for name, row in rows.items()}
     runs, make = [], partial(MultiTokenMaskedTrainer, processing_class=tokenizer)
     for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make, **setup.plan()):
@@ -103,7 +105,7 @@ def main() -> None:
             continue
         model: Any = trainer.model
         folder = experiment.folder_of(runs[-1].name, runs[-1].seed)
-        for whole, place in ((model, folder), (getattr(model, "backbone", model), folder / "backbone")):
+        for whole, place in ((model, folder), (getattr(model, "backbone", model), folder / BACKBONE)):
             whole.save_pretrained(place)
             tokenizer.save_pretrained(place)
     if args.process_index:

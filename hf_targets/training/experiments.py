@@ -1,7 +1,8 @@
 """An experiment, all runs of one call of a recipe: its output folder, its settings, what of an older one is removed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
@@ -122,12 +123,15 @@ class Experiment:
         parts = gone | {
             parent for path in gone for parent in path.parents if parent.is_relative_to(self.folder.resolve())
         }
-        for name, value in self._record["settings"]["recipe"].items():
-            path = Path(value).resolve() if isinstance(value, str) and value else None
-            if path is not None and (path in parts or gone & set(path.parents)):
-                raise ValueError(
-                    f"{name} {value} is in the output of the experiment that this one replaces; name another output_dir"
-                )
+        settings = self._record["settings"]["recipe"]
+        for name, value in settings.items():
+            for text in _texts_in(value, settings.get("seeds") or []):
+                path = Path(text).resolve()
+                if path in parts or gone & set(path.parents):
+                    raise ValueError(
+                        f"{name} {text} is in the output of the experiment that this one replaces; name another "
+                        "output_dir"
+                    )
 
     def folder_of(self, name: str, seed: int) -> Path:
         """Return the folder of a run: its checkpoints, and its model if the recipe leaves it."""
@@ -151,6 +155,18 @@ class Experiment:
                 write_json(self.folder / RECORD_NAME, {**self._record, **both, "is_being_emptied": True})
                 remove_output(self.folder, _patterns(self._older))
             write_json(self.folder / RECORD_NAME, self._record)
+
+
+def _texts_in(value: Any, seeds: Sequence[int]) -> Iterator[str]:
+    """Yield the texts in a setting, those in lists and in JSON too, with each seed in place of `{seed}`."""
+    if isinstance(value, str) and value:
+        with suppress(ValueError):
+            if isinstance(inside := json.loads(value), list | dict):
+                yield from _texts_in(inside, seeds)
+        yield from dict.fromkeys(value.replace("{seed}", str(seed)) for seed in (seeds or [0]))
+    elif isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(one, seeds)
 
 
 def _patterns(record: Mapping[str, Any]) -> list[str]:

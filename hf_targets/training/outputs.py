@@ -25,8 +25,10 @@ MODEL_OUTPUT = (
     *("model.safetensors.index.json", "training_args.bin", PACKAGE_IMPORT, "README.md", *TOKENIZER_OUTPUT),
 )
 TRAINER_OUTPUT = ("checkpoint-[0-9]*", "broken-checkpoint-[0-9]*", TRAINING_NAME, "runs/*/events.out.tfevents.*")
-RUN_OUTPUT = (*TRAINER_OUTPUT, *MODEL_OUTPUT)
-"""Patterns of what a training, a model, its tokenizer and its card write into a folder."""
+BACKBONE = "backbone"
+"""The folder of the model that another one wraps, in the folder of that."""
+RUN_OUTPUT = (*TRAINER_OUTPUT, *MODEL_OUTPUT, *(f"{BACKBONE}/{pattern}" for pattern in MODEL_OUTPUT))
+"""Patterns of what a training, a model, its tokenizer and its card, and its backbone alone, write into a folder."""
 
 
 def check_run_names(names: Sequence[str], *, reserved: Iterable[str] = (), setting: str = "rows") -> None:
@@ -108,7 +110,7 @@ def remove_output(folder: Path, patterns: Iterable[str]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-    for parent in {path.parent for path in found} - {folder}:
+    for parent in sorted({path.parent for path in found} - {folder}, reverse=True):  # those inside come first
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
 

@@ -60,7 +60,10 @@ class BlockSettings(TextSettings):
 
     def blocks(self, texts: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
         """Return the splits as `pack_blocks` makes them."""
-        splits = {str(split): pack_blocks(text, tokenizer, self.block_size) for split, text in texts.items()}
+        return self.cut({str(split): pack_blocks(text, tokenizer, self.block_size) for split, text in texts.items()})
+
+    def cut(self, splits: dict[str, Dataset]) -> dict[str, Dataset]:
+        """Return splits in blocks with `max_validation_blocks` of validation."""
         if (most := self.max_validation_blocks) is not None:
             splits["validation"] = splits["validation"].take(min(most, len(splits["validation"])))
         return splits

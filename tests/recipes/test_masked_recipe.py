@@ -71,3 +71,13 @@ def test_wrong_settings_are_told_before_anything_is_written(given, told, tmp_pat
     with pytest.raises(ValueError, match=told):
         run_recipe("train_masked_lm", *SMALL, *given, "--output_dir", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_part_of_the_validation_text_may_be_enough_and_older_backbones_go(tmp_path):
+    options = ["--max_steps", "1", "--output_dir", str(tmp_path / "out")]
+    found = []
+    for rows, extra in (('{"a": null}', []), ('{"b": null}', ["--max_validation_blocks", "1"])):
+        run_recipe("train_masked_lm", *SMALL, *options, "--rows", rows, *extra, "--overwrite_output_dir", "true")
+        found.append(json.loads((tmp_path / "out" / "results.json").read_text())["rows"][0]["validation"]["perplexity"])
+    assert found[0] != found[1]
+    assert not (tmp_path / "out" / "a-seed0").exists() and (tmp_path / "out" / "b-seed0" / "backbone").is_dir()

@@ -17,12 +17,16 @@ class Setup:
     model: str | None = None
     overwrite_output_dir: bool = False
     projection: str = "mlp"  # begins as an argument of training does that changes nothing, "project"
+    others: object = None
+    seeds: tuple = (3, 6)
 
 
-def run(folder, rows=("plain", "wdr"), size=4, model=None, overwrite=False, resume=None, **arguments):
+def run(folder, rows=("plain", "wdr"), size=4, model=None, overwrite=False, resume=None, others=None, **arguments):
     options = {"use_cpu": True, "report_to": "none", **arguments}
     args = MultiTokenTrainingArguments(output_dir=str(folder), resume_from_checkpoint=resume, **options)
-    return Experiment(Setup(size, model, overwrite), args, outputs=["results.json", "model.safetensors"], models=rows)
+    return Experiment(
+        Setup(size, model, overwrite, others=others), args, outputs=["results.json", "model.safetensors"], models=rows
+    )
 
 
 @pytest.fixture
@@ -62,6 +66,24 @@ def test_overwriting_removes_all_that_the_older_run_wrote_and_nothing_else(used)
     make(used, "wdr/checkpoint-1/state")
     begun.begin()  # once
     assert names_in(used) == sorted([*KEPT, RECORD_NAME, "wdr/checkpoint-1/state"])
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ["elsewhere", "USED/plain"],
+        "USED/wdr/checkpoint-{seed}",
+        '{"plain": "elsewhere", "wdr": "USED/wdr/checkpoint-{seed}"}',
+        {"plain": ["USED/plain/checkpoint-{seed}"]},
+    ],
+    ids=["list", "seeds", "json", "nested"],
+)
+def test_what_a_setting_names_in_a_list_in_json_or_by_seed_is_not_removed(others, used):
+    before, others = names_in(used), json.loads(json.dumps(others).replace("USED", str(used)))
+    with pytest.raises(ValueError, match=r"others .* is in the output of the experiment that this one replaces"):
+        run(used, overwrite=True, others=others)
+    assert names_in(used) == before
+    run(used, overwrite=True, others=["elsewhere", "{seed}", '{"a": "else{seed}"}', "[not json"])
 
 
 @pytest.mark.parametrize("model", ["", "plain", "wdr/checkpoint-6", "wdr/checkpoint-6/state"])
@@ -153,7 +175,7 @@ def test_setting_names_of_another_recipe_are_other_settings(used):
     record["settings"]["recipe"] = {"depth": 2, "model": None}
     record["settings"]["training"]["of_another_release"] = 1
     (used / RECORD_NAME).write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"depth was 2 and is now None; give those"):
+    with pytest.raises(ValueError, match=r"depth was 2 and is now None; .*give those"):
         run(used, resume="true")
 
 
