@@ -55,7 +55,14 @@ def train(trainer: Trainer, *, resume: bool) -> Training:
     Args:
         resume: Whether to go on from the newest whole checkpoint in the trainer's output folder, if there is one. A
             training that had come to its end is not repeated: its weights are loaded.
+    Raises:
+        ValueError: If it is to go on and its checkpoints have the model alone.
     """
+    if resume and trainer.args.save_only_model:
+        raise ValueError(
+            "a training goes on with the states of its optimizer and of random numbers, which save_only_model leaves "
+            "out; train anew, with --overwrite_output_dir true, or without save_only_model"
+        )
     found: list[Any] = [None, None, None]
     if resume and trainer.is_world_process_zero():
         found = _find(trainer)

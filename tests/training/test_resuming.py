@@ -77,6 +77,15 @@ def test_a_broken_checkpoint_is_set_aside_so_that_no_whole_one_is_removed_for_it
     assert left == ["broken-checkpoint-4", "broken-checkpoint-6", "checkpoint-4"]
 
 
+def test_checkpoints_of_the_model_alone_are_not_resumed_from(tmp_path):
+    trainer, counter = make(tmp_path, save_only_model=True)
+    train(trainer, resume=False)
+    again, counter = make(tmp_path, save_only_model=True)
+    with pytest.raises(ValueError, match="which save_only_model leaves out; train anew"):
+        train(again, resume=True)
+    assert not counter.steps
+
+
 def test_it_begins_where_there_is_no_checkpoint_yet(tmp_path):
     trainer, counter = make(tmp_path / "run")
     train(trainer, resume=True)
