@@ -23,14 +23,12 @@ from hf_targets import (
     GaussianDiffusionTrainer,
     GaussianDiffusionTrainingArguments,
     ModelSizeSettings,
-    best_checkpoints,
     describe_comparison,
     diffusion_rows,
     field_of,
     format_column_differences,
     format_columns,
     generated_texts,
-    load_mean,
     parse_settings,
     score_texts,
     train_runs,
@@ -109,8 +107,6 @@ def main() -> None:
     """Train the models with each seed, write texts for the test split, and leave each model with its card."""
     setup, args = parse_settings(Setup, GaussianDiffusionTrainingArguments)
     args.tokens_per_batch = args.tokens_per_batch or setup.batch_tokens
-    if args.save_total_limit is not None and args.save_total_limit < setup.average_checkpoints:
-        raise ValueError(f"save_total_limit must keep the {setup.average_checkpoints} checkpoints that are averaged")
     rows, outputs = diffusion_rows(setup.rows, **setup.common()), ("results.json", "scores.json")
     experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
     texts = setup.load()
@@ -120,12 +116,11 @@ def main() -> None:
     models = {name: partial(make_model, setup, tokenizer, row) for name, row in rows.items()}
     make_trainer: Any = partial(GaussianDiffusionTrainer, processing_class=tokenizer)
     runs, scores = [], {}
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make_trainer, **setup.plan()):
+    plan = {**setup.plan(), "average_checkpoints": setup.average_checkpoints}
+    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make_trainer, **plan):
         if not trainer.is_world_process_zero():
             continue
         run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
-        if setup.average_checkpoints > 1:
-            load_mean(model, best_checkpoints(folder, setup.average_checkpoints))  # pyright: ignore
         ways = {run.name: 0.0}
         if model.config.multitoken:  # pyright: ignore
             ways[f"{run.name}, ensemble"] = setup.ensemble_weight
@@ -139,7 +134,7 @@ def main() -> None:
     if args.process_index:
         return
     tables = format_columns(scores), format_column_differences(scores)
-    results = "\n\n".join(filter(None, [describe_comparison(runs), *tables]))
+    results = "\n\n".join(filter(None, [describe_comparison(runs, averaged=setup.average_checkpoints), *tables]))
     write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
     print(f"\n{results}\n\nModels and cards: {experiment.folder}")
 

@@ -21,14 +21,12 @@ from hf_targets import (
     ModelSizeSettings,
     MultiTokenSeq2SeqTrainingArguments,
     TranslationRow,
-    best_checkpoints,
     count_ngrams,
     describe_comparison,
     field_of,
     format_column_differences,
     format_columns,
     format_perplexities,
-    load_mean,
     parse_settings,
     score_texts,
     train_runs,
@@ -108,8 +106,6 @@ def main() -> None:
     """Train the models with each seed, translate the test text, and leave each model with its tokenizer and card."""
     setup, args = parse_settings(Setup, MultiTokenSeq2SeqTrainingArguments)
     args.tokens_per_batch = args.tokens_per_batch or setup.batch_tokens
-    if args.save_total_limit is not None and args.save_total_limit < setup.average_checkpoints:
-        raise ValueError(f"save_total_limit must keep the {setup.average_checkpoints} checkpoints that are averaged")
     rows, outputs = translation_rows(setup.rows), ("results.json", "scores.json")
     experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
     texts = setup.load()
@@ -122,12 +118,11 @@ def main() -> None:
     models = {name: partial(make_model, setup, tokenizer, row) for name, row in rows.items()}
     trainers = {name: row.trainer_of(tokenizer) for name, row in rows.items()}
     runs, scores = [], {}
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=trainers, **setup.plan()):
+    plan = {**setup.plan(), "average_checkpoints": setup.average_checkpoints}
+    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=trainers, **plan):
         if not trainer.is_world_process_zero():
             continue
         run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
-        if setup.average_checkpoints > 1:
-            load_mean(model, best_checkpoints(folder, setup.average_checkpoints))  # pyright: ignore
         ways = {run.name: 0.0 if rows[run.name].heads else None}
         ways |= {f"{run.name}, ensemble": run.ensemble_weight} if run.ensemble_weight else {}
         for way, weight in ways.items():
@@ -139,7 +134,7 @@ def main() -> None:
     if args.process_index:
         return
     tables = format_columns(scores), format_column_differences(scores), format_perplexities(runs)
-    results = "\n\n".join(filter(None, [describe_comparison(runs), *tables]))
+    results = "\n\n".join(filter(None, [describe_comparison(runs, averaged=setup.average_checkpoints), *tables]))
     write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
     print(f"\n{results}\n\nModels and cards: {experiment.folder}")
 

@@ -14,10 +14,11 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_targets.backbones.leaks import check_leaky_name
-from hf_targets.backbones.new_parts import new_part_of
+from hf_targets.backbones.new_parts import new_part_of, unwrapped
 from hf_targets.moved import moved_name
 from hf_targets.positions import max_positions
 from hf_targets.training.arguments import TargetTrainingArguments
+from hf_targets.training.best_checkpoints import best_checkpoints, load_mean
 from hf_targets.training.brief_log import log_briefly, say, without_bars_of_files
 from hf_targets.training.experiments import Experiment
 from hf_targets.training.outputs import RUN_OUTPUT, check_run_folder, check_run_names, remove_output, write_json
@@ -69,6 +70,7 @@ def train_run(
     *,
     seed: int | None = None,
     patience: int | None = None,
+    average_checkpoints: int = 1,
     resume: bool = False,
     begin: Callable[[], object] | None = None,
     make_trainer: Callable[..., TargetTrainer],
@@ -88,15 +90,19 @@ def train_run(
         seed: Of everything random in the run, but for what has a seed of its own in `args`; None: that of `args`.
         make_trainer: Called with `model`, `args`, both data sets and `callbacks`; its evaluations give `perplexity`.
         patience: Evaluations without a lower validation perplexity before training stops early.
+        average_checkpoints: Keep and measure the mean of so many best checkpoints (`load_mean`) in place of the best.
         resume: Whether to go on from the newest whole checkpoint of the subfolder, if there is one; what was trained to
             its end is not trained again. Without, the checkpoints and models in the subfolder are removed.
         begin: Called before anything is removed or trained, when all that can be checked is checked:
             `Experiment.begin`.
     Raises:
         ValueError: Before anything is removed, if the name is none of a folder, the subfolder is a link, blocks are
-            longer than the model's positions, no update is asked for, or evaluations and checkpoints do not come at the
-            same steps. Neither of them asked for means both at every epoch.
+            longer than the model's positions, no update is asked for, fewer checkpoints are kept than averaged,
+            evaluations are to generate texts, or evaluations and checkpoints do not come at the same steps. Neither of
+            them asked for means both at every epoch.
     """
+    if args.save_total_limit is not None and args.save_total_limit < average_checkpoints:
+        raise ValueError(f"save_total_limit must keep the {average_checkpoints} checkpoints that are averaged")
     check_run_names([name])
     args = _arguments_of(name, args, args.seed if seed is None else seed)
     folder = Path(args.output_dir or ".")
@@ -124,6 +130,8 @@ def train_run(
     with without_bars_of_files():
         training = train(trainer, resume=resume)
     trainer.remove_callback(EarlyStoppingCallback)
+    if average_checkpoints > 1:
+        load_mean(unwrapped(model), best_checkpoints(folder, average_checkpoints))  # pyright: ignore
     validation = _without_prefix(trainer.evaluate(), "eval_")
     weight, test = validation.get("ensemble_weight"), {}
     if "test" in corpus:
@@ -142,6 +150,7 @@ def train_runs(
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     patience: int | None = None,
+    average_checkpoints: int = 1,
     resume: bool | None = None,
     results_name: str = "results.json",
     make_trainer: Callable[..., TargetTrainer] | Mapping[str, Callable[..., TargetTrainer]],
@@ -154,7 +163,7 @@ def train_runs(
 
     Args:
         make_models: By the name of the model, what makes it.
-        args, corpus, patience: As for `train_run`.
+        args, corpus, patience, average_checkpoints: As for `train_run`.
         make_trainer: As for `train_run`, or one for each model, by its name.
         experiment: Begun before anything is trained; it says whether to resume.
         settings: Of the recipe, written into the file with the arguments.
@@ -175,6 +184,7 @@ def train_runs(
             corpus,
             seed=seed,
             patience=patience,
+            average_checkpoints=average_checkpoints,
             resume=experiment.resume if resume is None else resume,
             begin=experiment.begin,
             make_trainer=make_trainer[name] if isinstance(make_trainer, Mapping) else make_trainer,
@@ -221,6 +231,11 @@ def _arguments_of(name: str, args: TargetTrainingArguments, seed: int) -> Target
         raise ValueError(
             f"a model is trained for at least one update, got num_train_epochs={args.num_train_epochs:g} and "
             f"max_steps={args.max_steps}; raise one of them"
+        )
+    if getattr(args, "predict_with_generate", False):
+        raise ValueError(
+            "the best checkpoint is chosen by its perplexity, which evaluations with predict_with_generate=True do not "
+            "measure; leave it out: recipes write texts at the end"
         )
     args.load_best_model_at_end = True
     args.metric_for_best_model, args.greater_is_better = "perplexity", False

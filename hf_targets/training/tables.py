@@ -27,18 +27,26 @@ def metrics_by_name(runs: Sequence[Run]) -> dict[str, list[dict[str, float]]]:
 
 
 def describe_comparison(
-    runs: Sequence[Run], *, head_warmup_steps: int | None = None, finetuned: Mapping[str, str] | None = None
+    runs: Sequence[Run],
+    *,
+    head_warmup_steps: int | None = None,
+    finetuned: Mapping[str, str] | None = None,
+    averaged: int = 1,
 ) -> str:
     """Return how runs compare, in Markdown, for the card of one of their models.
 
     Args:
         head_warmup_steps: Of the phase in which heads learnt alone, if there was one.
         finetuned: To names of models that go on from a trained one, the name of that one.
+        averaged: Of how many checkpoints a model is the mean.
     """
     has_heads = any(run.ensemble_weight is not None for run in runs)
+    kept = "The checkpoint of a run is the one of its lowest validation perplexity."
+    if averaged > 1:
+        kept = f"A model is the mean of the {averaged} checkpoints of its run with the lowest validation perplexity."
     told = [
         "Figures are of the test text. All models were trained by the command below, on the same text, with the same "
-        "updates, schedule, seeds and settings. The checkpoint of a run is the one of its lowest validation perplexity."
+        f"updates, schedule, seeds and settings. {kept}"
     ]
     if finetuned:
         each = ", ".join(f"{name} from {begun}" for name, begun in finetuned.items())

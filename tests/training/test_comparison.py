@@ -7,12 +7,13 @@ from functools import partial
 import pytest
 import torch
 
-from hf_targets import MultiTokenTrainingArguments
+from hf_targets import MultiTokenSeq2SeqTrainingArguments, MultiTokenTrainingArguments, best_checkpoints, load_mean
 from hf_targets.multitoken.trainer import MultiTokenTrainer
 from hf_targets.training import comparison
 from hf_targets.training.experiments import Experiment
 from tests.multitoken.test_trainer import blocks
 from tests.tiny_models import make_backbone, make_model
+from tests.trainer_runs import assert_same, weights
 
 train_run, train_runs = (
     partial(train, make_trainer=MultiTokenTrainer) for train in (comparison.train_run, comparison.train_runs)
@@ -49,6 +50,27 @@ def test_the_checkpoint_of_the_lowest_validation_perplexity_is_measured(plain, t
         best = min((0.2, 0.5), key=lambda weight: row.validation[f"perplexity_{weight}"])
         assert row.ensemble_weight == best
         assert row.test_perplexity(ensemble=True) == row.test[f"perplexity_{best}"]
+
+
+def test_the_mean_of_the_best_checkpoints_is_what_is_measured(tmp_path):
+    options = {"save_total_limit": 3, "num_train_epochs": 3}
+    row, trainer = train_run(
+        "one", lambda: make_backbone("gpt2"), arguments(tmp_path, **options), CORPUS, average_checkpoints=3
+    )
+    seen = [entry["eval_perplexity"] for entry in row.history if "eval_perplexity" in entry]
+    assert row.validation["perplexity"] not in seen
+    expected = make_backbone("gpt2")
+    load_mean(expected, best_checkpoints(tmp_path / "one-seed42", 3))
+    assert_same(weights(trainer.model), weights(expected))
+    assert row.test["perplexity"] == pytest.approx(trainer.evaluate(CORPUS["test"])["eval_perplexity"])
+    with pytest.raises(ValueError, match="save_total_limit must keep the 4 checkpoints that are averaged"):
+        train_run("two", lambda: None, arguments(tmp_path, **options), CORPUS, average_checkpoints=4)
+
+
+def test_evaluations_that_write_texts_are_refused_before_training(tmp_path):
+    args = MultiTokenSeq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True)
+    with pytest.raises(ValueError, match="evaluations with predict_with_generate=True do not measure; leave it out"):
+        train_run("one", lambda: None, args, CORPUS)
 
 
 def test_rows_start_from_the_same_random_state(tmp_path):
