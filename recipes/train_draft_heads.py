@@ -39,6 +39,7 @@ from hf_targets import (
     write_card,
 )
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
+from hf_targets.positions import position_limit
 
 
 @dataclass(kw_only=True)
@@ -79,6 +80,12 @@ def main() -> None:
             "resume_from_checkpoint, and pass --overwrite_output_dir true"
         )
     base = load_base(setup.model_name_or_path).to(args.device)  # pyright: ignore[reportArgumentType]
+    limit, longest = position_limit(base), setup.prompt_tokens + setup.max_new_tokens
+    if limit is not None and max(setup.block_size, longest) > limit:
+        raise ValueError(
+            f"block_size, and prompt_tokens with max_new_tokens, must be at most the model's {limit} positions, got "
+            f"{setup.block_size}, and {setup.prompt_tokens} with {setup.max_new_tokens}; lower them"
+        )
     tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
     train, held_out = draft_text(
         base,

@@ -1,6 +1,6 @@
 """The layers of a CrammedBERT without its output matrix: from token ids to hidden states."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
 from hf_targets.backbones.recorded_states import Wanted, recorded_weights
+from hf_targets.backbones.resizing import check_kept_ids
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 from hf_targets.crammed_bert.layers import CrammedBertLayer, ScaledSines
@@ -34,6 +35,15 @@ class CrammedBertPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the vocabulary.
+
+        Raises:
+            ValueError: If it would lose the id of padding.
+        """
+        check_kept_ids(self.config, new_num_tokens, "pad_token_id")
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from hf_targets.backbones.resizing import check_kept_ids
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 
 
@@ -33,10 +34,7 @@ class Vocabulary:
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
         before, config = self.embed_tokens.num_embeddings, cast(DifformerConfig, self.config)
-        kept = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-        for name, number in kept.items():
-            if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):
-                raise ValueError(f"the vocabulary must keep {name}={number}, got {new_num_tokens} tokens")
+        check_kept_ids(config, new_num_tokens, "pad_token_id", "eos_token_id", "bos_token_id")
         resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, *args, **kwargs))
         with torch.no_grad():
             resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
+from hf_targets.backbones.adapters import check_no_adapters
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import listed
 from hf_targets.backbones.published import find_checkpoint, read_tensors
@@ -124,9 +125,10 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
     base model's output matrix, the file holds one copy of it. Both files are complete before either is in `folder`.
 
     Raises:
-        ValueError: If the heads are not Medusa heads, or share an output layer that has a bias.
+        ValueError: If the heads are not Medusa heads, share an output layer that has a bias, or a layer has an adapter.
     Source: vllm-project/vllm, vllm/transformers_utils/configs/medusa.py.
     """
+    check_no_adapters(model, "vLLM loads heads")
     config, output = model.config, model.get_output_embeddings()
     if (config.head, config.target) != ("medusa", "embedding"):
         raise ValueError(
@@ -191,7 +193,7 @@ def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout,
             f"{file}: a truncated vocabulary (token_map) and a logit_scale other than 1 are not supported; give a "
             "checkpoint without them"
         )
-    declared = config.get("num_heads" if vllm else "medusa_num_heads", 0)
+    declared = config.get("num_heads" if vllm else "medusa_num_heads") or 0
     num_heads = max(len(heads), declared)
     table = dict(_VLLM if vllm else _MEDUSA)
     if not (config.get("medusa_fc_bias", False) if vllm else any(name.endswith(".linear.bias") for name in found)):

@@ -7,6 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.positions import position_limit
+
 
 @torch.no_grad()
 def sample_blocks(
@@ -32,13 +34,17 @@ def sample_blocks(
         seed: Seed of the samples; the global random state stays as it was.
     Returns: `input_ids`, `attention_mask` and `labels` (-100 at padding), as `pack_blocks` gives them.
     Raises:
-        ValueError: If the tokenizer has neither token, or a size or the temperature is out of range.
+        ValueError: If the tokenizer has neither token, a size or the temperature is out of range, or blocks are longer
+            than the model's positions.
     """
     if num_blocks < 1 or block_size < 2 or batch_size < 1 or not temperature > 0:
         raise ValueError(
             "num_blocks and batch_size must be at least 1, block_size 2, and temperature above 0, got "
             f"{num_blocks}, {batch_size}, {block_size} and {temperature}"
         )
+    limit = position_limit(model)
+    if limit is not None and block_size > limit:
+        raise ValueError(f"block_size must be at most the model's {limit} positions, got {block_size}; lower it")
     first = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), None)
     if first is None:
         raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set either")

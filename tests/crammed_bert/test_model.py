@@ -216,3 +216,11 @@ def test_a_wrong_field_is_told(fields, told):
 def test_a_wrong_call_is_told(call, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         make_crammed_bert()(**{"input_ids": torch.tensor([[1, 2, 3]]), **call})
+
+
+def test_a_vocabulary_keeps_the_id_of_padding():
+    model = CrammedBertForMaskedLM(CrammedBertConfig(**{**SIZES, "vocab_size": 60, "pad_token_id": 59}))
+    with pytest.raises(ValueError, match="the vocabulary must keep pad_token_id=59, got 50 tokens"):
+        model.resize_token_embeddings(50)
+    model.resize_token_embeddings(64)
+    assert model.config.vocab_size == 64

@@ -15,6 +15,7 @@ from hf_targets.backbones.output_map import OutputMap
 from hf_targets.multitoken import medusa
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm
+from hf_targets.training.lora import add_lora
 from tests.hub_server import HubServer, run_against
 from tests.memory import realigned
 from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
@@ -332,6 +333,17 @@ def test_heads_that_vllm_cannot_hold_are_not_written(family, fields, told, tmp_p
     with pytest.raises(ValueError, match=re.escape(told)):
         save_medusa_for_vllm(make_model(family, **fields), tmp_path / "vllm")
     assert not (tmp_path / "vllm").exists()
+
+
+def test_heads_that_were_trained_beside_adapters_are_not_written(tmp_path):
+    tuned = add_lora(make_model("gpt2", head="medusa", target="embedding"), 2)
+    for model in (tuned, tuned.get_base_model()):
+        with pytest.raises(
+            ValueError, match=r"vLLM loads heads of a model without adapters, .*: model.merge_and_unload"
+        ):
+            save_medusa_for_vllm(model, tmp_path / "vllm")
+    assert not (tmp_path / "vllm").exists()
+    save_medusa_for_vllm(tuned.merge_and_unload(), tmp_path / "vllm")
 
 
 def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):

@@ -130,6 +130,11 @@ def test_sizes_and_temperatures_out_of_range_are_errors(wrong):
         sample(**wrong)
 
 
+def test_blocks_longer_than_the_positions_are_an_error():
+    with pytest.raises(ValueError, match=r"block_size must be at most the model's \d+ positions, got 100000; lower it"):
+        sample(block_size=100_000)
+
+
 def test_a_tokenizer_without_a_first_and_an_end_token_is_an_error():
     with pytest.raises(ValueError, match="begins with the tokenizer's bos_token or eos_token, and it has neither"):
         sample(tokens=tokenizer(bos=None, eos=None))

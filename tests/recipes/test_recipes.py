@@ -211,6 +211,18 @@ def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(fine
     assert all(torch.equal(tensor, original[name]) for name, tensor in model.backbone.state_dict().items())
     with pytest.raises(ValueError, match="must be one of wdr, wdr-plain, simple, medusa, mlp, conditional, got"):
         run("train_draft_heads", "--kinds", "tree", "--output_dir", str(tmp_path / "other"))
+    for long in (["--block_size", "5000"], ["--prompt_tokens", "4000", "--max_new_tokens", "1000"]):
+        with pytest.raises(ValueError, match=r"must be at most the model's \d+ positions, got"):
+            run(
+                "train_draft_heads",
+                "--model_name_or_path",
+                str(base),
+                *words,
+                *long,
+                "--output_dir",
+                str(tmp_path / "o"),
+            )
+    assert not (tmp_path / "o").exists()
 
     arguments = ["--heads", str(tmp_path / "out"), "--num_prompts", "2", "--batch_sizes", "1", "2", "--rounds", "1"]
     done = run_recipe("benchmarks/decode", *arguments, *words)
