@@ -113,7 +113,7 @@ class DynamicVocabTrainer(TargetTrainer):
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any = None, **kwargs: Any
     ) -> Any:
         if self.has_phrases and not isinstance(dataset, IterableDataset):
-            is_training = kwargs.get("is_training")
+            is_training = bool(kwargs.get("is_training"))
             order = None if sampler_fn is None else sampler_fn(dataset)
             if order is None and not is_training:
                 order = SequentialSampler(dataset)
