@@ -1,7 +1,6 @@
 import json
 import logging
 import os
-import re
 from math import prod
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from hf_targets.backbones.output_map import OutputMap
 from hf_targets.multitoken import medusa
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm
-from hf_targets.training.lora import add_lora
 from tests.hub_server import HubServer, run_against
 from tests.memory import realigned
 from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
@@ -319,31 +317,6 @@ def test_arguments_that_lead_nowhere_are_told(tmp_path):
         load_medusa_heads(folder, make_backbone("gpt2"), dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="names the base model of these heads; give it as base"):
         load_medusa_heads(folder)
-
-
-@pytest.mark.parametrize(
-    ("family", "fields", "told"),
-    [
-        ("gpt2", {"head": "mlp", "target": "embedding"}, "got head='mlp' and target='embedding'; train such heads"),
-        ("gpt2", {"head": "medusa", "target": "difference"}, "got head='medusa' and target='difference'"),
-        ("phi", {"head": "medusa", "target": "embedding"}, "share an output bias, and vLLM's Medusa has none"),
-    ],
-)
-def test_heads_that_vllm_cannot_hold_are_not_written(family, fields, told, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(told)):
-        save_medusa_for_vllm(make_model(family, **fields), tmp_path / "vllm")
-    assert not (tmp_path / "vllm").exists()
-
-
-def test_heads_that_were_trained_beside_adapters_are_not_written(tmp_path):
-    tuned = add_lora(make_model("gpt2", head="medusa", target="embedding"), 2)
-    for model in (tuned, tuned.get_base_model()):
-        with pytest.raises(
-            ValueError, match=r"vLLM loads heads of a model without adapters, .*: model.merge_and_unload"
-        ):
-            save_medusa_for_vllm(model, tmp_path / "vllm")
-    assert not (tmp_path / "vllm").exists()
-    save_medusa_for_vllm(tuned.merge_and_unload(), tmp_path / "vllm")
 
 
 def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
