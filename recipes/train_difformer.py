@@ -44,7 +44,7 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 512)
     feed_forward_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers, d_ff."})
     num_layers: int = field_of(ModelSizeSettings, "num_layers", 6, note="Of the encoder, and of the decoder.")
-    dropout: float | None = field(default=None, metadata={"help": "Dropout, in [0, 1). None: by a row's preset."})
+    dropout: float | None = field_of(ModelSizeSettings, "dropout", None, note="None: by a row's preset.")
     max_positions: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
     rows: str = field(
         default='{"difformer": {}, "wdr": {"multitoken": {}}, "curves": {"curve": {}}}',
