@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,17 @@ def pair_batches(pairs: Dataset, missing: str | None = None) -> Iterator[tuple[l
         ValueError: If a column is missing, a side of a pair is no text, or `pairs` is no data set, such as all splits
             at once.
     """
+    check_pairs(pairs)
+    batches = texts_of(pairs, "source", "target", removable="pairs with filter_pairs", missing=missing)
+    yield from cast(Iterator[tuple[list[str], list[str]]], batches)
+
+
+def check_pairs(pairs: Dataset) -> None:
+    """Check that there is a data set with the columns of pairs.
+
+    Raises:
+        ValueError: If a column is missing, or `pairs` is no data set, such as all splits at once.
+    """
     if not isinstance(pairs, Dataset):
         raise ValueError(f"pairs must be one split, a datasets.Dataset, got {type(pairs).__name__}; give one split")
     if absent := {"source", "target"} - set(pairs.column_names):
@@ -31,8 +42,6 @@ def pair_batches(pairs: Dataset, missing: str | None = None) -> Iterator[tuple[l
             f"pairs need the columns source and target, and {sorted(absent)} is not among {pairs.column_names}; "
             f"load them with load_pairs, or rename columns"
         )
-    sources, targets = (texts_of(pairs, side, "pairs with filter_pairs", missing) for side in ("source", "target"))
-    yield from zip(sources, targets, strict=True)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.pair_columns import pair_batches
-from hf_targets.data.token_rows import rows_of
+from hf_targets.data.pair_columns import check_pairs, pair_batches
+from hf_targets.data.token_rows import rows_of, texts_of
 from hf_targets.maths.losses import IGNORED
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,8 @@ def encode_sources(
     """
     source = _Side("source", max_source_length, tokenizer, truncate=truncate)
     parts = []
-    for sources, _ in pair_batches(pairs):
+    check_pairs(pairs)
+    for (sources,) in texts_of(pairs, "source", removable="pairs with filter_pairs"):
         inputs = source.encoded([(source_prefix or "") + text for text in sources])
         parts.append(rows_of({name: inputs[name] for name in ("input_ids", "attention_mask")}))
     if not parts:

@@ -25,30 +25,36 @@ def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator
     if "text" not in texts.column_names:
         raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
     check_fast(tokenizer)
-    yield from texts_of(texts, "text", "rows")
+    yield from (batch for (batch,) in texts_of(texts, "text", removable="rows"))
 
 
-def texts_of(dataset: Dataset, column: str, way_out: str, missing: str | None = None) -> Iterator[list[str]]:
-    """Yield the texts of a column in lists of `ROWS_AT_ONCE`.
+def texts_of(
+    dataset: Dataset, *columns: str, removable: str, missing: str | None = None
+) -> Iterator[tuple[list[str], ...]]:
+    """Yield the texts of columns in lists of `ROWS_AT_ONCE`.
 
     Args:
-        way_out: What to remove if there is no text, in the error.
+        removable: What to remove if a row has no text, in the error.
         missing: What stands for None.
     Raises:
         ValueError: If a row has no text.
     """
-    rows = dataset.select_columns([column])
+    rows = dataset.select_columns(list(columns))
     if rows.format["type"] != "custom":  # but for a transform of the user's, formats are of numbers
         rows = rows.with_format(None)
     for number, batch in enumerate(rows.iter(ROWS_AT_ONCE)):
-        texts = [missing if text is None else text for text in cast(dict[str, list[Any]], batch)[column]]
-        for row, text in enumerate(texts):
-            if not isinstance(text, str):
-                row += number * ROWS_AT_ONCE
-                raise ValueError(
-                    f"column {column} must have a text in each row, and row {row} has {text!r}; remove such {way_out}"
-                )
-        yield cast(list[str], texts)
+        texts = {
+            column: [missing if text is None else text for text in cast(dict[str, list[Any]], batch)[column]]
+            for column in columns
+        }
+        for column, of_column in texts.items():
+            for row, text in enumerate(of_column, start=number * ROWS_AT_ONCE):
+                if not isinstance(text, str):
+                    raise ValueError(
+                        f"column {column} must have a text in each row, and row {row} has {text!r}; remove such "
+                        f"{removable}"
+                    )
+        yield tuple(texts.values())
 
 
 def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:

@@ -13,10 +13,11 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.fingerprint import Fingerprint
-from hf_targets.data.pair_columns import pair_batches
+from hf_targets.data.pair_columns import check_pairs
 from hf_targets.data.pair_encoding import encode_sources
-from hf_targets.data.references import pair_references
+from hf_targets.data.references import is_target, pair_references
 from hf_targets.data.splits import SPLITS
+from hf_targets.data.token_rows import texts_of
 from hf_targets.evaluation.translating import translate
 from hf_targets.files import UNFINISHED, written_together
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
@@ -52,7 +53,7 @@ def distill(
     Args:
         model: The teacher, an encoder-decoder model.
         tokenizer: The teacher's.
-        pairs: Splits with the columns `source` and `target`: `train`, and `validation` and `test` or none of them.
+        pairs: Splits with the columns `source` and `target`: `train`, whose targets are not read, `validation`, `test`.
         folder: Empty, or what an earlier call with the same teacher, text and settings left; `batch_tokens` may differ.
         teacher: Its name, for the record.
         truncate: Whether sources that are longer than the tokenizer or the teacher takes are cut for it. Otherwise
@@ -147,9 +148,12 @@ def _training_text(pairs: Mapping[str, Dataset]) -> Dataset:
         raise ValueError(f"the teacher translates the split train, and there is no pair in it, of {list(pairs)}")
     if others := pairs.keys() - {*SPLITS}:
         raise ValueError(f"splits must be {', '.join(SPLITS)}, got {', '.join(sorted(others))}; rename or remove them")
-    sides = {split: list(pair_batches(part)) for split, part in pairs.items()}
-    sources = [text for batch, _ in sides["train"] for text in batch]
-    empty = [row for row, text in enumerate(sources) if not text.strip()]
+    for split, part in pairs.items():
+        check_pairs(part)
+        if split != "train" and (bad := [row for row, one in enumerate(pair_references(part)) if not is_target(one)]):
+            raise ValueError(f"{split} must have a text, or a list of texts, as the target in row {bad[0]}; remove it")
+    batches = texts_of(pairs["train"], "source", removable="pairs with filter_pairs")
+    empty = [row for row, text in enumerate(text for (batch,) in batches for text in batch) if not text.strip()]
     if empty:
         raise ValueError(
             f"a source must have a text, and {len(empty)} of {len(pairs['train'])} are empty, the first in row "

@@ -210,7 +210,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             if vocabulary.fingerprint != expected:
                 raise ValueError(
                     "a vocabulary must have the tokenizer of the model and of the other rows, got one with another "
-                    "tokenizer; make it with the model's tokenizer"
+                    "tokenizer; make it with the model's tokenizer, or, if that has got tokens since, set "
+                    "model.config.tokenizer_fingerprint to None"
                 )
             if vocabulary.vocab_size != vocab_size:
                 raise ValueError(

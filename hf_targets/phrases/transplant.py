@@ -59,7 +59,9 @@ def transplant_embeddings(
             new[: min(num_own, num_tokens)] = old[: min(num_own, num_tokens)]
             texts = []
         else:
-            texts = [_text(tokenizer, number) for number in range(min(len(tokenizer), num_tokens))]
+            special = special_token_ids(tokenizer)
+            numbers = range(min(len(tokenizer), num_tokens))
+            texts = ["" if number in special else _text(tokenizer, number) for number in numbers]
         for number, ids in enumerate(tokenize_mid_text(texts, own_tokenizer)):
             if ids:
                 new[number] = old[torch.tensor(ids, device=old.device)].mean(dim=0)
@@ -81,9 +83,7 @@ def _load(model: PreTrainedModel, argument: str) -> PreTrainedTokenizerBase:
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
-    """Return a token's text with its leading space; "" for a special token or a part of a character."""
-    if number in special_token_ids(tokenizer):
-        return ""
+    """Return a token's text with its leading space; "" for a part of a character."""
     token = tokenizer.convert_ids_to_tokens(number)
     if not isinstance(token, str):
         return ""

@@ -101,8 +101,11 @@ def train_run(
             evaluations are to generate texts, or evaluations and checkpoints do not come at the same steps. Neither of
             them asked for means both at every epoch.
     """
-    if args.save_total_limit is not None and args.save_total_limit < average_checkpoints:
-        raise ValueError(f"save_total_limit must keep the {average_checkpoints} checkpoints that are averaged")
+    if average_checkpoints > 1 and 0 < (args.save_total_limit or 0) < average_checkpoints:
+        raise ValueError(
+            f"save_total_limit must keep the {average_checkpoints} checkpoints that are averaged, got "
+            f"{args.save_total_limit}; raise it, or lower average_checkpoints"
+        )
     check_run_names([name])
     args = _arguments_of(name, args, args.seed if seed is None else seed)
     folder = Path(args.output_dir or ".")

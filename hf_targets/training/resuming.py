@@ -56,17 +56,17 @@ def train(trainer: Trainer, *, resume: bool) -> Training:
         resume: Whether to go on from the newest whole checkpoint in the trainer's output folder, if there is one. A
             training that had come to its end is not repeated: its weights are loaded.
     Raises:
-        ValueError: If it is to go on and its checkpoints have the model alone.
+        ValueError: If it is to go on in its middle, and its checkpoints have the model alone.
     """
-    if resume and trainer.args.save_only_model:
-        raise ValueError(
-            "a training goes on with the states of its optimizer and of random numbers, which save_only_model leaves "
-            "out; train anew, with --overwrite_output_dir true, or without save_only_model"
-        )
     found: list[Any] = [None, None, None]
     if resume and trainer.is_world_process_zero():
         found = _find(trainer)
     checkpoint, finished, steps_done = broadcast_object_list(found)  # the same for all, whatever each sees of the disk
+    if checkpoint is not None and steps_done is None and trainer.args.save_only_model:
+        raise ValueError(
+            f"a training goes on with the states of its optimizer and of random numbers, which {checkpoint} does not "
+            "have, as save_only_model leaves them out; train anew, with --overwrite_output_dir true"
+        )
     args, trainer.args = trainer.args, copy.copy(trainer.args)
     trainer.args.restore_callback_states_from_checkpoint = checkpoint is not None
     if steps_done is not None:

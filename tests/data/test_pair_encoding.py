@@ -78,7 +78,12 @@ def test_what_is_no_text_is_told_with_its_row_and_is_left_out_by_the_filter():
     assert kept["source"][:] == ["a b"] and counts["empty"] == 2
     assert encode_pairs(PAIRS.with_format("numpy"), TOKENIZER)[:] == encode_pairs(PAIRS, TOKENIZER)[:]
     upper = PAIRS.with_transform(lambda rows: {name: [text.upper() for text in rows[name]] for name in rows})
-    assert "EIN HUND" in TOKENIZER.decode(encode_pairs(upper, TOKENIZER)[0]["input_ids"]).upper()
+    texts = Dataset.from_dict({side: [text.upper() for text in PAIRS[side]] for side in ("source", "target")})
+    assert encode_pairs(upper, TOKENIZER)[:] == encode_pairs(texts, TOKENIZER)[:]
+    swapped = PAIRS.with_transform(lambda rows: {"source": rows["target"], "target": rows["source"]})
+    assert encode_pairs(swapped, TOKENIZER)["input_ids"][0] == encode_pairs(PAIRS, TOKENIZER)["labels"][0]
+    untranslated = Dataset.from_dict({"source": ["a"], "target": [None]})
+    assert len(encode_sources(untranslated, TOKENIZER)) == 1
 
 
 def test_a_prefix_stands_before_each_source_and_no_target():

@@ -87,11 +87,17 @@ def test_splits_are_those_of_the_last_call_and_another_one_or_no_text_is_told(te
     assert {file.name for file in tmp_path.glob("*.jsonl")} == {"train.jsonl", "test.jsonl"}
     with pytest.raises(ValueError, match="splits must be train, validation, test, got dev; rename or remove them"):
         run((model, tokenizer, {**pairs, "dev": pairs["test"]}), tmp_path)
-    for split in ("train", "test"):
-        missing = Dataset.from_dict({"source": ["a", "b"], "target": ["c", None]})
-        with pytest.raises(ValueError, match="column target must have a text in each row, and row 1 has None"):
-            run((model, tokenizer, {**pairs, split: missing}), tmp_path / "new")
+    missing = Dataset.from_dict({"source": ["a", "b"], "target": ["c", None]})
+    for split, bad, told in (
+        ("test", missing, "test must have a text, or a list of texts, as the target in row 1; remove it"),
+        ("train", missing.rename_columns({"source": "target", "target": "source"}), "column source must have a text"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            run((model, tokenizer, {**pairs, split: bad}), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    several = Dataset.from_dict({"source": ["a"], "target": [["c", "d"]]})
+    folder = run((model, tokenizer, {"train": missing, "test": several}), tmp_path / "new")
+    assert json.loads((folder / "test.jsonl").read_text())["target"] == ["c", "d"]
 
 
 def cut_short(file):

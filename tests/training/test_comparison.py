@@ -67,6 +67,11 @@ def test_the_mean_of_the_best_checkpoints_is_what_is_measured(tmp_path):
         train_run("two", lambda: None, arguments(tmp_path, **options), CORPUS, average_checkpoints=4)
 
 
+def test_no_limit_on_checkpoints_is_no_error(tmp_path):
+    options = {"save_total_limit": 0, "num_train_epochs": 1}
+    assert train_run("one", lambda: make_backbone("gpt2"), arguments(tmp_path, **options), CORPUS)[0].test
+
+
 def test_evaluations_that_write_texts_are_refused_before_training(tmp_path):
     args = MultiTokenSeq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True)
     with pytest.raises(ValueError, match="evaluations with predict_with_generate=True do not measure; leave it out"):

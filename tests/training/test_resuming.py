@@ -77,12 +77,18 @@ def test_a_broken_checkpoint_is_set_aside_so_that_no_whole_one_is_removed_for_it
     assert left == ["broken-checkpoint-4", "broken-checkpoint-6", "checkpoint-4"]
 
 
-def test_checkpoints_of_the_model_alone_are_not_resumed_from(tmp_path):
-    trainer, counter = make(tmp_path, save_only_model=True)
-    train(trainer, resume=False)
+def test_from_checkpoints_of_the_model_alone_only_what_is_finished_is_loaded(tmp_path):
+    trainer, _ = make(tmp_path, save_only_model=True)
+    train(trainer, resume=True)  # there is nothing to go on from
     again, counter = make(tmp_path, save_only_model=True)
-    with pytest.raises(ValueError, match="which save_only_model leaves out; train anew"):
-        train(again, resume=True)
+    train(again, resume=True)
+    assert not counter.steps
+    assert_same(weights(again.model), weights(trainer.model))
+    shutil.rmtree(tmp_path / "checkpoint-6")
+    (tmp_path / TRAINING_NAME).unlink()
+    broken, counter = make(tmp_path, save_only_model=True)
+    with pytest.raises(ValueError, match="as save_only_model leaves them out; train anew"):
+        train(broken, resume=True)
     assert not counter.steps
 
 

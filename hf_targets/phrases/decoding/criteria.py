@@ -49,12 +49,12 @@ class PhraseEnd(EosTokenCriteria):
 
     def __init__(self, criterion: EosTokenCriteria, expansion: Expansion) -> None:
         self.eos_token_id, self.expansion = criterion.eos_token_id, expansion
+        self._ends = set(criterion.eos_token_id.tolist())
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Return whether each row is done, (rows,) bool."""
-        ends = set(self.eos_token_id.tolist())
         last = self.expansion.rows(input_ids[:, -1:])
-        return torch.tensor([not ends.isdisjoint(row) for row in last], device=input_ids.device)
+        return torch.tensor([not self._ends.isdisjoint(row) for row in last], device=input_ids.device)
 
 
 class MaxNewStaticTokens(StoppingCriteria):

@@ -4,6 +4,7 @@
 # (ids are any integer tensor, but Transformers annotates LongTensor)
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,6 +74,8 @@ class PhraseProcessors(LogitsProcessor):
         for processor in self.processors:
             if isinstance(processor, READ_NO_TOKENS):
                 scores = processor(input_ids, scores)
+                if may_end_inside(processor, self.expansion):
+                    scores = self._without_ends(processor, scores)
                 continue
             rows = self.expansion.rows(input_ids) if rows is None else rows
             if isinstance(processor, _EXTENDED_TO_PHRASES):
@@ -86,11 +89,22 @@ class PhraseProcessors(LogitsProcessor):
         return scores
 
     def _applied(self, processor: LogitsProcessor, texts: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores after a processor; those of phrases as they were if it keeps a bias of their number."""
-        if not isinstance(processor, logits_process.SequenceBiasLogitsProcessor):
-            return processor(texts, scores)
-        tokens, phrases = scores.tensor_split([self.vocab_size], dim=1)
-        return torch.cat([processor(texts, tokens), phrases], dim=1)
+        """Return the scores after a processor; a table of biases is made again if phrases have been added."""
+        if isinstance(processor, logits_process.SequenceBiasLogitsProcessor) and processor.prepared_bias_variables:
+            processor.prepared_bias_variables = processor.length_1_bias.shape[-1] == scores.shape[-1]
+        return processor(texts, scores)
+
+    def _without_ends(self, processor: Any, scores: Tensor) -> Tensor:
+        """Ban the phrases that contain an end token where the processor has banned these tokens."""
+        ends = processor.eos_token_id.tolist()
+        if not scores[:, ends].isneginf().all():
+            return scores
+        rows = []
+        for number in range(len(scores)):
+            vocabulary = self.expansion.vocabularies[self.expansion.vocabulary(number, len(scores))]
+            found = PhraseLookup.of(vocabulary).completing((), [(end,) for end in ends])
+            rows.append(scores[number : number + 1].index_fill(1, self._columns(found, scores), -torch.inf))
+        return torch.cat(rows)
 
     def _processed_row(
         self, processor: LogitsProcessor, number: int, ids: Tensor, rows: list[list[int]], scores: Tensor
@@ -148,6 +162,15 @@ def _ignored_steps(processor: logits_process.RepetitionPenaltyLogitsProcessor, n
     return ignored or 0
 
 
+def may_end_inside(processor: LogitsProcessor, expansion: Expansion) -> bool:
+    """Return whether a processor bans end tokens that phrases may contain, as those that are not special."""
+    kinds = (logits_process.MinLengthLogitsProcessor, logits_process.MinNewTokensLengthLogitsProcessor)
+    if not isinstance(processor, kinds):
+        return False
+    ends = set(processor.eos_token_id.tolist())
+    return any(not ends <= vocabulary.special_ids for vocabulary in expansion.vocabularies)
+
+
 def phrase_processors(
     processors: Sequence[LogitsProcessor], expansion: Expansion, vocab_size: int
 ) -> LogitsProcessorList:
@@ -156,6 +179,8 @@ def phrase_processors(
     Raises:
         ValueError: As `PhraseProcessors` does.
     """
-    if all(isinstance(processor, READ_NO_TOKENS) for processor in processors):
+    if all(
+        isinstance(processor, READ_NO_TOKENS) and not may_end_inside(processor, expansion) for processor in processors
+    ):
         return LogitsProcessorList(processors)
     return LogitsProcessorList([PhraseProcessors(processors, expansion, vocab_size)])

@@ -130,6 +130,11 @@ class PhraseStore:
         return f"{type(self).__name__}({len(self)} phrases, vocab_size={self.vocab_size}, num_ids={self.num_ids})"
 
     @property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that no phrase may contain."""
+        return self._special_ids
+
+    @property
     def num_ids(self) -> int:
         """The number of phrase ids so far, with those of removed phrases: the rows of an embedding table."""
         return len(self._alive)

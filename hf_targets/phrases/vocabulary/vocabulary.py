@@ -348,7 +348,8 @@ class PhraseVocabulary(PhraseStore):
             raise ValueError(f"{settings_file} is damaged: {error}") from error
         documents = settings["documents"]
         sizes = {"vocab_size": vocabulary.vocab_size, "num_documents": len(documents)}
-        check_arrays(arrays_file, arrays, special_ids=vocabulary._special_ids, **sizes)
+        # files of before may have phrases with special tokens that have no role
+        check_arrays(arrays_file, arrays, special_ids=tokenizer.all_special_ids, **sizes)
         offsets, tokens = arrays["offsets"].tolist(), arrays["tokens"].tolist()
         for slot, is_alive in enumerate(arrays["is_alive"].tolist()):
             phrase = tokens[offsets[slot] : offsets[slot + 1]]

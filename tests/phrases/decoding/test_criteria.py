@@ -14,8 +14,8 @@ from transformers.generation.stopping_criteria import (
 
 from hf_targets.phrases.decoding.criteria import MaxNewStaticTokens, phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
-from tests.phrases.models import WORDS, vocabulary_of
-from tests.tiny_models import VOCAB
+from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.tiny_models import VOCAB, token_ids
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=40)
 PHRASES = vocabulary_of([1, 2], [2, 3, 4], [5, 6, 7, 8])
@@ -67,6 +67,19 @@ def test_an_end_token_ends_a_row_also_inside_its_last_phrase(rows, ends):
         for vocabulary, row in zip((PHRASES, OTHERS), rows, strict=True)
     ]
     assert done(EosTokenCriteria(torch.tensor(ends)), rows, (PHRASES, OTHERS)) == expected
+
+
+@pytest.mark.parametrize("least", ["min_new_tokens", "min_length"])
+def test_no_phrase_with_an_end_token_is_written_before_the_least_length(least):
+    model, ids = make_phrase_model(), token_ids(1, 4)
+    phrases = random_vocabulary(40)
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    free = model.generate(ids, phrases=phrases, **options, eos_token_id=None)[0, 4:].tolist()
+    end = phrases.expand(free[:1])[-1]  # which the first step writes
+    assert model.generate(ids, phrases=phrases, **options, eos_token_id=end).shape[1] == 5
+    wanted = {"min_new_tokens": 5, "min_length": 9}[least]
+    longer = model.generate(ids, phrases=phrases, **options, eos_token_id=end, **{least: wanted})[0, 4:].tolist()
+    assert len(longer) > 5 and end not in phrases.expand(longer[:5])
 
 
 def test_a_stop_string_across_two_phrases():

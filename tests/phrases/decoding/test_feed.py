@@ -64,17 +64,15 @@ def test_without_a_phrase_ready_texts_are_those_of_the_base_model(slow_encoder, 
 
 
 def waits_at_each_step(feed):
-    """Let a feed encode at each step what the step wants; return the numbers of phrases that were ready."""
-    table, widths = feed.table, set()
+    """Let a feed encode at each step what the step wants."""
+    table = feed.table
 
     def waiting_table(num_tokens):
         table(num_tokens)
         assert feed.wait(20)
-        widths.add(feed.num_ready)
         return table(num_tokens)
 
     feed.table = waiting_table
-    return widths
 
 
 def test_a_feed_that_waits_at_each_step_is_the_schedule():
@@ -88,16 +86,26 @@ def test_a_feed_that_waits_at_each_step_is_the_schedule():
     assert not torch.equal(found, model.generate(token_ids(2, 5), phrases=phrases, **GREEDY))
 
 
-@pytest.mark.parametrize("how", [{"bad_words_ids": [[5, 6], [7]]}, {"sequence_bias": [[[5], -2.0], [[6, 7], 3.0]]}])
+@pytest.mark.parametrize(
+    "how", [{"bad_words_ids": [[5, 6], [7]]}, {"sequence_bias": [[[5], -2.0], [[6, 7], 3.0], [[VOCAB], 1.0]]}]
+)
 @pytest.mark.parametrize("beams", [1, 2])
 def test_biases_of_tokens_go_on_while_phrases_arrive(how, beams):
-    model, phrases, options = fresh_model(), random_vocabulary(40), {**GREEDY, "num_beams": beams, **how}
-    schedule = PhraseSchedule(initial=0.1, added=0.1, every=1)
-    with PhraseFeed(model, phrases, schedule=schedule) as feed:
-        widths = waits_at_each_step(feed)
-        found = model.generate(token_ids(2, 5), phrases=feed, **options)
-    expected = model.generate(token_ids(2, 5), phrases=phrases, phrase_schedule=schedule, **options)
-    assert torch.equal(found, expected) and len(widths) > 2
+    model, phrases, others, widths = fresh_model(), random_vocabulary(5), random_vocabulary(40, seed=2), set()
+    more = map(others.token_ids, others)
+    with PhraseFeed(model, phrases) as feed:
+        table = feed.table
+
+        def growing_table(num_tokens):
+            phrases.add_token_ids([next(more)])
+            table(num_tokens)
+            assert feed.wait(20)
+            widths.add(feed.num_ready)
+            return table(num_tokens)
+
+        feed.table = growing_table
+        found = model.generate(token_ids(2, 5), phrases=feed, **{**GREEDY, "num_beams": beams, **how})
+    assert found.shape == (2, 17) and len(widths) > 5
 
 
 def test_only_phrases_that_have_arrived_are_encoded(encoded):

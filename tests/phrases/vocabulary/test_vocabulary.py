@@ -55,7 +55,7 @@ def state(vocabulary):
     return {id_: (vocabulary.token_ids(id_), vocabulary.text(id_), vocabulary.sources(id_)) for id_ in ids}
 
 
-def test_no_phrase_has_a_special_token_without_a_role():
+def test_no_new_phrase_has_a_special_token_without_a_role(tmp_path):
     tokenizer = copy.deepcopy(BPE)
     tokenizer.add_special_tokens({"additional_special_tokens": []})
     tokenizer.add_tokens(AddedToken("<|end of turn|>", special=True), special_tokens=True)
@@ -66,22 +66,31 @@ def test_no_phrase_has_a_special_token_without_a_role():
     document = "the cat<|end of turn|> sat on the mat"
     vocabulary = PhraseVocabulary.from_documents([document], tokenizer, TokenNgrams(2, 3))
     assert len(vocabulary) and not any(end in vocabulary.token_ids(id_) for id_ in vocabulary)
+    vocabulary._special_ids = frozenset(tokenizer.all_special_ids)  # as they were before
+    added = vocabulary.add_token_ids([[5, end]], sources=[[PhraseSource("a", 0, 9)]])
+    vocabulary.save(tmp_path)
+    assert PhraseVocabulary.load(tmp_path, tokenizer).sources(added[0])
 
 
 def test_saving_while_another_thread_adds_keeps_every_source(tmp_path):
     vocabulary, failures = PhraseVocabulary(BPE), []
-    original = vocabulary._sources._sorted
+    table = vocabulary._sources
 
     def slow():
-        time.sleep(0.001)
-        return original()
+        """Sort as the table does, with time for another thread in between."""
+        if table._added:
+            rows = np.concatenate([table._rows, *table._added])
+            time.sleep(0.002)
+            table._rows, table._added = rows[np.argsort(rows[:, 0], kind="stable")], []
+        return table._rows
 
-    vocabulary._sources._sorted = slow
+    table._sorted = slow
 
     def add():
         for number in range(300):
             ids = [[30 + number % 20, 60 + number // 20]]
             vocabulary.add_token_ids(ids, sources=[[PhraseSource("a", number, number + 1)]])
+            time.sleep(0.0005)
 
     thread = Thread(target=add)
     thread.start()
