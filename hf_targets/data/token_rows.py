@@ -54,7 +54,7 @@ def texts_of(
                         f"column {column} must have a text in each row, and row {row} has {text!r}; remove such "
                         f"{removable}"
                     )
-        yield tuple(texts.values())
+        yield cast(tuple[list[str], ...], tuple(texts.values()))
 
 
 def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:

@@ -4,7 +4,7 @@
 # (ids are any integer tensor, but Transformers annotates LongTensor)
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -91,7 +91,7 @@ class PhraseProcessors(LogitsProcessor):
     def _applied(self, processor: LogitsProcessor, texts: Tensor, scores: Tensor) -> Tensor:
         """Return the scores after a processor; a table of biases is made again if phrases have been added."""
         if isinstance(processor, logits_process.SequenceBiasLogitsProcessor) and processor.prepared_bias_variables:
-            processor.prepared_bias_variables = processor.length_1_bias.shape[-1] == scores.shape[-1]
+            processor.prepared_bias_variables = cast(Tensor, processor.length_1_bias).shape[-1] == scores.shape[-1]
         return processor(texts, scores)
 
     def _without_ends(self, processor: Any, scores: Tensor) -> Tensor:
