@@ -6,7 +6,7 @@ _COMPILED = """
 from tests.compiled import assert_same_compiled
 from tests.gaussian_diffusion.models import make_difformer, noisy_pairs
 
-for kind in ("dinoiser", "curve", "heads"):
+for kind in ("dinoiser", "heads on a curve"):
     model = make_difformer(kind, num_hidden_layers=1)
     drawn = {"self_condition": None if kind == "dinoiser" else True}
     batches = [noisy_pairs(model, num_rows) for num_rows in (3, 4)]  # of a second size on, sizes are variables
