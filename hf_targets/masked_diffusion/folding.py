@@ -26,7 +26,7 @@ def fold_modulation(model: Model) -> Model:
     it commutes with scale and shift. The `control_points` of a folded model are those before scale and shift.
 
     Raises:
-        ValueError: If the modulation is not constant, or the model is already folded.
+        ValueError: If the modulation is not constant, the model is already folded, or a layer has an adapter.
     """
     check_no_adapters(model, "fold_modulation changes the weights")
     config, backbone = cast(MdlmConfig, copy.deepcopy(model.config)), cast(Any, model.backbone)

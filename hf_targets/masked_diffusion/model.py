@@ -177,7 +177,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """Return a model that computes the same function, with its constant modulation folded into other weights.
 
         Raises:
-            ValueError: If the modulation is not constant (`time_conditioning`), or is already folded, or a layer has an
+            ValueError: If the modulation is not constant (`time_conditioning`) or already folded, or a layer has an
                 adapter.
         """
         return fold_modulation(self)

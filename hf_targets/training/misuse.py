@@ -121,8 +121,10 @@ def _missing_model(name: str | None) -> str | None:
     recipe, settings = recipes / f"{folder.parts[1]}.py", recipes / "settings" / folder.parts[1]
     if not recipe.is_file():
         return None
-    named = [file for file in sorted(settings.glob("*.yaml")) if file.stem in folder.parts[2:3]]
-    writing = [file for file in sorted(settings.glob("*.yaml")) if _output_dir(file) in (folder, *folder.parents)]
+    files = {file: _output_dir(file) for file in sorted(settings.glob("*.yaml"))}
+    named = [file for file in files if file.stem in folder.parts[2:3]]
+    # of a folder inside another one, the files that write into the inner one come first
+    writing = [file for parent in (folder, *folder.parents) for file in files if files[file] == parent]
     file = next(iter([*writing, *named]), None)
     shown = [os.path.relpath(path) for path in (recipe, file) if path is not None]
     return f"there is no trained model in {name}; train it first: python {' '.join(shown)}"

@@ -201,6 +201,8 @@ def recipe(tmp_path):
         file.write_text("# Seconds: that it runs. And more.\nmisuse: true\n")
     with (tmp_path / "settings/recipe/paper.yaml").open("a") as file:
         file.write("output_dir: runs/recipe/large\n")
+    (tmp_path / "settings/recipe/inner.yaml").write_text("# Of a part.\noutput_dir: runs/recipe/large/b\n")
+    (tmp_path / "settings/recipe/z.yaml").write_text("# Of a part.\noutput_dir: runs/recipe/large\n")
 
     def run(*arguments, **environment):
         return run_program(Path("recipe.py"), *arguments, folder=tmp_path, **environment)
@@ -229,6 +231,7 @@ def test_a_recipe_without_arguments_says_what_it_does_and_how_to_start(recipe):
         (["--model", "runs/recipe/smoke"], "there is no trained model in runs/recipe/smoke; train it first: python "),
         (["--model", "runs/recipe/smoke/a-seed0"], "train it first: python recipe.py settings/recipe/smoke.yaml"),
         (["--model", "runs/recipe/large/a-seed0"], "train it first: python recipe.py settings/recipe/paper.yaml"),
+        (["--model", "runs/recipe/large/b/a-seed0"], "train it first: python recipe.py settings/recipe/inner.yaml"),
         (["--model", "runs/recipe/other"], "train it first: python recipe.py\n"),
         (["--file", "no/such/file"], "recipe.py: no/such/file: No such file or directory"),
         (["--file", "settings"], "recipe.py: settings: Is a directory"),
