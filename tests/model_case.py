@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from hf_targets.maths.losses import IGNORED
@@ -83,6 +84,10 @@ class ModelCase(TrainedModel):
         """Return the arguments of a call that reads a text (batch, time), after a source if there is an encoder."""
         return {f"{self.prefix}input_ids": ids, **(self.source(len(ids)) if self.source else {})}
 
+    def source_alone(self, ids: Tensor) -> Batch:
+        """Return the arguments of a call that reads ids (batch, time) as any model reads what it is given first."""
+        return self.reading(ids)
+
     def num_targets(self, batch: Batch) -> float:
         """Return how many labels of a batch are targets: in a text without a source, the first of a row is none."""
         return float((batch["labels"][:, 0 if self.source else 1 :] != IGNORED).sum())
@@ -97,7 +102,9 @@ class ModelCase(TrainedModel):
         if self.source:
             fills |= {"attention_mask": (side, 0), "labels": ("right", IGNORED)}
         batch = {name: pad_rows([row[name][0] for row in rows], *fill) for name, fill in fills.items()}
-        for name in rows[0].keys() - fills.keys():
+        if "noise" in rows[0]:  # that of padding is not 0
+            batch["noise"] = pad_sequence([row["noise"][0] for row in rows], batch_first=True, padding_value=3.0)
+        for name in rows[0].keys() - batch.keys():
             batch[name] = torch.cat([row[name] for row in rows])
         if self.source:
             return batch

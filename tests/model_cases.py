@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.seq2seq_call import read_pair
 from tests.awd_lstm.models import make_awd_lstm
+from tests.gaussian_case import gaussian_case
+from tests.gaussian_diffusion.models import KINDS as GAUSSIAN_KINDS
 from tests.masked_case import crammed_case, masked_case
 from tests.masked_diffusion.models import CURVES, make_mdlm
 from tests.masked_diffusion.models import masked_batch as mdlm_batch
@@ -324,6 +326,7 @@ CASES = {
     "lstm-untied": _lstm_case(tie_word_embeddings=False, num_hidden_layers=3),
     "tensorized": tensorized_case(),
     "difference-tensorized": heads_case("difference"),
+    **{f"gaussian-{kind}": gaussian_case(kind) for kind in GAUSSIAN_KINDS},
 }
 ONE_OF_A_CLASS = (
     "difference-gpt2",
@@ -335,6 +338,7 @@ ONE_OF_A_CLASS = (
     "crammed",
     "lstm-tied",
     "tensorized",
+    "gaussian-difformer",
 )
 """One model of each class, for laws that take long."""
 

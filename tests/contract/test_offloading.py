@@ -4,6 +4,7 @@ import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
 
+from tests.gaussian_diffusion.models import KINDS as GAUSSIAN_KINDS
 from tests.model_cases import CASES, parametrized
 
 CPU = torch.device("cpu")
@@ -27,6 +28,7 @@ KINDS = [  # of heads and encoders, on tied and untied output matrices
     "blocks-curves",
     "tensorized",
     "difference-tensorized",
+    *(f"gaussian-{kind}" for kind in GAUSSIAN_KINDS),
 ]
 every_kind = parametrized(KINDS)
 every_loadable_kind = parametrized(name for name in KINDS if "device map" not in CASES[name].lacks)
@@ -53,7 +55,9 @@ def device_map(model) -> dict[str, str]:
     of_masked = ("backbone.bert", "backbone.cls", "backbone.head", "backbone.decoder")
     of_pairs = ("backbone.model", "backbone.shared", "backbone.encoder", "backbone.decoder")
     of_bare = ("model.layers", "model.embed_tokens")
-    return {name: "disk" if name.endswith((*on_disk, *of_pairs, *of_masked, *of_bare)) else "cpu" for name in parts}
+    of_gaussian = ("decoder.layers", "embed_tokens")
+    endings = (*on_disk, *of_pairs, *of_masked, *of_bare, *of_gaussian)
+    return {name: "disk" if name.endswith(endings) else "cpu" for name in parts}
 
 
 @every_kind

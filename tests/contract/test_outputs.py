@@ -7,7 +7,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModel
 
-from tests.gaussian_diffusion.models import make_difformer, noisy_pairs
 from tests.model_cases import CASES, every_class, every_model
 
 
@@ -51,18 +50,6 @@ def test_an_output_can_be_a_tuple_by_argument_and_by_configuration(case):
 def test_a_model_that_returns_tuples_generates_the_same(case):
     if "generation" not in case.lacks:
         assert_equal(case.generate(with_tuples(case.make())), case.generate(case.make()))
-
-
-@pytest.mark.parametrize("kind", ["heads", "curves"])
-def test_a_gaussian_diffusion_model_returns_its_loss_and_logits_first_and_tuples(kind):
-    model = make_difformer(kind, self_conditioning="both")
-    batch = noisy_pairs(model)
-    named = model(**batch, output_hidden_states=True)
-    assert [*named] == [field.name for field in fields(named) if field.name in named]
-    assert [*named][:2] == ["loss", "logits"]
-    assert_equal(model(**batch, output_hidden_states=True, return_dict=False), named.to_tuple())
-    without_text = model(batch["input_ids"], return_dict=False)
-    assert type(without_text) is tuple and torch.equal(without_text[0], named.length_logits)
 
 
 @pytest.mark.parametrize("case", [CASES["mdlm-plain"], CASES["crammed"], CASES["lstm-tied"], CASES["tensorized"]])

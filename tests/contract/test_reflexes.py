@@ -63,7 +63,7 @@ def test_hidden_states_come_from_auto_model_too(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)
     model.save_pretrained(tmp_path)
     loaded = realigned(AutoModel.from_pretrained(tmp_path))
-    torch.testing.assert_close(loaded(**case.reading(ids))[0], case.hidden(model, ids))
+    torch.testing.assert_close(loaded(**case.source_alone(ids))[0], case.hidden(model, ids))
     assert AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16, **without_cache(case)).dtype == torch.bfloat16
     assert type(AutoModel.from_config(model.config)) is type(loaded)
 
@@ -225,4 +225,4 @@ def test_the_backbone_of_a_loaded_model_generates_as_the_model_does(case, tmp_pa
 @every_class
 def test_a_count_of_labels_without_labels_is_refused(case):
     with pytest.raises(ValueError, match="num_items_in_batch needs labels, and there are none"):
-        case.make()(**case.reading(token_ids(2, 8)), num_items_in_batch=3)
+        case.make()(**case.source_alone(token_ids(2, 8)), num_items_in_batch=3)

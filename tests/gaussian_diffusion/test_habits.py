@@ -1,14 +1,11 @@
-"""What users of Transformers do with any model: adapters, checkpointing, offloading, half precision, more tokens."""
-
-import copy
+"""What users of Transformers do, beyond the contract: adapters of other tasks, devices, attentions, more tokens."""
 
 import accelerate
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 
 from hf_targets import DifformerForConditionalGeneration
-from hf_targets.training.lora import add_lora
 from tests.gaussian_diffusion.models import KINDS, make_difformer, noisy_pairs
 from tests.memory import realigned
 
@@ -29,45 +26,21 @@ def gradients(model, batch):
 
 
 @every_kind
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing_gives_the_same_gradients(kind, reentrant):
+def test_reentrant_checkpointing_gives_the_same_gradients(kind):
     model, batch = fixed(kind, dropout=0.2)
     expected = gradients(model.train(), batch)
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    if reentrant:  # which needs an input with a gradient
-        model.enable_input_require_grads()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.enable_input_require_grads()  # it needs an input with a gradient
     found = gradients(model, batch)
     assert found.keys() == expected.keys() == dict(model.named_parameters()).keys()
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
-@every_kind
-def test_adapters_are_trained_and_come_back(kind, tmp_path):
-    model, batch = fixed(kind)
-    tuned = add_lora(copy.deepcopy(model), 2).train()
-    trained = {name for name, parameter in tuned.named_parameters() if parameter.requires_grad}
-    assert trained and trained == gradients(tuned, batch).keys()
-    assert all("lora_" in name or "decoder.curves" in name or "heads" in name for name in trained)
-    with torch.no_grad():
-        for parameter in tuned.parameters():
-            parameter.add_(0.05 if parameter.requires_grad else 0)
-    tuned.eval().save_pretrained(tmp_path)
-    again = realigned(PeftModel.from_pretrained(copy.deepcopy(model), tmp_path)).eval()
-    assert torch.equal(again(**batch).loss, tuned(**batch).loss)
-    assert not torch.equal(again(**batch).loss, model(**batch).loss)
-
-
-@every_kind
-def test_weights_that_are_elsewhere_give_the_same_loss_and_write_texts(kind, tmp_path):
-    model, batch = fixed(kind)
-    expected = model(**batch).loss
-    on_disk = accelerate.disk_offload(copy.deepcopy(model), tmp_path / "disk", execution_device="cpu")
-    offloaded = accelerate.cpu_offload(copy.deepcopy(model), execution_device="cpu")
-    for other in (on_disk, offloaded):
-        torch.testing.assert_close(other(**batch).loss, expected)
-        assert len(other.generate(batch["input_ids"], batch["attention_mask"])) == 3
-        other(batch["input_ids"], labels=batch["labels"])  # draws its noise where the model computes
+def test_a_model_whose_weights_are_elsewhere_draws_its_noise_where_it_computes():
+    model, batch = fixed("difformer")
+    accelerate.cpu_offload(model, execution_device="cpu")
+    model(batch["input_ids"], labels=batch["labels"]).loss.backward()
 
 
 @every_kind
@@ -85,18 +58,6 @@ def test_a_model_that_is_loaded_onto_several_devices_gives_the_same_loss(kind, o
     torch.testing.assert_close(loaded(**batch).loss, model(**batch).loss)
     weight = 0.2 if model.config.multitoken else 0.0
     assert len(loaded.generate(batch["input_ids"], batch["attention_mask"], ensemble_weight=weight)) == 3
-
-
-@every_kind
-def test_half_precision_is_near_full_precision_with_a_float32_loss(kind):
-    model, batch = fixed(kind)
-    full = model(**batch).loss
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        automatic = model(**batch).loss
-    half = model.bfloat16()(**batch).loss
-    for loss in (automatic, half):
-        assert loss.dtype == torch.float32
-        assert loss.item() == pytest.approx(full.item(), rel=0.05)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
