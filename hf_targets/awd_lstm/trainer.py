@@ -23,6 +23,7 @@ from hf_targets.maths.losses import perplexity
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.averaging import AveragingCallback, MeanOfWeights
 from hf_targets.training.epochs import EpochCallback
+from hf_targets.training.weak_methods import WeaklyBound
 
 logger = logging.getLogger(__name__)
 
@@ -196,8 +197,8 @@ class AwdLstmTrainer(AveragedTrainer):
             optimizer = optimizer.optimizer
         if self._scaled is not optimizer:
             self._scaled = optimizer
-            optimizer.register_step_pre_hook(self._shorten)
-            optimizer.register_step_post_hook(self._restore)
+            optimizer.register_step_pre_hook(WeaklyBound(self._shorten))
+            optimizer.register_step_post_hook(WeaklyBound(self._restore))
         return cast(Optimizer, self.optimizer)
 
     def _shorten(self, optimizer: Optimizer, *_: Any) -> None:

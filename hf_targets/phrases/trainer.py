@@ -21,6 +21,7 @@ from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.training.trainer import TargetTrainer, num_targets
+from hf_targets.training.weak_methods import WeaklyBound
 
 _EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
@@ -134,10 +135,13 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=lambda: int(self.state.epoch or 0) if is_training else 0,
+            epoch=WeaklyBound(self._epoch, otherwise=0) if is_training else lambda: 0,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )
+
+    def _epoch(self) -> int:
+        return int(self.state.epoch or 0)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the summed losses of each row, and its number of targets in tokens, (rows,).

@@ -21,6 +21,7 @@ from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.cosine_regularization import CosineRegularization
+from hf_targets.training.weak_methods import WeaklyBound
 
 WORDS_COLUMN = NUM_WORDS
 _UNCOUNTED = -1  # words of a row without the column
@@ -54,7 +55,7 @@ class TargetTrainer(CosineRegularization):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        kwargs = {"compute_metrics": self._compute_metrics, **kwargs}
+        kwargs = {"compute_metrics": WeaklyBound(self._compute_metrics), **kwargs}
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
@@ -62,7 +63,7 @@ class TargetTrainer(CosineRegularization):
         if self._model_smooths_labels:
             self.label_smoother = None  # which would take the labels, and need all logits
         elif self.label_smoother is not None:
-            self.label_smoother = cast(Any, self._loss_of_logits)
+            self.label_smoother = cast(Any, WeaklyBound(self._loss_of_logits))
         self.cosine_weight = getattr(self.args, "cosine_weight", 0.0)
         self._check_regularization()
         self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2

@@ -1,5 +1,8 @@
 """What every Trainer of ours owes, and every model under the Trainer of Transformers."""
 
+import gc
+from weakref import ref
+
 import pytest
 import torch
 from datasets import Dataset
@@ -212,6 +215,21 @@ def test_ours_and_the_plain_trainer_take_the_same_steps(case, tmp_path):
         trainer.train()
         logged.append([entry["loss"] for entry in losses(trainer)])
     assert logged[0] == pytest.approx(logged[1], rel=1e-6)
+
+
+@every_trainer
+def test_a_trainer_that_nobody_holds_is_gone_at_once_with_its_model(case, tmp_path):
+    gc.collect()
+    gc.disable()  # which would find a cycle, some time later
+    try:
+        trainer = case.make(tmp_path, max_steps=2)
+        trainer.train()
+        trainer.evaluate()
+        held = ref(trainer), ref(trainer.model)
+        del trainer
+        assert [one() for one in held] == [None, None]
+    finally:
+        gc.enable()
 
 
 @every_trainer
