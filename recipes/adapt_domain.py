@@ -86,9 +86,10 @@ def fine_tune(setup: Setup, args: Any, corpus: Any, experiment: Experiment, toke
             begin=experiment.begin,
             make_trainer=DynamicVocabTrainer,
         )
-        print(f"{FINE_TUNED}, seed {seed}: test perplexity {run.test['perplexity']:.2f}", flush=True)
         trainer.save_model(str(experiment.folder_of(FINE_TUNED, seed)))
-        tokenizer.save_pretrained(experiment.folder_of(FINE_TUNED, seed))
+        if not args.process_index:
+            print(f"{FINE_TUNED}, seed {seed}: test perplexity {run.test['perplexity']:.2f}", flush=True)
+            tokenizer.save_pretrained(experiment.folder_of(FINE_TUNED, seed))
 
 
 def main() -> None:
@@ -102,6 +103,8 @@ def main() -> None:
     prefixes = setup.prefixes(texts, tokenizer)
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
     fine_tune(setup, args, corpus, experiment, tokenizer)
+    if args.process_index:
+        return
     folder = experiment.folder
     rows = {setup.plain: setup.plain, FINE_TUNED: str(folder / run_folder(FINE_TUNED, "{seed}"))}
     rows |= {name: name for name in setup.models}
