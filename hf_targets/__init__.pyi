@@ -298,6 +298,8 @@ from .semi_autoregressive.dependence_figure import plot_dependence as plot_depen
 from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
 from .semi_autoregressive.rows import block_rows as block_rows
 from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer
+from .semi_autoregressive.usage import BLOCK_METRICS as BLOCK_METRICS
+from .semi_autoregressive.usage import BLOCK_PERPLEXITIES as BLOCK_PERPLEXITIES
 from .semi_autoregressive.usage import BLOCK_USAGE as BLOCK_USAGE
 from .tensorized_transformer.backbone import TensorizedTransformerModel as TensorizedTransformerModel
 from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig

@@ -48,10 +48,10 @@ class Setup:
 def main() -> None:
     """Print both tables, and leave them with their figures."""
     (setup,) = parse_settings(Setup)
+    weights = error_importance(setup.lengths, setup.ratios, setup.degree_ratios)
+    lost = reconstruction_error(setup.lossy_lengths, setup.lossy_ratios, setup.lossy_degree_ratios)
     folder = Path(setup.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    lost = reconstruction_error(setup.lossy_lengths, setup.lossy_ratios, setup.lossy_degree_ratios)
-    weights = error_importance(setup.lengths, setup.ratios, setup.degree_ratios)
     plot_reconstruction_error(lost, folder / "reconstruction.png")
     plot_error_importance(weights, folder / "error_importance.png")
     for name, rows in (("reconstruction", lost), ("error_importance", weights)):

@@ -17,6 +17,8 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 
 from hf_targets import (
+    BLOCK_METRICS,
+    BLOCK_PERPLEXITIES,
     BLOCK_USAGE,
     BlockSettings,
     CardFacts,
@@ -112,8 +114,10 @@ def main() -> None:
         tables += [format_columns(metrics_by_name(alike)), format_differences(alike)]
     plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
     plot_dependence(dependence, experiment.folder / "dependence.png")
-    results = "\n\n".join([describe_comparison(runs), *filter(None, tables)])
-    facts = CardFacts(dataset=setup.dataset, results=results, usage=BLOCK_USAGE, **setup.stated())
+    results = "\n\n".join([describe_comparison(runs), BLOCK_PERPLEXITIES, *filter(None, tables)])
+    facts = CardFacts(
+        dataset=setup.dataset, results=results, usage=BLOCK_USAGE, metrics=BLOCK_METRICS, **setup.stated()
+    )
     write_cards(experiment, runs, facts)
     print(f"\n{results}\n\nModels, cards and figures: {experiment.folder}")
 

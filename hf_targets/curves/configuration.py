@@ -1,5 +1,6 @@
 """The configuration of a sentence curve: the number of control points of a text, and the degree of the curve."""
 
+import copy
 import math
 from dataclasses import field
 from typing import Any, Literal
@@ -32,9 +33,9 @@ class CurveConfig(PreTrainedConfig):
       points contribute".
 
     A higher degree gives larger control points, and larger errors. With the defaults, an error of the embeddings grows
-    up to 30 times in the control points of 128 tokens, 904 times for 250 tokens, and a million times for 512; from 934
-    tokens on there is no inverse. For long texts choose a low degree_ratio (with 0.01 errors grow 10 times for 1024
-    tokens), or a fixed degree.
+    up to 30 times in the control points of 128 tokens, 904 times for 250 tokens, and a million times for 512; from
+    about 930 tokens on there is no inverse. For long texts choose a low degree_ratio (with 0.01 errors grow 10 times
+    for 1024 tokens), or a fixed degree.
 
     Raises:
         ValueError: If a field is outside the range in its help text, if a fixed number of control points is too small
@@ -158,7 +159,7 @@ def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig |
         ValueError: If `curve` has another type, or a field that a curve does not have.
     """
     if curve is None or isinstance(curve, CurveConfig):
-        return curve
+        return copy.deepcopy(curve)  # what is changed later is no field of a model that was made before
     if not isinstance(curve, dict):
         raise ValueError(f"curve must be a CurveConfig, a dict of its fields, or None, got {type(curve).__name__}")
     if unknown := curve.keys() - CurveConfig.__dataclass_fields__.keys() - {"model_type", "transformers_version"}:

@@ -50,12 +50,12 @@ def error_importance(
     """Return what errors of embeddings weigh in the control points, for all settings.
 
     B smooths, so its inverse enlarges what is not smooth: at high degrees the eigenvectors of B^+ (B^+)^T with the
-    largest eigenvalues are errors that change from token to token. R is therefore about 1 or below, and where the ratio
-    of eigenvalues is large, R is small.
+    largest eigenvalues are errors that change from token to token. With the paper's settings R is therefore about 1 or
+    below, but for texts of a few tokens; where the ratio of eigenvalues is large, R is small.
 
     Args:
         lengths: Values of L, the length of the sequences.
-        num_control_points_ratios: Values of N_ratio, as in `CurveConfig`.
+        num_control_points_ratios: Values of N_ratio, 1 or more.
         degree_ratios: Values of Eta_ratio, as in `CurveConfig`; 0 gives degree 2.
         margin: As in `CurveConfig`.
     Returns: A row for each degree ratio, ratio of control points and length, in this order; the length varies fastest.
@@ -63,6 +63,10 @@ def error_importance(
         ValueError: If a setting is outside its range, or a curve cannot represent a text of that length.
     Source: Heo and Choi, "Sentence Curve Language Models", lemma 4.3, equations (5) and (6).
     """
+    if any(not ratio >= 1 for ratio in num_control_points_ratios):
+        raise ValueError(
+            f"N_ratio must be 1 or more, as B^+ does not exist below, got {list(num_control_points_ratios)}"
+        )
     rows = []
     for degree_ratio, ratio, length in product(degree_ratios, num_control_points_ratios, lengths):
         config = CurveConfig(num_control_points_ratio=ratio, degree_ratio=degree_ratio, margin=float(margin))

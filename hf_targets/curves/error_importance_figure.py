@@ -32,7 +32,8 @@ def plot_error_importance(rows: Sequence[ErrorImportance], path: Path | str) -> 
             )
             if not line:
                 continue
-            lengths, label = [row.length for row in line], f"N = {ratio:g} L, degree {degree_ratio:g} N"
+            lengths, degree = [row.length for row in line], f"{degree_ratio:g} N" if degree_ratio else "2"
+            label = f"N = {ratio:g} L, degree {degree}"
             look = {"color": f"C{number}", "linestyle": style, "marker": "."}
             importance.plot(lengths, [row.mean_ratio for row in line], **look)
             bound.plot(lengths, [row.eigenvalue_ratio for row in line], label=label, **look)

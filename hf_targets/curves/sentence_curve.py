@@ -2,12 +2,12 @@
 
 import threading
 from collections import OrderedDict
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from hf_targets.curves.configuration import CurveConfig
+from hf_targets.maths.autocast import without_autocast
 from hf_targets.maths.compiling import break_graph, compiled_constant
 
 MAX_TABLE_LENGTH = 256
@@ -72,6 +72,14 @@ class SentenceCurve(nn.Module):
             )
         return self._map(1, control_points, length, lengths)
 
+    def check(self, length: int) -> None:
+        """Check that a curve can represent texts of `length` tokens.
+
+        Raises:
+            ValueError: If it cannot.
+        """
+        _compute(self.config, length, warn=False)
+
     def keep(self, lengths: Tensor, length: int) -> Tensor:
         """Return an attention mask of control points, bool (batch, N(length)): true for those that belong to a text.
 
@@ -105,6 +113,7 @@ class SentenceCurve(nn.Module):
         real = self.keep(lengths, length) if direction else torch.arange(length, device=device) < lengths[:, None]
         rows = rows.masked_fill(~real[..., None], 0.0)  # not `* real`: nan * 0 is nan
         matrices = self._table(length, wide, device)[direction].index_select(0, lengths)
+        _check_exist(self.config, lengths)
         return _product(matrices, rows)
 
     @compiled_constant
@@ -152,6 +161,7 @@ class _Cache:
 
 _CACHE = _Cache(_MAX_BYTES)
 _longest: dict[tuple, int] = {}  # by curve, the longest text for which the norm of the inverse was checked
+_lacking: dict[tuple, set[int]] = {}  # by curve, lengths of which a table has no matrices, as there is no such curve
 
 
 def _key(config: CurveConfig) -> tuple:
@@ -208,6 +218,8 @@ def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.de
     key = (*_key(config), "table", dtype, device)
     with _CACHE.lock, torch.inference_mode(False):
         cached = _CACHE.get(key)
+        if width in _lacking.get(_key(config), ()):
+            _compute(config, width, warn=False)  # raises the error that says why
         if cached is None or len(cached[0]) <= width:
             cached = _grown_table(config, cached, width, dtype, device)
             _CACHE.put(key, cached)
@@ -218,21 +230,23 @@ def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.de
 def _grown_table(
     config: CurveConfig, old: tuple[Tensor, ...] | None, width: int, dtype: torch.dtype, device: torch.device
 ) -> Matrices:
-    """Return a table of lengths up to `width`, extended to a multiple of 32 as far as curves for such lengths exist."""
-    start = 1 if old is None else len(old[0])
-    new = {width: _compute(config, width, warn=_is_longest(config, width))}
-    new.update((length, _compute(config, length, warn=False)) for length in range(start, width))
-    top = width
-    while top % _STEP:
+    """Return a table of lengths up to a multiple of 32; the matrices of lengths that no curve has are NaN."""
+    start, top = 1 if old is None else len(old[0]), -(-width // _STEP) * _STEP
+    new: dict[int, Matrices | None] = {width: _compute(config, width, warn=_is_longest(config, width))}
+    for length in (length for length in range(start, top + 1) if length != width):
         try:
-            new[top + 1] = _compute(config, top + 1, warn=False)
-        except ValueError:  # no curve of this length exists, and none was requested
-            break
-        top += 1
+            new[length] = _compute(config, length, warn=False)
+        except ValueError:  # whoever has a text of this length is told why
+            new[length] = None
+            _lacking.setdefault(_key(config), set()).add(length)
     count = config.num_control_points_for(top)
     shapes = (top + 1, count, top), (top + 1, top, count)
     tables = [torch.zeros(shape, dtype=dtype, device="cpu") for shape in shapes]
     for length, matrices in new.items():
+        if matrices is None:
+            for table in tables:
+                table[length] = torch.nan
+            continue
         for table, matrix in zip(tables, matrices, strict=True):
             table[length, : matrix.shape[0], : matrix.shape[1]] = _rounded(matrix, dtype)
     for table, before in zip(tables, old or (), strict=False):
@@ -242,8 +256,7 @@ def _grown_table(
 
 def _product(matrices: Tensor, rows: Tensor) -> Tensor:
     """Return matrices @ rows, computed in float32 at least and without autocast."""
-    autocast = torch.amp.is_autocast_available(rows.device.type)
-    with torch.autocast(rows.device.type, enabled=False) if autocast else nullcontext():
+    with without_autocast(rows.device):
         return (matrices @ rows.to(matrices.dtype)).to(rows.dtype)
 
 
@@ -282,6 +295,18 @@ def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tens
         return (cached[0],)
 
 
+def _check_exist(config: CurveConfig, lengths: Tensor) -> None:
+    """Check that each row has a length of which a curve exists; what cannot be looked at becomes NaN."""
+    if (lacking := _lacking.get(_key(config))) and _is_readable(lengths):
+        for length in sorted(lacking.intersection(lengths.tolist())):
+            _compute(config, length, warn=False)  # raises the error that says why
+
+
+def _is_readable(lengths: Tensor) -> bool:
+    """Return whether reading the values neither waits for a device nor fails in a tracer."""
+    return type(lengths) is Tensor and lengths.is_cpu and not torch.compiler.is_compiling()
+
+
 def _check(lengths: Tensor, batch: int, length: int) -> None:
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
@@ -290,8 +315,7 @@ def _check(lengths: Tensor, batch: int, length: int) -> None:
         raise ValueError(
             f"lengths must be one number a row, ({batch},), got shape {tuple(lengths.shape)}; count the tokens of each"
         )
-    readable = type(lengths) is Tensor and lengths.is_cpu  # reading values would wait for a device, or fail in a tracer
-    if batch and readable and not torch.compiler.is_compiling():
+    if batch and _is_readable(lengths):
         least, most = int(lengths.min()), int(lengths.max())
         if not 0 <= least <= most <= length:
             raise ValueError(

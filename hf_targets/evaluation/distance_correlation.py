@@ -22,7 +22,8 @@ def distance_correlation(
             count separate problems.
         unbiased: Return the bias-corrected one of Székely and Rizzo, whose mean is 0 for independent vectors. It is on
             the scale of a square, at most 1, and may be below 0.
-    Returns: In float64. 0 where a vector does not vary, NaN where a sample has NaN or infinity.
+    Returns: In float64. 0 where a vector does not vary, or with `unbiased` where all its samples are equally far apart;
+        NaN where a sample has NaN or infinity.
     Raises:
         ValueError: If the shapes do not go together, or there are fewer than 2 (with `unbiased`, 4).
     Source: Székely, Rizzo and Bakirov 2007, definitions 4 and 5; Székely and Rizzo 2013, "The distance correlation
@@ -64,4 +65,5 @@ def _centred_distances(vectors: Tensor, *, unbiased: bool) -> Tensor:
         centred = centred - torch.diag_embed(centred.diagonal(dim1=-2, dim2=-1))
     centred = centred.flatten(-2)
     norm = centred.norm(dim=-1, keepdim=True)
-    return torch.where(norm == 0, torch.zeros_like(centred), centred / norm)
+    rounding = count * torch.finfo(distances.dtype).eps * distances.flatten(-2).norm(dim=-1, keepdim=True)
+    return torch.where(norm <= rounding, torch.zeros_like(centred), centred / norm)

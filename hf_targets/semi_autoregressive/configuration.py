@@ -1,5 +1,6 @@
 """The configuration of a language model that predicts blocks of N words."""
 
+import math
 from dataclasses import field
 from typing import Any
 
@@ -68,6 +69,8 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
             raise ValueError(
                 f"ngram_size (N) must be 2 or more, got {self.ngram_size}; for one word at a time use the backbone"
             )
+        if not math.isfinite(self.output_scale) or not self.output_scale:
+            raise ValueError(f"output_scale must be finite and not 0, got {self.output_scale}; leave it out")
         self.curve = as_curve_config(self.curve)
         if self.curve is not None and self.curve.place != "input":
             raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')

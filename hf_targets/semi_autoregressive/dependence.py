@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.distance_correlation import distance_correlations
+from hf_targets.maths.autocast import without_autocast
 from hf_targets.positions import position_limit
 from hf_targets.semi_autoregressive.model import SemiAutoregressiveForCausalLM
 
@@ -92,7 +93,8 @@ def block_dependence(
         seed: Of the positions and disturbances. Models with equal seeds and hidden states are disturbed alike.
     Raises:
         ValueError: If there is no text or a row is longer than the model's positions, a number is out of range, no
-            disturbance is given, or weights have less than float32, which rounds small disturbances away.
+            disturbance is given, or weights have less than float32, which rounds small disturbances away. Autocast is
+            switched off.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and figure 6, which do not give strengths.
     """
     _check_strengths(dropout_rates, noise_scales)
@@ -109,7 +111,7 @@ def block_dependence(
     limit, longest = position_limit(model.backbone), max(map(len, rows["input_ids"]))
     if limit is not None and longest > limit:
         raise ValueError(f"rows must fit into the model's {limit} positions, and one has {longest} tokens; cut them")
-    with without_dropout(model), torch.no_grad():
+    with without_dropout(model), torch.no_grad(), without_autocast(execution_device(model)):
         states = _last_states(model, rows, num_positions, draws)
         found = []
         for disturbance, strengths in (("dropout", dropout_rates), ("noise", noise_scales)):

@@ -29,12 +29,13 @@ def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: 
     panels = figure.subplots(1, len(disturbances), sharey=True, squeeze=False)[0]
     for axes, disturbance in zip(panels, disturbances, strict=True):
         for number, (name, seeds) in enumerate(models.items()):
-            strengths = sorted({one.strength for seed in seeds for one in seed if one.disturbance == disturbance})
-            alike = {at: [] for at in strengths}
-            for one in (one for seed in seeds for one in seed if one.disturbance == disturbance):
-                alike[one.strength].append(one)
+            disturbed = [one for seed in seeds for one in seed if one.disturbance == disturbance]
+            strengths = sorted({one.strength for one in disturbed})
+            if not strengths:
+                continue
+            alike = [[one for one in disturbed if one.strength == strength] for strength in strengths]
             for value, style in (("correlation", "-"), ("unbiased", "--")):
-                values = [[getattr(one, value) for one in found] for found in alike.values()]
+                values = [[getattr(one, value) for one in found] for found in alike]
                 means, errors = zip(*map(mean_and_standard_error, values), strict=True)
                 look = {"color": f"C{number}", "linestyle": style, "marker": ".", "capsize": 3}
                 label = name if value == "correlation" else f"{name}, bias-corrected"
@@ -42,5 +43,6 @@ def plot_dependence(models: Mapping[str, Sequence[Sequence[Dependence]]], path: 
         axes.set(xlabel={"dropout": "dropout rate", "noise": "norm of noise / norm of state"}[disturbance])
         axes.grid(alpha=0.3)
     panels[0].set(ylabel="distance correlation of two words' logits")
-    panels[0].legend()
+    for axes in panels:
+        axes.legend(fontsize="small")
     figure.savefig(path)

@@ -119,7 +119,9 @@ class BlockGenerationMixin(GenerationMixin):
         asked = [name for name in _NOT_IN_BLOCKS if config.return_dict_in_generate and getattr(config, name)]
         if asked or synced_gpus:
             raise ValueError(f"tokens_per_step={count} does not go with {', '.join(asked) or 'synced_gpus'}")
-        pads, scores, logits = config._pad_token_tensor, [], []
+        pads, returned = config._pad_token_tensor, bool(config.return_dict_in_generate)
+        scores: list[Tensor] | None = [] if returned and config.output_scores else None
+        logits: list[Tensor] | None = [] if returned and config.output_logits else None
         has_end = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         is_open = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
         model_kwargs["words_per_pass"] = count
@@ -133,16 +135,17 @@ class BlockGenerationMixin(GenerationMixin):
                 model_kwargs["token_type_ids"] = torch.cat([segments, repeated], dim=1)
             for n in range(count):
                 seen = processors(input_ids, block[:, n].clone())
-                scores.append(seen)
-                logits.append(block[:, n])
+                if scores is not None:
+                    scores.append(seen)
+                if logits is not None:
+                    logits.append(block[:, n].clone())
                 tokens = torch.multinomial(seen.softmax(-1), 1)[:, 0] if config.do_sample else seen.argmax(dim=-1)
                 if has_end:
                     tokens = tokens.where(is_open, pads)
                 input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
                 if streamer is not None:
                     streamer.put(tokens.cpu())
-                kept = tuple(scores) if config.return_dict_in_generate and config.output_scores else None
-                is_open = is_open & ~criteria(input_ids, kept)
+                is_open = is_open & ~criteria(input_ids, None if scores is None else tuple(scores))
                 if not is_open.any():
                     break
             if not is_open.any():
@@ -154,11 +157,11 @@ class BlockGenerationMixin(GenerationMixin):
             )
         if streamer is not None:
             streamer.end()
-        if not config.return_dict_in_generate:
+        if not returned:
             return input_ids
         return GenerateDecoderOnlyOutput(
             sequences=input_ids,
-            scores=tuple(scores) if config.output_scores else None,
-            logits=tuple(logits) if config.output_logits else None,
+            scores=None if scores is None else tuple(scores),
+            logits=None if logits is None else tuple(logits),
             past_key_values=model_kwargs.get("past_key_values"),
         )

@@ -26,6 +26,8 @@ from hf_targets.backbones.wrapping import (
     place_new_part,
     split_fields,
 )
+from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.sentence_curve import SentenceCurve
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.weighted_loss import weighted_cross_entropy
 from hf_targets.semi_autoregressive.block_decoder import BlockDecoder
@@ -119,6 +121,8 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
             raise ValueError("the base model predicts blocks already; give its `.backbone` for a new block decoder")
         output_embedding(base)  # raises an error before anything is made
         own = SemiAutoregressiveConfig(backbone=copy.deepcopy(base.config), dtype=base.dtype, **config)
+        if own.curve is not None:
+            SentenceCurve(cast(CurveConfig, own.curve)).check(own.ngram_size)
         model = cls(own, backbone=base)
         place_new_part(model, base, "block_decoder")
         model.generation_config = copy.deepcopy(base.generation_config)

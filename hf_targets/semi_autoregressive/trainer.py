@@ -1,8 +1,9 @@
 """Training and evaluation of models that predict blocks of N words."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -39,6 +40,14 @@ class SemiAutoregressiveTrainer(TargetTrainer):
                 "labels of the next word alone; leave it out"
             )
         super().__init__(model, args, **kwargs)
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        super()._check_dataset(dataset, name)
+        if name == "train" or not isinstance(dataset, Dataset):
+            return
+        count = cast(Any, unwrapped(cast(nn.Module, self.model))).config.ngram_size
+        if not any(len(ids) > count for ids in dataset["input_ids"]):  # the first text is long enough as a rule
+            raise ValueError(f"the {name} data must have texts of {count + 1} tokens or more, to measure word {count}")
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the rows' negative log-likelihoods of words 1 to N and their counts (rows, 2N)."""

@@ -44,8 +44,8 @@ def test_a_higher_degree_weighs_errors_of_the_whole_text_less():
 def test_rows_come_length_by_length_and_what_has_no_inverse_is_refused():
     settings = [(row.degree_ratio, row.num_control_points_ratio, row.length) for row in error_importance(*GRID)]
     assert settings == sorted(settings) and len(settings) == 12
-    with pytest.raises(ValueError, match="control points"):
-        error_importance([40], [0.5], [0.1])
+    with pytest.raises(ValueError, match=r"N_ratio must be 1 or more, as B\^\+ does not exist below, got \[2, 0\.5\]"):
+        error_importance([40], [2, 0.5], [0.1])
 
 
 def test_importances_become_a_png_with_two_panels(tmp_path):

@@ -160,6 +160,19 @@ def test_a_length_that_no_row_has_need_not_have_a_curve():
         curve.to_control_points(tokens(2, 21, 3), sizes)
 
 
+def test_shorter_and_longer_texts_than_one_without_a_curve_have_theirs():
+    curve, rows = make(num_control_points_ratio=1.05, degree_ratio=0.05), tokens(2, 95, 3)
+    found = curve.to_control_points(rows, torch.tensor([95, 20]))
+    torch.testing.assert_close(found[1:, :21], curve.to_control_points(rows[1:, :20]))
+    told = "77 tokens cannot be told apart on a curve of degree 4 with 80 control points"
+    for width, sizes in ((95, [95, 77]), (77, [20, 21])):
+        with pytest.raises(ValueError, match=told):
+            curve.to_control_points(rows[:, :width], torch.tensor(sizes))
+    with pytest.raises(ValueError, match=told):
+        curve.check(77)
+    curve.check(95)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_products_are_in_float32_at_least_and_come_back_as_they_went_in(dtype):
     curve, rows = make(), tokens(2, 60, 8).to(dtype)

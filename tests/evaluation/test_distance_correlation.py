@@ -86,6 +86,13 @@ def test_what_does_not_vary_has_0():
         assert distance_correlation(fixed, fixed, unbiased=unbiased) == 0
 
 
+@pytest.mark.parametrize("count", [4, 8, 100])
+def test_without_bias_samples_that_are_equally_far_apart_have_0(count):
+    one, other = (torch.eye(count)[torch.randperm(count)] for _ in range(2))
+    assert distance_correlation(one, other, unbiased=True) == 0
+    assert distance_correlation(one, other) > 0.9
+
+
 def test_what_is_not_a_number_gives_none():
     broken = torch.randn(6, 3)
     broken[2, 1] = float("nan")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import SemiAutoregressiveForCausalLM
@@ -35,6 +36,7 @@ def test_each_number_of_words_has_a_table_of_its_own(trained):
 
 def test_the_saved_models_write_and_their_dependence_is_measured(trained):
     folder, _ = trained
+    rows = json.loads((folder / "results.json").read_text())["rows"]
     for name in ROWS:
         model = AutoModelForCausalLM.from_pretrained(folder / f"{name}-seed1")
         tokenizer = AutoTokenizer.from_pretrained(folder / f"{name}-seed1")
@@ -42,6 +44,11 @@ def test_the_saved_models_write_and_their_dependence_is_measured(trained):
         text = model.generate(**tokenizer("The import", return_tensors="pt"), max_new_tokens=4, tokens_per_step=2)
         assert text.shape == (1, 4 + len(tokenizer("The import")["input_ids"]))
         assert "tokens_per_step=2" in run_code(folder / f"{name}-seed1", folder)
+        card = ModelCard.load(folder / f"{name}-seed1" / "README.md")
+        (result,) = card.data.eval_results
+        of_next_word = [row["test"]["perplexity_1"] for row in rows if (row["name"], row["seed"]) == (name, 1)]
+        assert (result.metric_name, result.metric_value) == ("perplexity", pytest.approx(of_next_word[0]))
+        assert "*perplexity* the mean over words 1 to N" in card.text
     found = json.loads((folder / "dependence.json").read_text())["rows"]
     assert {name: len(seeds) for name, seeds in found.items()} == dict.fromkeys(ROWS, 2)
     assert [one["disturbance"] for one in found["words-3"][0]] == ["dropout", "noise"]

@@ -104,10 +104,19 @@ def test_what_cannot_be_measured_is_refused(arguments, told):
         block_dependence(**{"model": make_block_model(), "rows": ROWS, "noise_scales": [0.1], **arguments})
 
 
+def test_autocast_changes_nothing():
+    model, settings = make_block_model(), DependenceSettings(dependence_positions=2, dependence_samples=4)
+    expected = settings.measured(model, ROWS, 0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert settings.measured(model, ROWS, 0) == expected
+
+
 def test_the_figure_has_a_panel_for_each_disturbance(tmp_path):
     found = DependenceSettings(dependence_positions=2, dependence_samples=4).measured(make_block_model(), ROWS, 0)
     assert asdict(found[0]).keys() == {"disturbance", "strength", "correlation", "unbiased"}
-    plot_dependence({"words": [found, found], "one seed": [found]}, tmp_path / "figure.png")
+    by_noise = [one for one in found if one.disturbance == "noise"]
+    models = {"words": [found, found], "one seed": [found], "noise alone": [by_noise]}
+    plot_dependence(models, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="there must be a measurement to plot"):
         plot_dependence({"words": []}, tmp_path / "none.png")

@@ -1,5 +1,7 @@
 """Texts written word by word and in blocks, against a loop over whole texts without a cache."""
 
+from weakref import ref
+
 import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
@@ -137,6 +139,26 @@ def test_processors_and_streamers_see_each_word_and_scores_are_kept():
     for score, logits, token in zip(found.scores, found.logits, found.sequences[0, 5:], strict=True):
         assert token == score.argmax() == logits.topk(2).indices[0, 1]
     assert found.past_key_values is not None
+
+
+@pytest.mark.parametrize("asked", [(), ("output_scores",), ("output_logits",)], ids=str)
+def test_scores_and_logits_are_kept_where_they_are_asked_for(asked):
+    model, ids, seen, alive = make_block_model("curve"), token_ids(1, 5), [], []
+
+    class Watch(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            alive.append(sum(earlier() is not None for earlier in seen))
+            seen.append(ref(scores))
+            return scores
+
+    flags = {name: True for name in ("return_dict_in_generate", *asked)}
+    arguments = {"tokens_per_step": 3, "logits_processor": LogitsProcessorList([Watch()]), **flags, **NO_END}
+    found = model.generate(ids, max_new_tokens=7, **arguments)
+    assert alive[-1] == (6 if "output_scores" in asked else 1)  # that of the word before is still at hand
+    for name in ("scores", "logits"):
+        kept = getattr(found, name)
+        assert (kept is None) == (f"output_{name}" not in asked)
+        assert kept is None or [one.untyped_storage().nbytes() for one in kept] == [4 * one.numel() for one in kept]
 
 
 def test_a_stopping_criterion_ends_a_text_inside_a_block():

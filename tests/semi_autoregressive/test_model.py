@@ -188,12 +188,29 @@ def test_the_next_word_is_read_from_embeddings_and_segments_too():
             {"ngram_size": 5, "curve": {"num_control_points": 4}},
             "a curve through 5 words needs as many control points or more, got 4; raise num_control_points",
         ),
+        (
+            {"ngram_size": 52, "curve": {"num_control_points": 52, "degree": 3, "margin": 0.1}},
+            "52 tokens cannot be told apart on a curve of degree 3 with 52 control points",
+        ),
         ({"ngrams": 3}, "no such field of SemiAutoregressiveConfig: ngrams; there are"),
     ],
 )
 def test_a_wrong_configuration_is_refused(fields, told):
     with pytest.raises(ValueError, match=told):
         SemiAutoregressiveForCausalLM.from_base(make_backbone("gpt2"), **fields)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 0.0])
+def test_a_scale_without_logits_is_refused(scale):
+    with pytest.raises(ValueError, match=f"output_scale must be finite and not 0, got {scale}"):
+        SemiAutoregressiveConfig(output_scale=scale)
+
+
+def test_a_curve_that_is_changed_later_is_no_field_of_a_model_made_before():
+    curve = CurveConfig(num_control_points=9, degree=2)
+    model = SemiAutoregressiveForCausalLM.from_base(make_backbone("gpt2"), curve=curve)
+    curve.degree = 5
+    assert model.config.curve.degree == model.block_decoder.curve.config.degree == 2
 
 
 def test_a_base_that_cannot_be_wrapped_is_refused():
