@@ -56,12 +56,17 @@ def train(trainer: Trainer, *, resume: bool) -> Training:
         resume: Whether to go on from the newest whole checkpoint in the trainer's output folder, if there is one. A
             training that had come to its end is not repeated: its weights are loaded.
     Raises:
-        ValueError: If it is to go on in its middle, and its checkpoints have the model alone.
+        ValueError: If it is to go on in its middle, and its checkpoints have the model alone; or the best checkpoint
+            so far, which is loaded at the end, is gone or not whole.
     """
-    found: list[Any] = [None, None, None]
+    found: list[Any] = [None, None, None, None]
     if resume and trainer.is_world_process_zero():
         found = _find(trainer)
-    checkpoint, finished, steps_done = broadcast_object_list(found)  # the same for all, whatever each sees of the disk
+        found.append(None if found[0] is None else _settle_best(Path(found[0]), trainer))
+    # the same for all, whatever each sees of the disk
+    checkpoint, finished, steps_done, lost = broadcast_object_list(found)
+    if lost is not None:
+        raise ValueError(lost)
     if checkpoint is not None and steps_done is None and trainer.args.save_only_model:
         raise ValueError(
             f"a training goes on with the states of its optimizer and of random numbers, which {checkpoint} does not "
@@ -100,6 +105,26 @@ def _find(trainer: Trainer) -> list[Any]:
     has_ended = _has_stopped_early(state) or (isinstance(trainer, TargetTrainer) and trainer.has_ended(state))
     is_over = state.global_step >= max_steps or has_ended
     return [str(checkpoint), None, max_steps if is_over else None]
+
+
+def _settle_best(checkpoint: Path, trainer: Trainer) -> str | None:
+    """Write into a checkpoint where the best one is now, in the same folder: it may have been moved or copied.
+
+    Returns: What is wrong if the best one is needed, and is gone or not whole; else None.
+    """
+    file = checkpoint / TRAINER_STATE_NAME
+    state = json.loads(file.read_text(encoding="utf-8"))
+    if state.get("best_model_checkpoint") is None or not trainer.args.load_best_model_at_end:
+        return None
+    best = checkpoint.parent / Path(state["best_model_checkpoint"]).name
+    if (defect := defect_of(best, trainer)) is not None:
+        return (
+            f"a training ends with the weights of its best checkpoint, and so far that is {best}, which is not whole "
+            f"({defect}); bring it back, or train anew, with --overwrite_output_dir true"
+        )
+    if Path(state["best_model_checkpoint"]).resolve() != best.resolve():
+        write_json(file, {**state, "best_model_checkpoint": str(best)})
+    return None
 
 
 def _has_stopped_early(state: TrainerState) -> bool:

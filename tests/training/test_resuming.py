@@ -1,6 +1,8 @@
 import json
+import re
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,6 +156,48 @@ def test_a_training_that_had_stopped_early_stays_stopped(tmp_path):
     assert 0 < taken[0] < 12
     assert taken[1] == 0
     assert evaluations[0] == evaluations[1]
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """Return the folder of a training whose best checkpoint is not its last, its weights and options, as if killed."""
+    options = {**BEST, "learning_rate": 0.3}
+    trainer, _ = make(tmp_path / "run", **options)
+    train(trainer, resume=False)
+    assert Path(trainer.state.best_model_checkpoint).name != "checkpoint-6"
+    (tmp_path / "run" / TRAINING_NAME).unlink()
+    return tmp_path / "run", weights(trainer.model), options
+
+
+@pytest.mark.parametrize("way", ["moved", "copied", "relative"])
+def test_the_best_checkpoint_is_that_of_the_own_folder_wherever_it_is_now(ended, way, tmp_path, monkeypatch):
+    folder, expected, options = ended
+    if way == "copied":  # the weights at the old place are others now
+        shutil.copytree(folder, tmp_path / "now")
+        for checkpoint in folder.glob("checkpoint-*"):
+            make_model("gpt2", seed=1).save_pretrained(checkpoint)
+    else:
+        folder.rename(tmp_path / "now")
+    monkeypatch.chdir(tmp_path)
+    again, counter = make(Path("now") if way == "relative" else tmp_path / "now", **options)
+    train(again, resume=True)
+    assert counter.steps == 0
+    assert_same(weights(again.model), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_training_without_its_best_checkpoint_is_refused(ended, damage):
+    folder, _, options = ended
+    best = folder / Path(state_of(folder / "checkpoint-6")["best_model_checkpoint"]).name
+    if damage == "gone":
+        shutil.rmtree(best)
+    else:
+        (best / "model.safetensors").write_bytes(b"x" * 100)
+    told = (
+        rf"ends with the weights of its best checkpoint, and so far that is {re.escape(str(best))}, which is not whole"
+    )
+    with pytest.raises(ValueError, match=told):
+        train(make(folder, **options)[0], resume=True)
 
 
 def test_more_steps_than_were_taken_are_taken(tmp_path):
