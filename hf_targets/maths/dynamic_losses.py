@@ -71,7 +71,7 @@ def dynamic_cross_entropy(
     if not len(targets):
         return losses + hidden.sum() * 0 + phrases.sum() * 0
     is_phrase = targets >= vocab_size
-    tokens = targets.masked_fill(is_phrase, 0)
+    tokens = targets.masked_fill(is_phrase, 0) if len(phrases) else targets  # then an id beyond them is an error
     normalizer, chosen = _in_chunks(_normalizer_and_chosen, vocab_size, (hidden, tokens), weight, bias).unbind(dim=1)
     if len(phrases):
         logits = _logits(hidden, phrases, None)

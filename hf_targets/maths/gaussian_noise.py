@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hf_targets.maths.autocast import without_autocast
 from hf_targets.maths.compiling import compiled_constant
 
 GaussianScheduleName = Literal["sqrt", "linear", "cosine"]
@@ -157,11 +158,12 @@ def nearest_neighbour_deviation(embeddings: Float[Tensor, "rows dim"]) -> Float[
         raise ValueError(f"neighbours need two embeddings or more, got {len(embeddings)}")
     rows, size = embeddings.detach().float(), 1024
     squares, nearest = rows.square().sum(dim=1), []
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
-        distances = squares[start : start + size, None] + squares - 2 * part @ rows.T
-        own = torch.arange(len(part), device=rows.device)
-        distances[own, own + start] = torch.inf
-        nearest.append(distances.amin(dim=1).clamp(min=0.0))
+    with without_autocast(rows.device):  # the distances of near rows are small differences of large numbers
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            distances = squares[start : start + size, None] + squares - 2 * part @ rows.T
+            own = torch.arange(len(part), device=rows.device)
+            distances[own, own + start] = torch.inf
+            nearest.append(distances.amin(dim=1).clamp(min=0.0))
     variance = torch.cat(nearest).mean() / rows.shape[1]
     return (variance / (1 + variance)).sqrt()

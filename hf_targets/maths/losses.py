@@ -85,8 +85,8 @@ def token_cross_entropy(
 
 
 def perplexity(mean_nll: float) -> float:
-    """Return exp(mean negative log-likelihood), or inf if that overflows, as for a very improbable text."""
-    return math.exp(mean_nll) if mean_nll < _LARGEST_EXPONENT else math.inf
+    """Return exp(mean negative log-likelihood), or inf if that overflows, as for a very improbable text; NaN of NaN."""
+    return math.inf if mean_nll >= _LARGEST_EXPONENT else math.exp(mean_nll)
 
 
 def target_count(targets: Int[Tensor, "batch time"], num_items_in_batch: Tensor | int | None) -> Tensor | int:

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hf_targets.maths import losses
+from hf_targets.maths.autocast import without_autocast
 from hf_targets.maths.losses import IGNORED, product_dtype, token_cross_entropy, whole_cross_entropy
 from hf_targets.maths.transforms import inside_transform
 
@@ -30,25 +31,30 @@ def weighted_cross_entropy(
     logits again: three matrix products instead of four. At most `LOGITS_PER_CHUNK` logits are held at a time.
 
     Products are in the type of autocast, or else of `hidden`. The softmax is in float32, and so is the sum over chunks
-    of the gradient of `weight`. Only needed gradients are computed, and the losses are the same, bit for bit, whichever
-    these are. In compiled code this calls `token_cross_entropy`, in a transform of torch.func `whole_cross_entropy`.
+    of the gradient of `weight`. In float16 no gradient overflows or vanishes before the backward pass has divided and
+    scaled it. Only needed gradients are computed, and the losses are the same, bit for bit, whichever these are. In
+    compiled code this calls `token_cross_entropy`, in a transform of torch.func `whole_cross_entropy`.
 
     Args:
         row_weights: Constants w; they get no gradient.
-        label_smoothing: Share of the uniform distribution in the target, in [0, 1).
+        label_smoothing: Share of the uniform distribution in the target, in [0, 1].
     Returns: Both in float32 (float64 for float64 input).
-    Raises: RuntimeError in a backward pass with `create_graph=True`: the sum cannot be differentiated twice.
+    Raises:
+        ValueError: If `label_smoothing` is out of its range.
+        RuntimeError: In a backward pass with `create_graph=True`: the sum cannot be differentiated twice.
     Source: Hsu et al. 2024, "Liger Kernel", section 3.2, FusedLinearCrossEntropy.
     """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     row_weights = row_weights.detach()
     if torch.compiler.is_compiling() or inside_transform():
         of_rows = whole_cross_entropy if inside_transform() else token_cross_entropy
         rows = of_rows(hidden, weight, targets, bias, label_smoothing=label_smoothing)
-        return (rows * row_weights.to(rows.dtype)).sum(), rows.detach()
+        return (rows * row_weights.to(rows.dtype).masked_fill(targets == IGNORED, 0.0)).sum(), rows.detach()
     dtype = product_dtype(hidden)
     if not torch.is_grad_enabled():
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
-    with torch.autocast(hidden.device.type, enabled=False):
+    with without_autocast(hidden.device):
         return _WeightedCrossEntropy.apply(hidden, weight, bias, targets, row_weights, label_smoothing, dtype)
 
 
@@ -74,11 +80,14 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         full = torch.promote_types(dtype, torch.float32)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         factors = row_weights.to(full).masked_fill(targets == IGNORED, 0.0)
-        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        is_narrow = dtype == torch.float16  # whose range the sums over rows, and small weights, would leave
+        wide = full if is_narrow else hidden.dtype
+        of_hidden = torch.empty_like(hidden, dtype=wide) if ctx.needs_input_grad[0] else None
         of_weight = torch.zeros_like(weight, dtype=full) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias, dtype=full) if bias is not None and ctx.needs_input_grad[2] else None
         matrix, results, wanted = weight.to(dtype), [], any(ctx.needs_input_grad)
         size = max(1, losses.LOGITS_PER_CHUNK // len(weight))
+        unit = _unit_of_sums(hidden, factors, min(size, len(hidden))) if is_narrow else None
         for start in range(0, len(hidden), size):
             chunk = slice(start, start + size)
             states, scale = hidden[chunk].to(dtype), factors[chunk, None]
@@ -87,11 +96,13 @@ class _WeightedCrossEntropy(torch.autograd.Function):
             if of_hidden is not None:
                 of_hidden[chunk] = (logits @ matrix) * scale
             if of_weight is not None:
-                scaled = (hidden[chunk] * scale).to(dtype)
+                scaled = (hidden[chunk] * (scale if unit is None else scale / unit)).to(dtype)
                 if dtype == full:
                     of_weight.addmm_(logits.T, scaled)
                 else:
                     _add_product(of_weight, logits.T, scaled)
+        if unit is not None and of_weight is not None:
+            of_weight *= unit
         ctx.save_for_backward(of_hidden, of_weight, of_bias)
         rows = torch.cat(results) if results else factors
         ctx.mark_non_differentiable(rows)
@@ -112,6 +123,14 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         gradients = [None if saved is None else (saved * factor).to(dtype) for saved, dtype in pairs]
         return *gradients, None, None, None, None
+
+
+def _unit_of_sums(hidden: Tensor, factors: Tensor, num_rows: int) -> Tensor:
+    """Return the power of two in whose multiples the sums of `num_rows` weighted rows stay within 2^14."""
+    if not num_rows:
+        return factors.new_ones(())
+    largest = torch.linalg.vector_norm(hidden, torch.inf).to(factors.dtype) * factors.abs().amax() * num_rows
+    return torch.where(largest == 0, 1.0, torch.exp2((largest / 2**14).log2().ceil()))
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -75,6 +77,12 @@ def test_no_targets_give_a_zero_loss_with_zero_gradients(smoothing):
     loss.sum().backward()
     assert (loss == 0).all()
     assert hidden.grad.abs().sum() == 0
+
+
+def test_a_perplexity_is_finite_infinite_or_no_number():
+    assert losses.perplexity(math.log(3)) == pytest.approx(3)
+    assert losses.perplexity(800.0) == losses.perplexity(math.inf) == math.inf
+    assert math.isnan(losses.perplexity(math.nan))
 
 
 def test_the_ngram_weights_are_those_of_equation_6():

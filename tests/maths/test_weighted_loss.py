@@ -174,6 +174,36 @@ def test_half_precision_rounds_only_the_products(autocast):
         assert chunked < 1.5 * alone + 1e-5 < 0.01
 
 
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize(("offset", "factor", "rows"), [(3.0, 1.0, 60_000), (30.0, 1000.0, 300), (0.0, 1e-8, 300)])
+def test_in_float16_gradients_of_many_rows_and_of_large_and_small_weights_are_exact_to_rounding(
+    offset, factor, rows, autocast
+):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(rows, 4, generator=generator) + offset
+    weight, row_weights = torch.randn(VOCAB, 4, generator=generator) / 4, torch.full((rows,), factor)
+    targets = torch.randint(VOCAB, (rows,), generator=generator)
+    targets[: rows // 4] = 0
+    inputs = [tensor if autocast else tensor.half() for tensor in (hidden, weight)]
+    inputs = [tensor.requires_grad_() for tensor in inputs]
+    whole = [tensor.detach().double().requires_grad_() for tensor in (hidden, weight)]
+    with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
+        total, _ = weighted_cross_entropy(*inputs, targets, row_weights)
+    scale = 64 / (rows * factor)  # the mean of the losses, times the scale of a gradient scaler
+    found = torch.autograd.grad(total * scale, inputs)
+    expected = torch.autograd.grad(brute_force(*whole, targets, row_weights.double(), None)[0] * scale, whole)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.double() - other).norm() < 0.01 * other.norm()
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.1, float("nan")])
+def test_a_smoothing_that_is_no_share_is_refused(smoothing):
+    with pytest.raises(ValueError, match=rf"label_smoothing must be in \[0, 1\], got {smoothing}"):
+        weighted_cross_entropy(
+            torch.ones(1, 4), torch.ones(VOCAB, 4), torch.tensor([0]), torch.ones(1), label_smoothing=smoothing
+        )
+
+
 def test_gradients_of_a_scaled_loss_are_scaled_gradients():
     """As with a GradScaler: the factor reaches the backward pass only."""
     hidden, weight, targets, bias = problem(32, dtype=torch.float32)
