@@ -184,6 +184,7 @@ from .training.outputs import TRAINER_OUTPUT as TRAINER_OUTPUT
 from .training.outputs import write_json as write_json
 from .training.pair_settings import EncodedPairSettings as EncodedPairSettings
 from .training.pair_settings import PairSettings as PairSettings
+from .training.processes import started_processes as started_processes
 from .training.recipe_settings import ComparisonSettings as ComparisonSettings
 from .training.recipe_settings import ExperimentSettings as ExperimentSettings
 from .training.recipe_settings import LoraSettings as LoraSettings
@@ -267,6 +268,8 @@ from .gaussian_diffusion.rescoring import LikelihoodRescorer as LikelihoodRescor
 from .gaussian_diffusion.rows import diffusion_rows as diffusion_rows
 from .gaussian_diffusion.teacher_languages import choose_languages as choose_languages
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
+from .gaussian_diffusion.usage import SCORE_METRICS as SCORE_METRICS
+from .gaussian_diffusion.usage import pair_usage as pair_usage
 from .maths.cosine_regularization import cosine_regularization as cosine_regularization
 from .multitoken.bag_of_words import BagOfWordsSettings as BagOfWordsSettings
 from .multitoken.bag_of_words import BagOfWordsTrainer as BagOfWordsTrainer

@@ -124,6 +124,8 @@ def train_run(
         eval_dataset=corpus["validation"],
         callbacks=[] if patience is None else [EarlyStoppingCallback(patience)],
     )
+    if "test" in corpus:
+        trainer._check_dataset(corpus["test"], "test")  # not only once all is trained
     if begin is not None:
         begin()
     if not resume and args.should_save:

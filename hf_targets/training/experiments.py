@@ -126,7 +126,7 @@ class Experiment:
         settings = self._record["settings"]["recipe"]
         for name, value in settings.items():
             for text in _texts_in(value, settings.get("seeds") or []):
-                path = Path(text).resolve()
+                path = _resolved(text)
                 if path in parts or gone & set(path.parents):
                     raise ValueError(
                         f"{name} {text} is in the output of the experiment that this one replaces; name another "
@@ -155,6 +155,13 @@ class Experiment:
                 write_json(self.folder / RECORD_NAME, {**self._record, **both, "is_being_emptied": True})
                 remove_output(self.folder, _patterns(self._older))
             write_json(self.folder / RECORD_NAME, self._record)
+
+
+def _resolved(text: str) -> Path:
+    path = Path(text)
+    with suppress(RuntimeError):  # "~name" of nobody is a plain name
+        path = path.expanduser()
+    return path.resolve()
 
 
 def _texts_in(value: Any, seeds: Sequence[int]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The card of a trained model: what it is, how to load it, and its figures with the command that made them."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from yaml import YAMLError
 
 from hf_targets.moved import moved_name
 from hf_targets.positions import max_positions
@@ -50,7 +52,7 @@ _TEXT = """---
 
 Seeds: {seeds}. This model: seed {seed}. Text: `{dataset}`.
 
-Command: `{command}`
+Command{processes}: `{command}`
 """
 
 
@@ -181,6 +183,7 @@ def write_card(
         seed=seed,
         dataset=facts.dataset,
         command=command_line(),
+        processes=f", in {count} processes" if (count := os.environ.get("WORLD_SIZE", "1")) != "1" else "",
     )
     if sample is not None:
         quoted = sample.replace("\n", "\n> ")
@@ -199,7 +202,7 @@ def _result(metric: str, value: float, dataset: str, task: str, seed: int) -> Ev
         dataset_type=dataset,
         dataset_name=dataset,
         dataset_split="test",
-        metric_type="perplexity" if "perplexity" in metric else metric.replace(" ", "_"),
+        metric_type="perplexity" if "perplexity" in metric else metric.replace(" ", "_").lower(),
         metric_name=metric,
         metric_value=value,
         metric_args={"seed": seed},
@@ -224,7 +227,7 @@ def license_of(base_model: str) -> str | None:
         if Path(base_model).expanduser().exists():
             return ModelCard.load(file).data.get("license") if file.is_file() else None
         return ModelCard.load(base_model).data.get("license")
-    except (OSError, ValueError, HfHubHTTPError):
+    except (OSError, ValueError, YAMLError, HfHubHTTPError):
         return None
 
 

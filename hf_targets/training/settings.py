@@ -5,16 +5,18 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from datetime import date
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 
 from hf_targets.moved import moved_name
 from hf_targets.training.misuse import end_on_misuse, end_with, is_first_process
 from hf_targets.training.plugins import import_plugins
+from hf_targets.training.processes import needs_cpu
 from hf_targets.training.settings_files import read_settings
 from hf_targets.training.settings_help import PLUGINS_HELP, help_text, settings_files, start_text
 
@@ -24,8 +26,9 @@ def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = Non
 
     A field on the command line takes precedence over the same field in the file, and that over its default; `null` in
     the file is None. `--plugins module_or_file ...` is known to every program: these are imported before the values are
-    checked (`import_plugins`). `--help` lists our own settings, `--help_all` those of Transformers too. A program
-    without any argument prints what it does and how to start it, and ends with exit code 2.
+    checked (`import_plugins`). Several processes on a machine without an accelerator get `use_cpu`, so that they train
+    together. `--help` lists our own settings, `--help_all` those of Transformers too. A program without any argument
+    prints what it does and how to start it, and ends with exit code 2.
 
     Args:
         dataclass_types: As for `HfArgumentParser`; each field's help is its metadata's, and `settings_title` of the
@@ -69,10 +72,13 @@ def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = Non
     lists = {action.dest for action in parser._actions if action.nargs == "+"}
     unsaid = {key: value for key, value in settings.items() if value is None or (value == [] and key in lists)}
     said = {key: value for key, value in settings.items() if key not in unsaid}
+    _check_types(dataclass_types, settings)
     namespace, left = parser.parse_known_args([*_as_arguments(said), *given])
     if left:
         raise ValueError(f"{' '.join(left)} belongs to no setting; write --name value, or --help for the names")
     values = vars(namespace) | {key: value for key, value in unsaid.items() if key not in overridden}
+    if "use_cpu" in known and needs_cpu():
+        values["use_cpu"] = True  # else each process would train a model of its own
     import_plugins(values.pop("plugins") or [])
     filled = parser.parse_dict(values)
     named += _strings(getattr(one, entry.name) for one in filled for entry in fields(one) if entry.init)
@@ -133,6 +139,22 @@ def _check_known(names: Iterable[str], known: set[str], where: str) -> None:
         raise ValueError(f"{where}unknown setting{plural} {_listed(unknown)}; {hint}--help lists the known ones")
 
 
+def _check_types(kinds: Iterable[type], settings: dict[str, Any]) -> None:
+    """Refuse a text that YAML reads as something else, and null for a setting that must have a value."""
+    known = {entry.name: (kind, entry) for kind in kinds for entry in fields(kind) if entry.name in settings}
+    for name, (kind, entry) in known.items():
+        value, hint = settings[name], get_type_hints(kind)[name]
+        choices = {*(get_args(hint) or (hint,))}
+        if value is None and entry.default is not None and not choices & {type(None), Any}:
+            raise ValueError(f"{name} must have a value, got null; leave it out for its default")
+        texts = value if isinstance(value, list) else [value]
+        is_text = choices <= {str, type(None)} or hint == list[str]
+        if is_text and not issubclass(kind, TrainingArguments):
+            for one in texts:
+                if isinstance(one, bool | int | float | date):
+                    raise ValueError(f"{name} must be a text, and YAML reads {one!r}; write it in quotes")
+
+
 def _listed(names: Iterable[Any]) -> str:
     return ", ".join(map(str, names))
 
@@ -145,7 +167,8 @@ def _as_arguments(settings: dict[str, Any]) -> list[str]:
     arguments: list[str] = []
     for key, value in settings.items():
         values = value if isinstance(value, list) and value else [value]
-        arguments += [f"--{key}", *(json.dumps(one) if isinstance(one, dict) else str(one) for one in values)]
+        texts = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
+        arguments += [f"--{key}={texts[0]}"] if len(texts) == 1 else [f"--{key}", *texts]  # a text may begin with "-"
     return arguments
 
 

@@ -44,9 +44,13 @@ def describe_comparison(
     kept = "The checkpoint of a run is the one of its lowest validation perplexity."
     if averaged > 1:
         kept = f"A model is the mean of the {averaged} checkpoints of its run with the lowest validation perplexity."
+    last_steps = {max((int(entry["step"]) for entry in run.history if "step" in entry), default=0) for run in runs}
+    updates = "updates, " if len(last_steps) == 1 else ""
+    if not updates and not finetuned:
+        kept += " Some trainings ended early."
     told = [
         "Figures are of the test text. All models were trained by the command below, on the same text, with the same "
-        f"updates, schedule, seeds and settings. {kept}"
+        f"{updates}schedule, seeds and settings. {kept}"
     ]
     if finetuned:
         each = ", ".join(f"{name} from {begun}" for name, begun in finetuned.items())

@@ -86,6 +86,13 @@ def test_what_a_setting_names_in_a_list_in_json_or_by_seed_is_not_removed(others
     run(used, overwrite=True, others=["elsewhere", "{seed}", '{"a": "else{seed}"}', "[not json"])
 
 
+def test_what_a_setting_names_from_the_home_folder_is_not_removed(used, monkeypatch):
+    monkeypatch.setenv("HOME", str(used.parent))
+    with pytest.raises(ValueError, match=r"model ~/.* is in the output of the experiment that this one replaces"):
+        run(used, model=f"~/{used.name}/plain", overwrite=True)
+    run(used, model="~no-such-user/plain", overwrite=True)
+
+
 @pytest.mark.parametrize("model", ["", "plain", "wdr/checkpoint-6", "wdr/checkpoint-6/state"])
 def test_what_a_setting_names_is_not_removed(model, used):
     before = names_in(used)

@@ -71,6 +71,8 @@ def test_the_licence_is_that_of_the_base_models_card_unless_another_is_given(giv
 
 def test_a_base_model_without_a_card_or_out_of_reach_states_no_licence(tmp_path, monkeypatch):
     assert model_card.license_of(str(tmp_path)) is None
+    (tmp_path / "README.md").write_text("---\nlicense: [mit\n---\n")
+    assert model_card.license_of(str(tmp_path)) is None
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert model_card.license_of("no-such-owner/no-such-model") is None
 
@@ -133,9 +135,19 @@ def test_a_command_on_a_card_has_no_token(monkeypatch):
     assert command_line() == "python recipe.py --hub_token ... --hub-token=... --rows 'a b'"
 
 
+def test_a_card_tells_how_many_processes_ran_its_command(config, tmp_path, monkeypatch):
+    for count, told in (("1", "Command: `python"), ("2", "Command, in 2 processes: `python")):
+        monkeypatch.setenv("WORLD_SIZE", count)
+        assert told in str(card(tmp_path, config))
+
+
 def test_a_comparison_says_what_its_errors_are_and_what_heads_cost():
     assert "There is one seed: a small difference between two models may be chance." in describe_comparison(RUNS)
     assert "A training step with heads takes longer" in describe_comparison(RUNS)
+    assert "with the same updates, schedule" in describe_comparison(RUNS)
+    ended = [replace(run, history=[{"step": 10 + number}]) for number, run in enumerate(RUNS)]
+    assert "with the same schedule, seeds and settings" in describe_comparison(ended)
+    assert "Some trainings ended early." in describe_comparison(ended)
     assert "Heads" not in describe_comparison(RUNS[:1])
     two = [*RUNS, *(replace(run, seed=1) for run in RUNS)]
     told = describe_comparison(two, head_warmup_steps=20)

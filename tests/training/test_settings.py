@@ -36,6 +36,49 @@ def test_null_in_a_file_of_settings_is_none_and_not_the_default(settings):
     assert (setup.decay, setup.rows) == (None, 4)
 
 
+@dataclass
+class Texts(Setup):
+    """Settings of which some are texts."""
+
+    language: str | None = field(default=None, metadata={"help": "A language."})
+    place: str = field(default="here", metadata={"help": "A place."})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("language: no", "language must be a text, and YAML reads False; write it in quotes"),
+        ("place: 0123", "place must be a text, and YAML reads 83; write it in quotes"),
+        ("place: 2024-01-02", "place must be a text, and YAML reads datetime.date"),
+        ("kinds: [a, 1.5]", "kinds must be a text, and YAML reads 1.5; write it in quotes"),
+        ("rows: null", "rows must have a value, got null; leave it out for its default"),
+        ("place: null", "place must have a value, got null"),
+    ],
+)
+def test_what_yaml_reads_as_something_else_is_told(text, told, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        parse(Texts, arguments=[str(write(tmp_path, text + "\n"))])
+
+
+def test_texts_and_numbers_may_begin_with_a_minus(tmp_path):
+    file = write(tmp_path, "place: '-x'\nlanguage: 'no'\ndecay: -1.0e-5\n")
+    (setup,) = parse(Texts, arguments=[str(file)])
+    assert (setup.place, setup.language, setup.decay) == ("-x", "no", -1e-5)
+
+
+@pytest.mark.parametrize(("processes", "has_one"), [("2", False), ("1", False), ("2", True)])
+def test_processes_on_cpus_train_together(processes, has_one, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: has_one)
+
+    @dataclass
+    class Training:
+        use_cpu: bool = field(default=False, metadata={"help": "On the CPU."})
+
+    (training,) = parse(Training, arguments=["--use_cpu", "false"])
+    assert training.use_cpu == (processes == "2" and not has_one)
+
+
 @pytest.mark.parametrize("arguments", [["--decay", "0.1"], ["--decay=0.1"]])
 def test_the_command_line_goes_over_null(settings, arguments):
     (setup,) = parse(Setup, arguments=[settings, *arguments])
