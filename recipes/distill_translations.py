@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_targets import PairSettings, choose_languages, distill, parse_settings
+from hf_targets import PairSettings, choose_languages, distill, parse_settings, started_processes
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -49,11 +48,12 @@ def main() -> None:
     (setup,) = parse_settings(Setup)
     if not setup.teacher:
         raise ValueError("what translates is a teacher; give --teacher FOLDER or a name on the Hub")
+    processes = started_processes()
     tokenizer = AutoTokenizer.from_pretrained(setup.teacher)
     languages = choose_languages(tokenizer, setup.teacher_source, setup.teacher_target)
     model = AutoModelForSeq2SeqLM.from_pretrained(setup.teacher, dtype=getattr(torch, setup.dtype)).eval()
     folder = distill(
-        model.to(PartialState().device),
+        model.to(processes.device),
         tokenizer,
         setup.load(),
         Path(setup.output_dir),
@@ -65,7 +65,7 @@ def main() -> None:
         batch_tokens=setup.batch_tokens,
         **languages,
     )
-    if PartialState().is_main_process:
+    if processes.is_main_process:
         print(f"train on it with: --dataset {folder} --source_column source --target_column target")
 
 

@@ -6,7 +6,7 @@ without data. Notes, and what is measured so far: recipes/gaussian_diffusion.md.
     HF_TARGETS_DATA=data accelerate launch recipes/train_difformer.py recipes/settings/train_difformer/multi30k.yaml
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets import (
+    SCORE_METRICS,
     CardFacts,
     ComparisonSettings,
     DifformerConfig,
@@ -29,6 +30,7 @@ from hf_targets import (
     format_column_differences,
     format_columns,
     generated_texts,
+    pair_usage,
     parse_settings,
     score_texts,
     train_runs,
@@ -135,7 +137,10 @@ def main() -> None:
         return
     tables = format_columns(scores), format_column_differences(scores)
     results = "\n\n".join(filter(None, [describe_comparison(runs, averaged=setup.average_checkpoints), *tables]))
-    write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
+    of_texts = [replace(run, test=scores[run.name][setup.seeds.index(run.seed)]) for run in runs]
+    usage = pair_usage(setup.source_lang, setup.target_lang)
+    stated: Any = {"dataset": setup.dataset, "results": results, **setup.stated()}
+    write_cards(experiment, of_texts, CardFacts(usage=usage, metrics=SCORE_METRICS, **stated))
     print(f"\n{results}\n\nModels and cards: {experiment.folder}")
 
 

@@ -101,6 +101,9 @@ class PairColumns:
                 f"{where} must have two texts, or a text and a list of texts, got {source!r:.60} and {target!r:.60}; "
                 "remove that row"
             )
+        for text in (source, *([target] if isinstance(target, str) else target)):
+            if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise ValueError(f"{where} must have whole letters, got half of one (a surrogate) in {text!r:.60}")
         return source, target
 
     def of_data_set(self, rows: Dataset, where: str) -> Dataset:

@@ -42,7 +42,7 @@ def read_json_lines(path: Path, columns: PairColumns) -> Pairs:
         where = f"line {number} of {path}"
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} must be JSON, got {line[:60]!r} ({error}); write an object a line") from error
         pairs.append(columns.of_record(record, where))
     return pairs

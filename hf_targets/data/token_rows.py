@@ -22,6 +22,11 @@ def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator
     Raises:
         ValueError: If there is no such column, or the tokenizer is a slow one.
     """
+    if not isinstance(texts, Dataset):
+        raise ValueError(
+            f"texts must be a datasets.Dataset, got {type(texts).__name__}; make one with Dataset.from_list or "
+            "Dataset.from_generator, or take one split"
+        )
     if "text" not in texts.column_names:
         raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
     check_fast(tokenizer)

@@ -54,6 +54,8 @@ def _items(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             content = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is not JSON, line {error.lineno}: {error.msg}; mend or leave out") from error
+        except RecursionError as error:
+            raise ValueError(f"{path} is nested too deeply for a list of questions; mend it") from error
         yield from ((f"question {number}", item) for number, item in enumerate(content, start=1))
         return
     for number, line in enumerate(text.split("\n"), start=1):
@@ -62,6 +64,8 @@ def _items(path: Path, text: str) -> Iterator[tuple[str, Any]]:
                 yield f"line {number}", json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path}, line {number} is not JSON: {error.msg}; mend it or leave it out") from error
+            except RecursionError as error:
+                raise ValueError(f"{path}, line {number} is nested too deeply for a question; leave it out") from error
 
 
 def _check(item: Any, where: str) -> None:

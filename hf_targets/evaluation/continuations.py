@@ -59,6 +59,8 @@ def take_prefixes(
     """
     if begin not in get_args(PrefixBegin):
         raise ValueError(f"begin must be one of {get_args(PrefixBegin)}, got {begin!r}")
+    if prefix_tokens + new_tokens < 1:
+        raise ValueError("a prefix and what follows it must have a token, got prefix_tokens=0 and new_tokens=0")
     ids: list[int] = []
     row_starts = []
     for row in rows:

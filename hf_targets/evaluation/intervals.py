@@ -1,5 +1,6 @@
 """Confidence intervals of what texts after the same prefixes measure, by resampling the prefixes."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -82,7 +83,11 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
             found = column(np.nanmean(values[numbers], axis=-2))
             return found if reference is None else found - column(np.nanmean(reference[numbers], axis=-2))
 
-        low, high = bootstrap_interval(statistic, count, confidence=confidence)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Mean of empty slice|The BCa conf", RuntimeWarning)  # told below
+            low, high = bootstrap_interval(statistic, count, confidence=confidence)
+        if np.isnan(low) or np.isnan(high):  # in some samples no text is long enough
+            return "too few texts"
         if reference is None:
             return f"{low:.2f} to {high:.2f}"
         told = f"{low:+.2f} to {high:+.2f}"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import exp, log
+from math import exp, isnan, log
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -79,7 +79,7 @@ class PairwiseJudge:
         answers; of the two orders it is the mean. So two equal texts have the margin 0.
 
         Raises:
-            ValueError: If the lists differ in length, or there is no pair.
+            ValueError: If the lists differ in length, there is no pair, or the judge's logits are not numbers.
         """
         if not len(prefixes) == len(firsts) == len(seconds) or not prefixes:
             raise ValueError(
@@ -147,6 +147,8 @@ class PairwiseJudge:
             -log(perplexity) * (len(ids) - length)
             for perplexity, ids, length in zip(judged.per_text, rows, lengths, strict=True)
         ]
+        if any(map(isnan, log_p)):
+            raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
         # p1 - p2 where p1 + p2 = 1
         return [2 / (1 + exp(two - one)) - 1 for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
 

@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Any, ClassVar, Literal, cast
 
+from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.configuration_fields import check_fields
@@ -160,8 +161,13 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if not 0 < cast(float, self.noise_factor) < float("inf"):
             raise ValueError(f"noise_factor must be above 0, got {self.noise_factor}")
-        if not self.length_loss_weight >= 0:
-            raise ValueError(f"length_loss_weight must be 0 or more, got {self.length_loss_weight}")
+        if not 0 <= self.length_loss_weight < float("inf"):
+            raise ValueError(f"length_loss_weight must be 0 or more, and finite, got {self.length_loss_weight}")
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function must be one of Transformers', got {self.activation_function!r}")
+        for name in ("bos_token_id", "eos_token_id"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) < self.vocab_size:
+                raise ValueError(f"{name} must be in [0, {self.vocab_size - 1}] or None, got {getattr(self, name)}")
         if self.clip_noise and self.noise_schedule != "continuous":
             raise ValueError(
                 f"clip_noise needs noise_schedule='continuous', got {self.noise_schedule!r}: steps have fixed noise"
@@ -196,7 +202,11 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
 
     def describe(self) -> str:
         """Return what a model of this configuration is, in a line."""
-        what = "" if self.curve is None else ", which predicts a sentence curve"
+        curve, heads = cast(CurveConfig | None, self.curve), HeadSettings.of(self.multitoken)
+        curves = "" if curve is None else "a sentence curve" if curve.num_curves == 1 else f"{curve.num_curves} curves"
+        further = "" if heads is None else f"the next {heads.ngram_size} words"
+        told = " and, with heads, ".join(filter(None, [curves, further]))
+        what = f", which predicts {told}" if told else ""
         changed = departures(self.preset, self)
         preset = f"{self.preset}, but for {', '.join(changed)}" if changed else self.preset
         return f"A Gaussian diffusion model ({preset}) for text that answers a source{what}"

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.fingerprint import Fingerprint
@@ -22,6 +21,7 @@ from hf_targets.evaluation.translating import translate
 from hf_targets.files import UNFINISHED, written_together
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
 from hf_targets.positions import position_limit
+from hf_targets.training.processes import started_processes
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +66,12 @@ def distill(
             `translate` raises.
     Source: Kim and Rush 2016, "Sequence-Level Knowledge Distillation".
     """
-    if part_size < 1:
-        raise ValueError(f"part_size must be 1 or more, got {part_size}")
+    if isinstance(part_size, bool) or not isinstance(part_size, int) or part_size < 1:
+        raise ValueError(f"part_size must be an integer, 1 or more, got {part_size!r}")
+    if not isinstance(truncate, bool):
+        raise ValueError(f"truncate must be True or False, got {truncate!r}")
     _check_teacher(model, tokenizer, source_prefix)
-    state, train = PartialState(), _training_text(pairs)
+    state, train = started_processes(), _training_text(pairs)
     told = {"part_size": part_size, "truncate": truncate, "source_prefix": source_prefix, **settings}
     record = {
         "teacher": teacher,
@@ -79,11 +81,14 @@ def distill(
         "languages": [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")],
         "dtype": str(model.dtype),
         "weights": Fingerprint.of(model).to_json(),
+        "generation": _plain(_generation_of(model)),
     }
     folder = Path(folder)
     with state.main_process_first():
         if state.is_main_process:
             _remove_unfinished(folder)
+            if not {path.name for path in folder.rglob("*")} - {RECORD, _PARTS}:  # of a call that was refused then
+                (folder / RECORD).unlink(missing_ok=True)
         _check_record(folder, record)
     parts = [
         train.select(range(start, min(start + part_size, len(train)))) for start in range(0, len(train), part_size)
@@ -92,9 +97,8 @@ def distill(
     reading: dict[str, Any] = {"source_prefix": source_prefix, "truncate": truncate, "max_source_length": min(limits)}
     mine = {number: part for number, part in enumerate(parts) if number % state.num_processes == state.process_index}
     missing = {number: part for number, part in mine.items() if _read_part(_part(folder, number), part) is None}
-    if not truncate:  # all are looked at before the first is translated
-        for part in missing.values():
-            encode_sources(part, tokenizer, **reading)
+    if missing and not truncate:  # all are looked at before the first is translated
+        encode_sources(concatenate_datasets(list(missing.values())), tokenizer, **reading)
     for number, part in missing.items():
         file = _part(folder, number)
         if file.exists():
@@ -162,6 +166,13 @@ def _training_text(pairs: Mapping[str, Dataset]) -> Dataset:
     return pairs["train"]
 
 
+def _generation_of(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what the teacher's own configuration of generation says, but for what loading adds."""
+    told = getattr(model, "generation_config", None)
+    own = {} if told is None else told.to_diff_dict()
+    return {name: value for name, value in own.items() if name != "transformers_version" and not name.startswith("_")}
+
+
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings as JSON has them."""
     try:
@@ -188,7 +199,8 @@ def _check_record(folder: Path, record: dict[str, Any]) -> None:
         with written_together(folder, RECORD) as unfinished:
             (unfinished / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
     try:
-        new = {name: record[name] for name in ("languages", "dtype", "weights")}  # older folders do not have them
+        later = ("languages", "dtype", "weights", "generation")  # which older folders do not have
+        new = {name: record[name] for name in later}
         old = {**new, **json.loads(file.read_text(encoding="utf-8"))}
         changed = [name for name in record if old[name] != record[name] and name not in ("weights", "settings")]
         before, now = old["settings"], record["settings"]

@@ -36,8 +36,11 @@ class HeadSettings:
             raise ValueError(f"ngram_size (N) of multitoken must be an integer, 2 or more, got {self.ngram_size!r}")
         if self.target not in ("difference", "embedding"):
             raise ValueError(f"target of multitoken must be 'difference' or 'embedding', got {self.target!r}")
-        if isinstance(self.loss_weight, bool) or not isinstance(self.loss_weight, int | float) or self.loss_weight < 0:
+        is_number = isinstance(self.loss_weight, int | float) and not isinstance(self.loss_weight, bool)
+        if not is_number or not 0 <= self.loss_weight < float("inf"):
             raise ValueError(f"loss_weight (alpha) of multitoken must be a number, 0 or more, got {self.loss_weight!r}")
+        if not isinstance(self.head_bias, bool):
+            raise ValueError(f"head_bias of multitoken must be True or False, got {self.head_bias!r}")
         kinds = [name for name in HEADS if not HEADS[name].reads_conjugate]
         if self.head not in kinds:
             raise ValueError(f"head of multitoken must be one of {', '.join(kinds)}, got {self.head!r}")

@@ -4,7 +4,6 @@
 # (a mixin: the model defines configuration, process, encode, lengths, denoise and word_logits)
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +125,7 @@ class GaussianGeneration:
         settings = {name: value for name, value in settings.items() if name not in _OF_TRAINERS}
         chosen = self._settings(generation_config, settings, has_rescorer=rescorer is not None)
         steps = decoding_steps(self.config, chosen["num_reverse_steps"], chosen["num_skipped_steps"])
-        is_training = any(module.training for module in self.modules())
-        with without_dropout(self) if is_training else nullcontext():
+        with without_dropout(self):
             source = self.encode(input_ids, attention_mask)
             num_lengths, num_noises = chosen["num_lengths"], chosen["num_noises"]
             if lengths is None:
@@ -154,15 +152,20 @@ class GaussianGeneration:
         self, generation_config: GenerationConfig | None, settings: dict[str, Any], *, has_rescorer: bool
     ) -> dict[str, Any]:
         unknown = settings.keys() - DEFAULTS.keys()
-        unknown |= {name for name in _INSTEAD if getattr(generation_config, name, None) not in (None, False, 1)}
+        if not isinstance(generation_config, GenerationConfig | None):
+            raise ValueError(f"generation_config must be a GenerationConfig, got {type(generation_config).__name__}")
+        told = (generation_config, self.generation_config)
+        unknown |= {name for name in _INSTEAD for one in told if getattr(one, name, None) not in (None, False, 1)}
+        if getattr(generation_config, "max_length", None) is None:  # Seq2SeqTrainer writes one into the model's own
+            unknown -= {"max_length"} - settings.keys()
         if unknown:
             ways = [f"in place of {name} give {_INSTEAD[name]}" for name in sorted(unknown) if name in _INSTEAD]
             raise ValueError(
                 f"generate of this model has no setting {', '.join(sorted(unknown))}; there are {', '.join(DEFAULTS)}"
                 + "".join(f"; {way}" for way in ways)
             )
-        told = {name: generation_setting(name, generation_config, self.generation_config) for name in DEFAULTS}
-        chosen = {**DEFAULTS, **{name: value for name, value in told.items() if value is not None}, **settings}
+        kept = {name: generation_setting(name, *told) for name in DEFAULTS}
+        chosen = {**DEFAULTS, **{name: value for name, value in kept.items() if value is not None}, **settings}
         for name in ("num_lengths", "num_noises"):
             if isinstance(chosen[name], bool) or not isinstance(chosen[name], int) or chosen[name] < 1:
                 raise ValueError(f"{name} must be an integer, 1 or more, got {chosen[name]!r}")
@@ -238,7 +241,12 @@ class GaussianGeneration:
             return confidences.argmax(dim=1)
         if rescorer is not None:
             sources = (rows.repeat_interleave(count, dim=0) for rows in (input_ids, mask))
-            return rescorer(texts.flatten(0, 1), *sources).view(-1, count).argmax(dim=1)
+            scores = rescorer(texts.flatten(0, 1), *sources)
+            if not isinstance(scores, Tensor) or scores.shape != (texts.shape[0] * count,) or scores.isnan().any():
+                told = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+                wanted = f"a score for each text, ({len(texts) * count},), none of them NaN"
+                raise ValueError(f"a rescorer must return {wanted}, got {told}")
+            return scores.view(-1, count).argmax(dim=1)
         rows = [self._as_text(row, tokenizer) for row in texts.flatten(0, 1).tolist()]
         chosen = [select_by_bleu(rows[start : start + count]) for start in range(0, len(rows), count)]
         return torch.tensor(chosen, device=texts.device)

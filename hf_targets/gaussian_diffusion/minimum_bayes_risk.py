@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from hf_targets.extras import require
+
 
 def select_by_bleu(candidates: Sequence[str]) -> int:
     """Return the number of the candidate whose mean BLEU is highest as the reference of all others.
@@ -13,6 +15,7 @@ def select_by_bleu(candidates: Sequence[str]) -> int:
 
     Raises:
         ValueError: If there is no candidate.
+        ImportError: If there are several texts, and sacrebleu is not installed.
     Source: Gao et al. 2024, section 5.1; Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding".
 
     >>> select_by_bleu(["a cat sat there", "the cat sat on a mat", "the cat sat on the mat"])
@@ -24,9 +27,7 @@ def select_by_bleu(candidates: Sequence[str]) -> int:
     counts = {text: texts.count(text) for text in dict.fromkeys(texts) if text}
     if len(counts) < 2:
         return texts.index(next(iter(counts), texts[0]))
-    from sacrebleu.metrics.bleu import BLEU  # takes a while to import
-
-    bleu = BLEU(effective_order=True)
+    bleu = require("sacrebleu.metrics.bleu", extra="eval").BLEU(effective_order=True)  # takes a while to import
 
     def score(reference: str) -> float:
         likeness = {text: 100.0 if text == reference else _sentence_bleu(bleu, text, reference) for text in counts}

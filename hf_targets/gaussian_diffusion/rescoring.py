@@ -57,7 +57,9 @@ class LikelihoodRescorer:
         if begin is not None:
             counted[:, :1] &= texts[:, :1] != begin
         scores = torch.full((len(texts),), -float("inf"), device=texts.device)
-        has_words = counted.any(dim=1)  # some models take no row of padding alone
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        special = [one for one in (config.pad_token_id, begin, *ends) if one is not None]
+        has_words = ~torch.isin(texts, torch.tensor(special, device=texts.device)).all(dim=1)
         if has_words.any():
             rows = (part[has_words.to(part.device)] for part in (sources, mask, labels, counted))
             scores[has_words] = self._means(*rows).to(scores)

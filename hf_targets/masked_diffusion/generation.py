@@ -3,8 +3,6 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 # (a mixin: the model defines configuration, schedule and log_probabilities)
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
@@ -122,8 +120,7 @@ class MaskedDiffusionGeneration:
                 vocab_size=config.vocab_size,
                 device=execution_device(self),
             )
-        is_training = any(module.training for module in self.modules())
-        with without_dropout(self) if is_training else nullcontext():
+        with without_dropout(self):
             output = fill_canvas(
                 self,
                 canvas,

@@ -1,7 +1,9 @@
+from contextlib import ExitStack
+
 import pytest
 from torch import nn
 
-from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.dropout import in_mode, without_dropout
 
 
 def test_every_module_is_what_it_was_afterwards_even_after_an_error():
@@ -12,3 +14,17 @@ def test_every_module_is_what_it_was_afterwards_even_after_an_error():
         assert not any(module.training for module in model.modules())
         raise RuntimeError
     assert [module.training for module in model.modules()] == modes
+
+
+def test_the_last_of_those_that_hold_a_mode_restores():
+    model = nn.Dropout().train()
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(without_dropout(model))
+        second.enter_context(without_dropout(model))
+        first.close()
+        assert not model.training
+        with in_mode(model, training=True):
+            assert model.training
+        assert not model.training
+        second.close()
+        assert model.training

@@ -175,6 +175,12 @@ def test_texts_that_do_not_fill_a_block_are_refused(texts, block_size, says):
         pack_blocks(Dataset.from_dict({"text": texts}), BPE, block_size)
 
 
+@pytest.mark.parametrize("texts", [[{"text": "a"}], Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()], ids=str)
+def test_what_is_no_data_set_is_refused(texts):
+    with pytest.raises(ValueError, match=r"texts must be a datasets\.Dataset, got (list|IterableDataset)"):
+        pack_blocks(texts, BPE, 4)
+
+
 def test_a_data_set_without_text_and_a_slow_tokenizer_are_refused():
     with pytest.raises(ValueError, match=r"column text, got \['sentence'\]"):
         pack_blocks(Dataset.from_dict({"sentence": SENTENCES}), BPE, 4)

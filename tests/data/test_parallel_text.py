@@ -238,6 +238,8 @@ def test_wmt_without_english_and_a_name_found_nowhere_are_refused(monkeypatch):
         ({"train.jsonl": "{}\n"}, {}, r"line 1 of .*train\.jsonl has no language 'de' and 'en'; it has \[\]"),
         ({"train.jsonl": "[]\n"}, {}, r"line 1 .* must be a mapping"),
         ({"train.jsonl": '{"de": "a", "en": "b"}\n{'}, {}, r"line 2 .* must be JSON"),
+        ({"train.jsonl": "[" * 100_000}, {}, r"line 1 .* must be JSON"),
+        ({"train.jsonl": '{"de": "\\ud800", "en": "b"}'}, {}, r"line 1 .* must have whole letters, got half of one"),
         ({"train.jsonl": '{"de": "a", "en": null}'}, {}, r"line 1 .* two texts, .* got 'a' and None"),
         ({"train.jsonl": '{"translation": "a"}'}, {}, "map languages to texts, got 'a'"),
         ({"train.jsonl": '{"q": "a"}'}, {"source_column": "q", "target_column": "p"}, r"no column 'p'; it has \['q'\]"),

@@ -31,6 +31,8 @@ def line(**changes):
     [
         ("", "must have one or more, and .*file has none"),
         (LINES + "{", "file, line 4 is not JSON: Expecting"),
+        (LINES + '{"a":' * 100_000, "file, line 4 is nested too deeply"),
+        ("[" * 100_000, "file is nested too deeply"),
         ("[\n{},", "file is not JSON, line 2: "),
         (LINES.strip() + "\n3", "line 3: a question must be an object with question and docs, got int"),
         (line(question=" "), "line 1: question must be a text, got ' '; leave the item out"),

@@ -97,3 +97,11 @@ def test_wrong_arguments_are_named():
         judge().margins(["a"], ["b", "c"], ["d"])
     with pytest.raises(ValueError, match=r"tie must be in \[0, 1\], got 2"):
         judge().preferences(PREFIXES, FIRSTS, SECONDS, tie=2)
+
+
+def test_a_judge_without_numbers_prefers_nothing_and_says_so():
+    model = make_backbone("gpt2", vocab_size=320)
+    with torch.no_grad():
+        model.transformer.ln_f.weight.fill_(float("nan"))
+    with pytest.raises(ValueError, match="the judge's logits are not numbers"):
+        PairwiseJudge(model, tokenizer(), question=SHORT).preferences(PREFIXES, FIRSTS, SECONDS)

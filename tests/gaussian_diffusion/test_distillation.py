@@ -13,19 +13,26 @@ from hf_targets.data.references import data_set_of
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
 from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
+from tests.trainer_runs import run_processes
 
 SETTINGS = {"num_beams": 2, "max_new_tokens": 6}
 
 
-@pytest.fixture(scope="module")
-def teacher():
+def make_teacher():
+    """Return a tiny teacher with random weights, always the same, its tokenizer, and pairs."""
     pairs = load_pairs(
         "documentation:reversed", source_lang="en", target_lang="reversed", max_train_pairs=11, max_eval_pairs=3
     )
     tokenizer = train_joint_bpe(pairs["train"], 300)
     values = SEQ2SEQ_CONFIGS["marian"]().to_dict() | {"vocab_size": 300, "decoder_vocab_size": 300}
     config = MarianConfig(**{**values, "max_position_embeddings": 400})
+    torch.manual_seed(0)
     return AutoModelForSeq2SeqLM.from_config(config).eval(), tokenizer, pairs
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return make_teacher()
 
 
 def run(made, folder, **settings):
@@ -165,8 +172,41 @@ def test_another_teacher_text_or_setting_is_told(teacher, tmp_path):
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(ValueError, match="must be empty"):
         run(teacher, tmp_path / "other")
-    with pytest.raises(ValueError, match="part_size must be 1 or more, got 0"):
-        run(teacher, tmp_path / "new", part_size=0)
+    suppressing = copy.deepcopy(model)
+    suppressing.generation_config.suppress_tokens = [5]
+    with pytest.raises(ValueError, match="with other values of generation"):
+        run((suppressing, tokenizer, pairs), tmp_path)
+    for wrong in ({"part_size": 0}, {"part_size": 1.5}, {"truncate": "yes"}):
+        with pytest.raises(ValueError, match=r"part_size must be an integer, 1 or more|truncate must be True or False"):
+            run(teacher, tmp_path / "new", **wrong)
+
+
+_SHARED = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from hf_targets import started_processes
+from hf_targets.gaussian_diffusion import distillation
+from tests.gaussian_diffusion.test_distillation import make_teacher, run
+
+processes, sizes, translate = started_processes(), [], distillation.translate
+
+def counting(model, pairs, *others, **settings):
+    sizes.append(len(pairs))
+    return translate(model, pairs, *others, **settings)
+
+distillation.translate = counting
+run(make_teacher(), Path(sys.argv[1]) / "out")
+Path(sys.argv[1], f"{processes.process_index}.txt").write_text(str(sizes))
+trainer = SimpleNamespace(accelerator=processes)
+"""
+
+
+def test_two_processes_share_the_parts(teacher, tmp_path):
+    expected = (run(teacher, tmp_path / "one") / "train.jsonl").read_text()
+    run_processes(_SHARED, tmp_path / "two")
+    assert [(tmp_path / "two" / f"{rank}.txt").read_text() for rank in (0, 1)] == ["[4, 3]", "[4]"]
+    assert (tmp_path / "two" / "out" / "train.jsonl").read_text() == expected
 
 
 def test_a_record_of_an_earlier_version_is_taken_and_one_that_is_none_is_told(teacher, tmp_path):
@@ -194,10 +234,10 @@ def test_a_source_beyond_the_teachers_positions_is_told_before_any_translation_o
     values = model.config.to_dict() | {"max_position_embeddings": 40}
     small = AutoModelForSeq2SeqLM.from_config(MarianConfig(**values)).eval()
     long = Dataset.from_dict({"source": ["a b", "a b " * 30], "target": ["x", "y"]})
-    with pytest.raises(ValueError, match="a source must have at most 40 tokens, and 1 of 1 have more"):
-        run((small, tokenizer, {"train": long}), tmp_path, part_size=1)
-    assert not (tmp_path / "parts").exists()
-    with caplog.at_level(logging.INFO, "hf_targets"):
+    with pytest.raises(ValueError, match="a source must have at most 40 tokens, and 1 of 2 have more"):
+        run((small, tokenizer, {"train": long}), tmp_path / "cut", part_size=1)
+    assert not (tmp_path / "cut" / "parts").exists()
+    with caplog.at_level(logging.INFO, "hf_targets"):  # the way out, in the same folder
         run((small, tokenizer, {"train": long}), tmp_path / "cut", truncate=True)
     assert "1 of 2 sources are cut to 40 tokens" in caplog.text
 

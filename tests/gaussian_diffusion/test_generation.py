@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -161,6 +162,11 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
             "no setting num_beams; there are num_reverse_steps.*; in place of num_beams give num_lengths",
         ),
         ({"generation_config": GenerationConfig(max_length=3)}, "no setting max_length; .* of max_length give lengths"),
+        ({"generation_config": {"num_lengths": 7}}, "generation_config must be a GenerationConfig, got dict"),
+        (
+            {"num_lengths": 2, "selection": "rescoring", "rescorer": lambda *given: torch.zeros(2)},
+            r"a rescorer must return a score for each text, \(6,\), none of them NaN, got \(2,\)",
+        ),
         ({"num_lengths": 0}, "num_lengths must be an integer, 1 or more, got 0"),
         ({"num_reverse_steps": 2001}, "num_reverse_steps must be at most 2000, the steps of the schedule, got 2001"),
         ({"num_reverse_steps": 5}, "=5 leaves no step after num_skipped_steps=5, as many as this model leaves out"),
@@ -184,6 +190,22 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
 def test_wrong_settings_are_told(settings, told):
     with pytest.raises(ValueError, match=told):
         make_difformer().generate(**BATCH, **settings)
+
+
+def test_what_the_models_own_configuration_cannot_ask_for_is_told():
+    model = make_difformer()
+    model.generation_config.num_beams = 3
+    with pytest.raises(ValueError, match=r"no setting num_beams; .* of num_beams give num_lengths"):
+        model.generate(**BATCH)
+
+
+def test_threads_that_generate_with_a_model_in_training_have_no_dropout_in_their_texts():
+    model = make_difformer(dropout=0.5).train()
+    expected = [model.generate(**BATCH, generator=seeded(seed)) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda seed: model.generate(**BATCH, generator=seeded(seed)), [*range(4)] * 4))
+    assert all(torch.equal(text, expected[number % 4]) for number, text in enumerate(found))
+    assert all(module.training for module in model.modules())
 
 
 def test_the_generation_configuration_may_ask_for_all_candidates(tmp_path):

@@ -8,7 +8,7 @@ from hf_targets import LikelihoodRescorer
 from hf_targets.gaussian_diffusion import rescoring
 from tests.gaussian_diffusion.models import make_difformer
 from tests.tiny_backbones import VOCAB, make_backbone
-from tests.tiny_seq2seq import PAD, make_pair_backbone, make_pair_model, pairs
+from tests.tiny_seq2seq import EOS, PAD, make_pair_backbone, make_pair_model, pairs
 
 SOURCE = {name: pairs()[name] for name in ("input_ids", "attention_mask")}
 
@@ -76,6 +76,12 @@ def test_a_text_without_words_comes_last_where_a_model_cannot_read_it():
     assert LikelihoodRescorer(model)(texts, *SOURCE.values()).tolist() == [-float("inf")] * 3
     texts[1, :2] = 5
     assert LikelihoodRescorer(model)(texts, *SOURCE.values()).isfinite().tolist() == [False, True, False]
+
+
+def test_a_text_of_its_end_alone_is_empty_too():
+    model = make_pair_backbone("marian").eval()
+    texts = torch.tensor([[5, 6, EOS], [EOS, PAD, PAD], [EOS, EOS, PAD]])
+    assert LikelihoodRescorer(model)(texts, *SOURCE.values()).isfinite().tolist() == [True, False, False]
 
 
 def test_an_empty_text_comes_last_and_a_begin_token_does_not_count():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
@@ -32,7 +33,22 @@ def test_the_comparison_leaves_scores_and_models_that_write(trained):
         assert len(tokenizer.batch_decode(output)) == 2
         assert model.generation_config.num_reverse_steps == 6 and model.generation_config.num_lengths == 2
         assert "AutoModelForSeq2SeqLM" in run_code(folder / f"{name}-seed0", folder)
+        card = ModelCard.load(folder / f"{name}-seed0" / "README.md")
+        found = {result.metric_type: result.metric_value for result in card.data.eval_results}
+        assert found == {kind: pytest.approx(scores[name][0][kind]) for kind in ("bleu", "chrf")}
     assert (model.config.curve.num_control_points_ratio, model.config.curve.degree) == (2.0, 2)
+
+
+def test_pairs_of_any_split_that_do_not_fit_are_told_before_anything_is_trained(tmp_path):
+    rows = [{"source": "a b c", "target": "x y"}] * 12
+    for split, long in (("train", 0), ("validation", 0), ("test", 40)):
+        lines = [*rows, {"source": "a", "target": "x y " * 30}] if long else rows
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    data = ["--dataset", str(tmp_path), "--source_column", "source", "--target_column", "target"]
+    row = ["--rows", '{"a": {"latent_size": 16, "num_length_classes": 20}}', "--max_train_pairs", "12"]
+    with pytest.raises(ValueError, match="1 of 13 pairs differ in length by more than 20 length classes"):
+        run_recipe("train_difformer", *data, *row, "--output_dir", str(tmp_path / "out"))
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
 def test_fields_of_a_row_come_before_those_of_the_settings_and_of_the_preset(tmp_path):
