@@ -36,6 +36,9 @@ def find_checkpoint(
     """
     if unknown := set(hub) - set(HUB_ARGUMENTS):
         raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {', '.join(HUB_ARGUMENTS)}")
+    is_path = str(name).startswith((".", "~", "/")) or str(name).count("/") > 1  # no name of a repository
+    if is_path and not Path(name).exists():
+        raise ValueError(f"there is no file or folder at {name}; give the path of a checkpoint, or a name on the Hub")
     find = partial(cached_file, name, _raise_exceptions_for_missing_entries=False, **hub)
     local = Path(name).is_file()
     file = name if local else next(filter(None, map(find, files)), None)

@@ -90,7 +90,7 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         default=None,
         metadata={
             "help": "sqrt, linear or cosine in num_diffusion_steps steps; continuous: noise of deviation t for t in "
-            f"(0, 1]. {_BY_PRESET}"
+            f"[.001, 1]. {_BY_PRESET}"
         },
     )
     num_diffusion_steps: int = field(default=2000, metadata={"help": "T, the steps of a schedule in steps."})

@@ -129,8 +129,8 @@ class DifformerForConditionalGeneration(
             input_ids: (batch, source).
             attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
             labels: (batch, time), the text with its end token; -100 after it. Labels are not shifted.
-            timesteps: (batch,), the times of the noise: steps in [0, T), or in (0, 1] for a continuous schedule. None:
-                they are drawn.
+            timesteps: (batch,), the times of the noise: steps in [0, T), or with a continuous schedule numbers in
+                [.001, 1]. None: they are drawn.
             noise: (batch, time, latent), of variance 1. None: it is drawn.
             self_condition: With `self_conditioning="half"`, whether the decoder reads a prediction of its own. None: it
                 is drawn. Processes that share sharded weights must all give the same.

@@ -65,7 +65,7 @@ class DiscreteProcess:
 
 @dataclass(frozen=True)
 class ContinuousProcess:
-    """z_t = sqrt(1 - t^2) z_0 + t F e for t in (0, 1].
+    """z_t = sqrt(1 - t^2) z_0 + t F e for t in [.001, 1].
 
     Source: Ye et al. 2023, "DINOISER", and the published program.
     """

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 
 import pytest
 import torch
@@ -40,6 +41,9 @@ def test_a_folder_in_a_checkpoint_is_found_by_subfolder(tmp_path):
 
 
 def test_a_folder_without_weights_and_arguments_of_no_hub_are_refused(tmp_path):
+    for missing in (tmp_path / "none.bin", "./none/model.bin", "a/b/c"):
+        with pytest.raises(ValueError, match=rf"there is no file or folder at {re.escape(str(missing))}; give the"):
+            find_checkpoint(missing, FILES, {})
     with pytest.raises(ValueError, match=r"holds none of model.safetensors, pytorch_model.bin; give the file"):
         find_checkpoint(tmp_path, FILES, {})
     with pytest.raises(ValueError, match=r"no such argument: branch, tag; there are cache_dir, .*revision"):
