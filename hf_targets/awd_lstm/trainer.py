@@ -197,8 +197,8 @@ class AwdLstmTrainer(AveragedTrainer):
             optimizer = optimizer.optimizer
         if self._scaled is not optimizer:
             self._scaled = optimizer
-            optimizer.register_step_pre_hook(WeaklyBound(self._shorten))
-            optimizer.register_step_post_hook(WeaklyBound(self._restore))
+            optimizer.register_step_pre_hook(WeaklyBound(self._shorten, is_needed=False))
+            optimizer.register_step_post_hook(WeaklyBound(self._restore, is_needed=False))
         return cast(Optimizer, self.optimizer)
 
     def _shorten(self, optimizer: Optimizer, *_: Any) -> None:

@@ -15,35 +15,36 @@ def without_dropout(model: nn.Module) -> AbstractContextManager[None]:
 
 
 _LOCK = Lock()
-_holders: "WeakKeyDictionary[nn.Module, dict[bool, _Holders]]" = WeakKeyDictionary()
+_holders: "WeakKeyDictionary[nn.Module, list[_Holder]]" = WeakKeyDictionary()  # those of each model, as they came
 
 
-@dataclass
-class _Holders:
-    """How many blocks hold a model in a mode, and what the modes of its modules were before the first of them."""
+@dataclass(eq=False)
+class _Holder:
+    """A block that holds a model in a mode, and the modules whose mode it changed, with what it was."""
 
-    modes: list[tuple[nn.Module, bool]]
-    count: int = 1
+    changed: list[tuple[nn.Module, bool]]
 
 
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Set every module of a model to a mode inside the `with` block, then restore each module's mode.
 
-    Of several threads that hold a model in the same mode the last one restores.
+    Where blocks of several threads overlap, the model stays as it is until the last of them restores it.
     """
     with _LOCK:
-        of_model = _holders.setdefault(model, {})
-        if training in of_model:
-            of_model[training].count += 1
-        else:
-            of_model[training] = _Holders([(module, module.training) for module in model.modules()])
+        holder = _Holder([(module, module.training) for module in model.modules() if module.training != training])
+        if holder.changed:
             model.train(training)
+        _holders.setdefault(model, []).append(holder)
     try:
         yield
     finally:
         with _LOCK:
-            of_model[training].count -= 1
-            if not of_model[training].count:
-                for module, mode in of_model.pop(training).modes:
+            holders = _holders[model]
+            place = holders.index(holder)
+            holders.remove(holder)
+            if place < len(holders):  # another thread's came later: it restores what this one changed
+                holders[place].changed += holder.changed
+            else:
+                for module, mode in holder.changed:
                     module.training = mode

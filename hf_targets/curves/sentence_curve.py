@@ -52,7 +52,8 @@ class SentenceCurve(nn.Module):
                 padding. Padding does not change the result: a row has the same control points as without padding,
                 followed by zeros.
         Raises:
-            ValueError: If `lengths` does not fit the batch, or a curve cannot represent a text of that length.
+            ValueError: If `lengths` does not fit the batch, or a curve cannot represent a text of that length. Where
+                lengths cannot be read, on a device or in compiled code, such a text becomes NaN.
         """
         return self._map(0, embeddings, embeddings.shape[1], lengths)
 
@@ -297,7 +298,7 @@ def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tens
 
 def _check_exist(config: CurveConfig, lengths: Tensor) -> None:
     """Check that each row has a length of which a curve exists; what cannot be looked at becomes NaN."""
-    if (lacking := _lacking.get(_key(config))) and _is_readable(lengths):
+    if _is_readable(lengths) and (lacking := _lacking.get(_key(config))):
         for length in sorted(lacking.intersection(lengths.tolist())):
             _compute(config, length, warn=False)  # raises the error that says why
 

@@ -102,8 +102,11 @@ class PairColumns:
                 "remove that row"
             )
         for text in (source, *([target] if isinstance(target, str) else target)):
-            if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise ValueError(f"{where} must have whole letters, got half of one (a surrogate) in {text!r:.60}")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                told = f"{where} must have whole letters, got half of one (a surrogate) in {text!r:.60}"
+                raise ValueError(told) from error
         return source, target
 
     def of_data_set(self, rows: Dataset, where: str) -> Dataset:

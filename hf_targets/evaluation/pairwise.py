@@ -147,10 +147,10 @@ class PairwiseJudge:
             -log(perplexity) * (len(ids) - length)
             for perplexity, ids, length in zip(judged.per_text, rows, lengths, strict=True)
         ]
-        if any(map(isnan, log_p)):
+        ahead = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
+        if any(map(isnan, ahead)):
             raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
-        # p1 - p2 where p1 + p2 = 1
-        return [2 / (1 + exp(two - one)) - 1 for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
+        return [2 / (1 + exp(-difference)) - 1 for difference in ahead]  # p1 - p2 where p1 + p2 = 1
 
     def _asked(self, question: str) -> str:
         if not self._tokenizer.chat_template:

@@ -55,15 +55,16 @@ def distill(
         tokenizer: The teacher's.
         pairs: Splits with the columns `source` and `target`: `train`, whose targets are not read, `validation`, `test`.
         folder: Empty, or what an earlier call with the same teacher, text and settings left; `batch_tokens` may differ.
+            What a call left that was refused before it translated anything is as good as empty.
         teacher: Its name, for the record.
         truncate: Whether sources that are longer than the tokenizer or the teacher takes are cut for it. Otherwise
             they are an error.
         source_prefix: Put before each source for the teacher, such as `">>de<<"`.
         settings: More arguments of `translate` and `generate` that can be written as JSON, such as `num_beams`.
     Raises:
-        ValueError: If the folder is of another teacher (by name, weights, type or languages), text or settings; the
-            model has no encoder; there is another split; a source is empty or too long, or another side no text; or as
-            `translate` raises.
+        ValueError: If the folder is of another teacher (by name, weights, type, languages or generation configuration),
+            text or settings; `part_size` or `truncate` is of another type; the model has no encoder; there is another
+            split; a source is empty or too long, or another side no text; or as `translate` raises.
     Source: Kim and Rush 2016, "Sequence-Level Knowledge Distillation".
     """
     if isinstance(part_size, bool) or not isinstance(part_size, int) or part_size < 1:
@@ -98,7 +99,12 @@ def distill(
     mine = {number: part for number, part in enumerate(parts) if number % state.num_processes == state.process_index}
     missing = {number: part for number, part in mine.items() if _read_part(_part(folder, number), part) is None}
     if missing and not truncate:  # all are looked at before the first is translated
-        encode_sources(concatenate_datasets(list(missing.values())), tokenizer, **reading)
+        for part in missing.values():
+            try:
+                encode_sources(part, tokenizer, **reading)
+            except ValueError:  # told of all parts together
+                encode_sources(concatenate_datasets(list(missing.values())), tokenizer, **reading)
+                raise
     for number, part in missing.items():
         file = _part(folder, number)
         if file.exists():

@@ -57,7 +57,8 @@ class LikelihoodRescorer:
         if begin is not None:
             counted[:, :1] &= texts[:, :1] != begin
         scores = torch.full((len(texts),), -float("inf"), device=texts.device)
-        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        end = getattr(config, "eos_token_id", None)
+        ends = end if isinstance(end, list) else [end]
         special = [one for one in (config.pad_token_id, begin, *ends) if one is not None]
         has_words = ~torch.isin(texts, torch.tensor(special, device=texts.device)).all(dim=1)
         if has_words.any():

@@ -1,6 +1,7 @@
 """Training and evaluation of a causal model with future-token heads, or of a plain model as its baseline."""
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,8 +48,8 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
         metrics |= {f"word_perplexity_{w:g}": perplexity(nll * num_tokens / num_words) for w, nll in by_weight.items()}
     ensembles = {weight: nll for weight, nll in by_weight.items() if weight > 0}
     if ensembles:
-        metrics["ensemble_weight"] = min(ensembles, key=ensembles.__getitem__)
-        chosen["_ensemble"] = min(ensembles.values())
+        best = min(ensembles, key=lambda weight: (math.isnan(ensembles[weight]), ensembles[weight]))
+        metrics["ensemble_weight"], chosen["_ensemble"] = best, ensembles[best]
     for suffix, nll in chosen.items():
         metrics[f"perplexity{suffix}"] = perplexity(nll)
         if num_words:

@@ -26,6 +26,10 @@ from hf_targets.training.weak_methods import WeaklyBound
 _EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
 
+def _first_epoch() -> int:
+    return 0
+
+
 def has_phrases(model: nn.Module) -> bool:
     """Return whether a model has a dynamic vocabulary, with or without peft."""
     return isinstance(unwrapped(model), DynamicVocabForCausalLM)
@@ -135,7 +139,7 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=WeaklyBound(self._epoch, otherwise=0) if is_training else lambda: 0,
+            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else _first_epoch,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

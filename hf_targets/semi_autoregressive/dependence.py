@@ -82,7 +82,7 @@ def block_dependence(
     """Return how much the words of a block depend on each other, for each disturbance of the last hidden state.
 
     The state of a position is disturbed `num_samples` times, and each time the logits of the N words are computed. The
-    distance correlation of the logits of two words tells how much they move together.
+    distance correlation of the logits of two words tells how much they move together. Autocast is switched off.
 
     Args:
         rows: Rows with `input_ids`, all of them text, as `pack_blocks` makes.
@@ -93,8 +93,7 @@ def block_dependence(
         seed: Of the positions and disturbances. Models with equal seeds and hidden states are disturbed alike.
     Raises:
         ValueError: If there is no text or a row is longer than the model's positions, a number is out of range, no
-            disturbance is given, or weights have less than float32, which rounds small disturbances away. Autocast is
-            switched off.
+            disturbance is given, or weights have less than float32, which rounds small disturbances away.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and figure 6, which do not give strengths.
     """
     _check_strengths(dropout_rates, noise_scales)

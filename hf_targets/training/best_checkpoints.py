@@ -1,6 +1,7 @@
 """The mean of the weights of a training's best checkpoints."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -30,7 +31,8 @@ def best_checkpoints(folder: Path, count: int, *, metric: str = "eval_perplexity
             f"the mean of {count} checkpoints needs as many that were evaluated and kept, and {folder} has "
             f"{len(found)}; raise save_total_limit, or average fewer"
         )
-    return [checkpoint for _, checkpoint in sorted(found)[:count]]
+    best_first = sorted(found, key=lambda one: (math.isnan(one[0]), *one))
+    return [checkpoint for _, checkpoint in best_first[:count]]
 
 
 @torch.no_grad()

@@ -61,10 +61,22 @@ def defect_of(checkpoint: Path, trainer: Trainer) -> str | None:
     names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
     if missing := sorted(_needed_files(trainer) - names):
         return f"it lacks {', '.join(missing)}"
-    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled  # their weights are in files of other names
-    if not is_sharded and not {Path(name).name for name in names} & _WEIGHTS:
-        return f"it lacks the weights, {SAFE_WEIGHTS_NAME} or {ADAPTER_SAFE_WEIGHTS_NAME}"
-    return _damage_of(checkpoint, names)
+    return _lacking_weights(names, trainer) or _damage_of(checkpoint, names)
+
+
+def defect_of_weights(checkpoint: Path, trainer: Trainer) -> str | None:
+    """Return what a checkpoint lacks to load its weights, None if they are whole; of other states it may have none."""
+    names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
+    of_weights = {name for name in names if Path(name).suffix == ".safetensors" or Path(name).name in _WEIGHTS}
+    return _lacking_weights(names, trainer) or _damage_of(checkpoint, of_weights)
+
+
+def _lacking_weights(names: Iterable[str], trainer: Trainer) -> str | None:
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # their weights are in files of other names
+        return None
+    if {Path(name).name for name in names} & _WEIGHTS:
+        return None
+    return f"it lacks the weights, {SAFE_WEIGHTS_NAME} or {ADAPTER_SAFE_WEIGHTS_NAME}"
 
 
 def is_whole_model(folder: Path) -> bool:

@@ -13,7 +13,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint, set_newer_aside
+from hf_targets.training.checkpoints import (
+    defect_of,
+    defect_of_weights,
+    newest_whole_checkpoint,
+    set_newer_aside,
+)
 from hf_targets.training.outputs import TRAINING_NAME, write_json
 from hf_targets.training.trainer import TargetTrainer
 
@@ -116,13 +121,16 @@ def _settle_best(checkpoint: Path, trainer: Trainer) -> str | None:
     state = json.loads(file.read_text(encoding="utf-8"))
     if state.get("best_model_checkpoint") is None or not trainer.args.load_best_model_at_end:
         return None
-    best = checkpoint.parent / Path(state["best_model_checkpoint"]).name
-    if (defect := defect_of(best, trainer)) is not None:
+    recorded = Path(state["best_model_checkpoint"])
+    best = checkpoint.parent / recorded.name
+    if not best.is_dir() and recorded.is_dir():  # this folder has the newest checkpoint alone
+        best = recorded
+    if (defect := defect_of_weights(best, trainer)) is not None:
         return (
             f"a training ends with the weights of its best checkpoint, and so far that is {best}, which is not whole "
             f"({defect}); bring it back, or train anew, with --overwrite_output_dir true"
         )
-    if Path(state["best_model_checkpoint"]).resolve() != best.resolve():
+    if recorded.resolve() != best.resolve():
         write_json(file, {**state, "best_model_checkpoint": str(best)})
     return None
 

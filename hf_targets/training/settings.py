@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import date
 from difflib import get_close_matches
+from enum import Enum
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -70,9 +72,14 @@ def parse_settings(*dataclass_types: type, arguments: Sequence[str] | None = Non
     _check_seeds(known, overridden)
     _check_known([name for name in overridden if name.removeprefix("no_") not in known], known, "")
     lists = {action.dest for action in parser._actions if action.nargs == "+"}
-    unsaid = {key: value for key, value in settings.items() if value is None or (value == [] and key in lists)}
+    of_texts = {action.dest for action in parser._actions if action.nargs == "+" and action.type is str}
+    unsaid = {
+        key: value
+        for key, value in settings.items()
+        if value is None or (value == [] and key in lists) or (_is_texts(value) and key in of_texts)
+    }
     said = {key: value for key, value in settings.items() if key not in unsaid}
-    _check_types(dataclass_types, settings)
+    _check_types(dataclass_types, {key: value for key, value in settings.items() if key not in overridden})
     namespace, left = parser.parse_known_args([*_as_arguments(said), *given])
     if left:
         raise ValueError(f"{' '.join(left)} belongs to no setting; write --name value, or --help for the names")
@@ -144,15 +151,23 @@ def _check_types(kinds: Iterable[type], settings: dict[str, Any]) -> None:
     known = {entry.name: (kind, entry) for kind in kinds for entry in fields(kind) if entry.name in settings}
     for name, (kind, entry) in known.items():
         value, hint = settings[name], get_type_hints(kind)[name]
-        choices = {*(get_args(hint) or (hint,))}
-        if value is None and entry.default is not None and not choices & {type(None), Any}:
+        options = {*get_args(hint)} if get_origin(hint) in (Union, UnionType) else {hint}
+        if value is None and entry.default is not None and not options & {NoneType, Any}:
             raise ValueError(f"{name} must have a value, got null; leave it out for its default")
-        texts = value if isinstance(value, list) else [value]
-        is_text = choices <= {str, type(None)} or hint == list[str]
-        if is_text and not issubclass(kind, TrainingArguments):
-            for one in texts:
-                if isinstance(one, bool | int | float | date):
+        if isinstance(value, bool) and bool not in options and any(map(_has_names, options)):
+            raise ValueError(f"{name} must be a name, and YAML reads {value!r}; write it in quotes")
+        if options - {NoneType} in ({str}, {list[str]}) and not issubclass(kind, TrainingArguments):
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, bool | int | float | date) or (one is None and isinstance(value, list)):
                     raise ValueError(f"{name} must be a text, and YAML reads {one!r}; write it in quotes")
+
+
+def _has_names(option: Any) -> bool:
+    return get_origin(option) is Literal or (isinstance(option, type) and issubclass(option, Enum))
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _listed(names: Iterable[Any]) -> str:

@@ -23,8 +23,20 @@ def test_the_last_of_those_that_hold_a_mode_restores():
         second.enter_context(without_dropout(model))
         first.close()
         assert not model.training
-        with in_mode(model, training=True):
-            assert model.training
-        assert not model.training
         second.close()
         assert model.training
+
+
+def test_each_block_has_its_mode_whatever_it_finds():
+    model = nn.Dropout().train()
+    with without_dropout(model):
+        with in_mode(model, training=True):
+            assert model.training
+            with without_dropout(model):
+                assert not model.training
+            assert model.training
+        assert not model.training
+        model.train()
+        with without_dropout(model):
+            assert not model.training
+    assert model.training

@@ -1,6 +1,8 @@
 """What every Trainer of ours owes, and every model under the Trainer of Transformers."""
 
+import copy
 import gc
+import pickle
 from weakref import ref
 
 import pytest
@@ -230,6 +232,16 @@ def test_a_trainer_that_nobody_holds_is_gone_at_once_with_its_model(case, tmp_pa
         assert [one() for one in held] == [None, None]
     finally:
         gc.enable()
+
+
+@every_trainer
+def test_a_copy_of_a_trainer_evaluates_as_it_does(case, tmp_path):
+    trainer = case.make(tmp_path)
+    names = [f"eval_{name}" for name in ("loss", *case.metrics)]
+    expected = trainer.evaluate()
+    for again in (copy.deepcopy(trainer), pickle.loads(pickle.dumps(trainer))):
+        found = again.evaluate()
+        assert [found[name] for name in names] == [expected[name] for name in names]
 
 
 @every_trainer

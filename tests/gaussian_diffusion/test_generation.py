@@ -167,7 +167,7 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
             {"num_lengths": 2, "selection": "rescoring", "rescorer": lambda *given: torch.zeros(2)},
             r"a rescorer must return a score for each text, \(6,\), none of them NaN, got \(2,\)",
         ),
-        ({"tokenizer": "x"}, "tokenizer must be a tokenizer of Transformers, got str"),
+        ({"tokenizer": "x"}, "tokenizer must decode token ids, got str"),
         ({"num_lengths": 0}, "num_lengths must be an integer, 1 or more, got 0"),
         ({"num_reverse_steps": 2001}, "num_reverse_steps must be at most 2000, the steps of the schedule, got 2001"),
         ({"num_reverse_steps": 5}, "=5 leaves no step after num_skipped_steps=5, as many as this model leaves out"),

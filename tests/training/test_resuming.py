@@ -169,15 +169,21 @@ def ended(tmp_path):
     return tmp_path / "run", weights(trainer.model), options
 
 
-@pytest.mark.parametrize("way", ["moved", "copied", "relative"])
+@pytest.mark.parametrize("way", ["moved", "copied", "relative", "the newest alone", "pruned"])
 def test_the_best_checkpoint_is_that_of_the_own_folder_wherever_it_is_now(ended, way, tmp_path, monkeypatch):
     folder, expected, options = ended
+    best = Path(state_of(folder / "checkpoint-6")["best_model_checkpoint"]).name
     if way == "copied":  # the weights at the old place are others now
         shutil.copytree(folder, tmp_path / "now")
         for checkpoint in folder.glob("checkpoint-*"):
             make_model("gpt2", seed=1).save_pretrained(checkpoint)
+    elif way == "the newest alone":
+        shutil.copytree(folder / "checkpoint-6", tmp_path / "now" / "checkpoint-6")
     else:
         folder.rename(tmp_path / "now")
+    if way == "pruned":
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+            (tmp_path / "now" / best / name).unlink()
     monkeypatch.chdir(tmp_path)
     again, counter = make(Path("now") if way == "relative" else tmp_path / "now", **options)
     train(again, resume=True)

@@ -1,7 +1,7 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -42,6 +42,8 @@ class Texts(Setup):
 
     language: str | None = field(default=None, metadata={"help": "A language."})
     place: str = field(default="here", metadata={"help": "A place."})
+    several: list[str] | None = field(default=None, metadata={"help": "Several."})
+    way: Literal["yes", "no"] = field(default="yes", metadata={"help": "A way."})
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,9 @@ class Texts(Setup):
         ("place: 0123", "place must be a text, and YAML reads 83; write it in quotes"),
         ("place: 2024-01-02", "place must be a text, and YAML reads datetime.date"),
         ("kinds: [a, 1.5]", "kinds must be a text, and YAML reads 1.5; write it in quotes"),
+        ("kinds: [a, null]", "kinds must be a text, and YAML reads None; write it in quotes"),
+        ("several: [no, b]", "several must be a text, and YAML reads False; write it in quotes"),
+        ("way: no", "way must be a name, and YAML reads False; write it in quotes"),
         ("rows: null", "rows must have a value, got null; leave it out for its default"),
         ("place: null", "place must have a value, got null"),
     ],
@@ -61,9 +66,12 @@ def test_what_yaml_reads_as_something_else_is_told(text, told, tmp_path):
 
 
 def test_texts_and_numbers_may_begin_with_a_minus(tmp_path):
-    file = write(tmp_path, "place: '-x'\nlanguage: 'no'\ndecay: -1.0e-5\n")
+    file = write(tmp_path, "place: '-x'\nlanguage: 'no'\ndecay: -1.0e-5\nkinds: ['-x', b]\nway: 'no'\n")
     (setup,) = parse(Texts, arguments=[str(file)])
-    assert (setup.place, setup.language, setup.decay) == ("-x", "no", -1e-5)
+    assert (setup.place, setup.language, setup.decay, setup.way) == ("-x", "no", -1e-5, "no")
+    assert setup.kinds == ["-x", "b"]
+    assert parse(Texts, arguments=[str(file), "--kinds", "c"])[0].kinds == ["c"]
+    assert parse(Texts, arguments=[str(write(tmp_path, "rows: null\nplace: 7")), "--rows=5", "--place=b"])[0].rows == 5
 
 
 @pytest.mark.parametrize(("processes", "has_one"), [("2", False), ("1", False), ("2", True)])

@@ -34,13 +34,15 @@ class RowDraws(Sampler[RowDraw]):
 
     Args:
         order: Gives the indices of an epoch's rows.
-        epoch: Called when an epoch begins; returns its number.
+        epoch: Called when an epoch begins; returns its number, or None for the first.
         stride: The number of rows between the starts of two successive batches of a process: the rows of a batch, times
             the number of processes that receive batches alternately.
         num_before: The largest number of earlier batches in a `RowDraw`.
     """
 
-    def __init__(self, order: Sampler[int], *, epoch: Callable[[], int], stride: int, num_before: int = 0) -> None:
+    def __init__(
+        self, order: Sampler[int], *, epoch: Callable[[], int | None], stride: int, num_before: int = 0
+    ) -> None:
         self.order = order
         self.epoch = epoch
         self.stride = stride
@@ -50,7 +52,7 @@ class RowDraws(Sampler[RowDraw]):
         return len(self.order)  # pyright: ignore[reportArgumentType]
 
     def __iter__(self) -> Iterator[RowDraw]:
-        epoch = self.epoch()
+        epoch = self.epoch() or 0
         if isinstance(self.order, SeedableRandomSampler):
             self.order.set_epoch(epoch)
         indices = list(self.order)
