@@ -45,8 +45,9 @@ class AwdLstmTrainingArguments(TargetTrainingArguments):
 
     def __post_init__(self) -> None:
         for name in ("bptt", "eval_streams"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be an integer, 1 or more, got {value!r}")
         if self.nonmonotone_interval is not None and self.nonmonotone_interval < 1:
             raise ValueError(
                 f"nonmonotone_interval must be 1 or more, got {self.nonmonotone_interval}; None keeps no mean"

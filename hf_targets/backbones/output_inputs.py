@@ -20,13 +20,22 @@ def output_inputs(model: PreTrainedModel) -> Iterator[list[Tensor]]:
         lack = "no output embeddings" if layer is None else "an encoder, which reads another text"
         raise ValueError(f"{type(model).__name__} has {lack}; give a causal or masked model with its head")
     read: list[Tensor] = []
+    inside: list[Tensor] = []  # what a computation inside the layer reads (`call_inside`)
 
     def keep(_: Any, inputs: tuple[Any, ...]) -> None:
-        if isinstance(inputs[0], Tensor):  # and not a computation inside the layer (`call_inside`)
+        if isinstance(inputs[0], Tensor):
             read.append(inputs[0])
+        elif len(inputs) > 1 and isinstance(inputs[1], Tensor) and inputs[1].dim() == 3:
+            inside.append(inputs[1])
 
-    hook = layer.register_forward_pre_hook(keep)
+    def settle(*_: Any) -> None:
+        if not read and inside:  # the model never calls the layer itself
+            read.append(inside[0])
+        inside.clear()
+
+    hooks = layer.register_forward_pre_hook(keep), model.register_forward_hook(settle)
     try:
         yield read
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()

@@ -22,8 +22,8 @@ def softmax_inputs(
         batches: With `input_ids` (batch, time), and what else the model reads, such as `attention_mask`.
         num_states: How many to return, fewer if the text is shorter.
     Raises:
-        ValueError: If `num_states` is less than 1, there is no text, or the model has an encoder or no output
-            embeddings.
+        ValueError: If `num_states` is less than 1, there is no text, or the model has an encoder, no output embeddings,
+            or some that are not called as a layer.
     """
     if num_states < 1:
         raise ValueError(f"num_states must be 1 or more, got {num_states}")
@@ -32,6 +32,8 @@ def softmax_inputs(
         for batch in batches:
             read.clear()
             model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            if not read:
+                raise ValueError(f"{type(model).__name__} uses its output embeddings in a way that cannot be read")
             kept = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool().flatten()
             seen.append(read[0].flatten(0, -2)[kept.to(read[0].device)].float().cpu())
             if sum(map(len, seen)) >= num_states:

@@ -162,6 +162,8 @@ class GlueRun:
             )
         if self.max_train_examples is not None and self.max_train_examples < 1:
             raise ValueError(f"max_train_examples must be 1 or more, got {self.max_train_examples}; None keeps all")
+        for module in ("sklearn.metrics", "scipy.stats"):  # the scores come after the training
+            require(module, extra="eval")
         load_glue(self.task)
         check_glue_model(name, glue_task(self.task), self.max_length, self.model_fields)
 

@@ -225,8 +225,9 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
         ValueError: If the columns have different lengths, or the mask has a hole.
     """
     ids = torch.as_tensor(block["input_ids"])
-    keep = torch.as_tensor(block.get("attention_mask", torch.ones_like(ids))).bool()
-    labels = torch.as_tensor(block.get("labels", ids))
+    mask, targets = block.get("attention_mask"), block.get("labels")  # joined data sets have None where one lacks them
+    keep = torch.ones_like(ids).bool() if mask is None else torch.as_tensor(mask).bool()
+    labels = ids if targets is None else torch.as_tensor(targets)
     if not ids.shape == keep.shape == labels.shape or ids.dim() != 1:
         raise ValueError(
             f"input_ids, attention_mask and labels must be lists of equal length, block {index} has shapes "

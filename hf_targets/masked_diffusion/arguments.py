@@ -24,11 +24,10 @@ class DiffusionTrainingArguments(AveragedTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        for name in ("evaluation_draws", "test_draws"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.evaluation_seed < 0:
-            raise ValueError(f"evaluation_seed must be 0 or more, got {self.evaluation_seed}")
+        for name, least in (("evaluation_draws", 1), ("test_draws", 1), ("evaluation_seed", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} must be an integer, {least} or more, got {value!r}")
         if self.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor must be 0 for a diffusion model, got {self.label_smoothing_factor}: with "

@@ -39,7 +39,11 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         default=12, metadata={"help": "Attention heads of each block; hidden_size must be a multiple of twice this."}
     )
     max_position_embeddings: int = field(
-        default=1024, metadata={"help": "Longest input in tokens; `generate` writes longer texts with a stride."}
+        default=1024,
+        metadata={
+            "help": "Longest text in tokens that `generate` writes at once; longer ones it writes with a stride. Texts "
+            "beyond that can be read, worse if none was so long in training."
+        },
     )
     cond_dim: int = field(default=128, metadata={"help": "Width of the time embedding that modulates the blocks."})
     mask_token_id: int | None = field(default=None, metadata={"help": "Id of the mask token; None: the last id."})

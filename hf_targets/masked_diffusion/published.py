@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import deprecated
 
 from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.published import find_checkpoint, read_tensors
+from hf_targets.backbones.published import chosen_dtype, find_checkpoint, read_tensors
 from hf_targets.backbones.stand_ins import read_training_checkpoint
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import rotary_frequencies
@@ -68,13 +68,20 @@ class PublishedLayout:
                 `.ckpt` file or the output of `torch.load` for it. The `shadow_params` of its `ema` (a list without
                 names) are used, in the order of the parameters; without them its raw weights, with a warning.
             hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `MdlmConfig` to set, such as `curve` or `dropout`. K > 1 curves have new parameters, which
+            config: Fields of `MdlmConfig` to set, such as `curve` or `dropout`, and `dtype` as `from_pretrained` takes
+                it ("auto": that of the checkpoint; None: float32). K > 1 curves have new parameters, which
                 are random. `mask_token_id` is needed if the checkpoint does not contain it, unless it has the 50,258
                 rows of the published OpenWebText model.
         Raises:
             ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the mask
                 or the number of heads is unknown; or if the model was trained with an unsupported option.
         """
+        dtype = config.pop("dtype", None)
+        chosen_dtype(dtype)
+        if unknown := config.keys() - MdlmConfig.__dataclass_fields__.keys():
+            raise ValueError(f"no such field of MdlmConfig: {', '.join(sorted(unknown))}")
+        if not isinstance(source, str | PathLike | Mapping):
+            raise ValueError(f"source must be a name, a path or a state dict, got {type(source).__name__}")
         name, published = "the state dict", {}
         content = source
         if not isinstance(source, Mapping):
@@ -95,7 +102,7 @@ class PublishedLayout:
         shapes = {key: tensor.shape for key, tensor in model.state_dict().items() if not key.startswith(_CURVE)}
         check_tensors(name, renamed, shapes)
         model.load_state_dict(renamed, strict=False)
-        return model.eval()
+        return model.to(dtype=chosen_dtype(dtype, renamed) or model.dtype).eval()
 
     @classmethod
     @deprecated("from_original is from_published now")

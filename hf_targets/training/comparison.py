@@ -251,7 +251,10 @@ def _check_length(model: PreTrainedModel, corpus: Mapping[str, Dataset]) -> None
     block_size = len(corpus["train"][0]["input_ids"])
     positions = max_positions(model.config)
     if positions is not None and block_size > positions:
-        raise ValueError(f"block_size must be at most the model's {positions} positions, got {block_size}; lower it")
+        raise ValueError(
+            f"rows must have at most the model's {positions} positions, got {block_size} tokens; cut the text into "
+            "shorter ones (block_size, or max_length)"
+        )
 
 
 def _without_prefix(metrics: dict[str, float], prefix: str) -> dict[str, float]:

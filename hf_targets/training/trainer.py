@@ -1,7 +1,8 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,10 +33,22 @@ def num_targets(targets: Tensor) -> Tensor:
     return (targets != IGNORED).sum(dim=1)
 
 
+def _both(
+    own: Callable[[EvalPrediction], dict[str, float]],
+    given: Callable[[EvalPrediction], dict[str, float]],
+    predictions: EvalPrediction,
+) -> dict[str, float]:
+    return {**own(predictions), **given(predictions)}
+
+
 class TargetTrainer(CosineRegularization):
     """Trainer of a model whose output has `loss_parts`, plain or under peft; or of any other, as a baseline.
 
     With `cosine_weight` in its arguments it keeps output embeddings apart, as `CosineRegularization` says.
+
+    Metrics of a `compute_metrics` that is given are added to its own, and come alone with `batch_eval_metrics` or
+    `predict_with_generate`. That function gets no logits: `predictions` are what `row_losses` returns of all rows,
+    (rows, kinds), and `label_ids` their numbers of targets and words, (rows, 2), -1 where the words are not known.
 
     Raises:
         ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary.
@@ -55,7 +68,11 @@ class TargetTrainer(CosineRegularization):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        kwargs = {"compute_metrics": WeaklyBound(self._compute_metrics), **kwargs}
+        given, own = kwargs.get("compute_metrics"), WeaklyBound(self._compute_metrics)
+        if given is None:
+            kwargs["compute_metrics"] = own
+        elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
+            kwargs["compute_metrics"] = partial(_both, own, given)
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)

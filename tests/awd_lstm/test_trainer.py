@@ -265,8 +265,9 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must be a datasets.Dataset, whose blocks are joined to one text, got list"):
         make_trainer(tmp_path, rows=list(text_blocks(4)))
     for wrong, told in (
-        ({"bptt": 0}, "bptt must be 1 or more, got 0"),
-        ({"eval_streams": 0}, "eval_streams must be 1 or more, got 0"),
+        ({"bptt": 0}, "bptt must be an integer, 1 or more, got 0"),
+        ({"bptt": 1.5}, "bptt must be an integer, 1 or more, got 1.5"),
+        ({"eval_streams": True}, "eval_streams must be an integer, 1 or more, got True"),
         ({"nonmonotone_interval": 0}, "nonmonotone_interval must be 1 or more, got 0; None keeps no mean"),
         ({"average_from_start": True, "nonmonotone_interval": None}, "average_from_start needs a nonmonotone_interval"),
     ):

@@ -235,6 +235,17 @@ def test_a_trainer_that_nobody_holds_is_gone_at_once_with_its_model(case, tmp_pa
 
 
 @every_trainer
+def test_metrics_that_are_given_are_added_to_its_own(case, tmp_path):
+    names = [f"eval_{name}" for name in ("loss", *case.metrics)]
+    own, both = (
+        case.make(tmp_path, compute_metrics=given, per_device_eval_batch_size=3).evaluate()
+        for given in (None, lambda found: {"rows": len(found.predictions)})
+    )
+    assert [both[name] for name in names] == [own[name] for name in names]
+    assert both["eval_rows"] >= 1 and "eval_rows" not in own
+
+
+@every_trainer
 def test_a_copy_of_a_trainer_evaluates_as_it_does(case, tmp_path):
     trainer = case.make(tmp_path)
     names = [f"eval_{name}" for name in ("loss", *case.metrics)]

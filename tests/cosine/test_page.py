@@ -21,6 +21,7 @@ from hf_targets import (
     train_word_vectors,
     write_inspection,
 )
+from tests.masked_diffusion.models import make_mdlm, masked_ids
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_model
 from tests.tiny_seq2seq import make_pair_backbone
@@ -38,6 +39,17 @@ def test_softmax_inputs_give_the_logits(make):
     found = softmax_inputs(model, [{"input_ids": ids}], 99)
     logits = model(ids).logits.flatten(0, 1)
     torch.testing.assert_close(model.get_output_embeddings()(found), logits)
+
+
+def test_softmax_inputs_of_masked_diffusion_are_its_last_hidden_states():
+    model, ids = make_mdlm(), masked_ids(2, 9)
+    found = softmax_inputs(model, [{"input_ids": ids}], 99)
+    assert torch.equal(found, model(ids, output_hidden_states=True).hidden_states[-1].flatten(0, 1))
+    output = model.get_output_embeddings()
+    assert not output._forward_pre_hooks and not model._forward_hooks
+    log_p = (found @ output.weight.T + output.bias)[:, :-1].log_softmax(-1)  # the mask is impossible
+    is_masked = (ids == model.config.mask_token_id).flatten()
+    torch.testing.assert_close(log_p[is_masked], model(ids).logits.flatten(0, 1)[is_masked][:, :-1])
 
 
 def test_padding_has_no_state_and_so_many_are_read_as_are_asked_for():

@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -128,6 +129,12 @@ def test_a_model_that_lacks_a_layer_or_diverges_is_told(data, tmp_path):
     wild = arguments(tmp_path / "out", learning_rate=1e30, max_grad_norm=0.0, max_steps=4)
     with pytest.raises(ValueError, match="on sst2 with seed 0 diverged"):
         GlueRun(str(data / "bert"), "sst2", max_length=32).fine_tune(wild, 0)
+
+
+def test_what_scores_need_is_looked_for_before_the_training(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    with pytest.raises(ImportError, match=r"sklearn.metrics is not installed; run: pip install 'hf-targets\[eval\]'"):
+        GlueRun(str(data / "bert"), "sst2", max_length=32)
 
 
 @pytest.mark.parametrize(

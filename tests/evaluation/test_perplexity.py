@@ -14,6 +14,7 @@ from hf_targets.evaluation.perplexity import (
     num_prefix_tokens,
     perplexity_of_blocks,
     perplexity_of_generated_texts,
+    row_of_block,
 )
 from tests.tiny_backbones import FAMILIES, VOCAB, make_backbone, token_ids
 
@@ -209,3 +210,10 @@ def test_no_block_no_batch_and_prefixes_that_do_not_fit_are_refused():
         num_prefix_tokens(["the cat"], [], tokenizer)
     with pytest.raises(ValueError, match="ByT5Tokenizer is a slow one"):
         num_prefix_tokens(["the cat"], ["the"], ByT5Tokenizer())
+
+
+def test_rows_without_labels_or_mask_may_have_none_there():
+    ids = [3, 1, 2]
+    expected = row_of_block({"input_ids": ids}, 0)
+    for row in ({"labels": None}, {"attention_mask": None}, {"labels": None, "attention_mask": [1, 1, 1]}):
+        assert all(map(torch.equal, row_of_block({"input_ids": ids, **row}, 0), expected))

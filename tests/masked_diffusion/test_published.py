@@ -89,6 +89,17 @@ def test_a_state_dict_comes_back_bit_for_bit():
     assert model.get_input_embeddings().weight.any()
 
 
+def test_a_model_has_the_type_of_numbers_that_is_asked_for():
+    tensors = make_mdlm().to_published()
+    halves = {name: tensor.half() if name != FREQUENCIES else tensor for name, tensor in tensors.items()}
+    for dtype, expected in ((None, torch.float32), ("bfloat16", torch.bfloat16), ("auto", torch.float16)):
+        assert load(halves, dtype=dtype).dtype == expected
+    with pytest.raises(ValueError, match="no such field of MdlmConfig: drop_out"):
+        load(tensors, drop_out=0.5)
+    with pytest.raises(ValueError, match="source must be a name, a path or a state dict, got int"):
+        load(3)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("time_conditioning", [False, True])
 def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_conditioning, tmp_path):

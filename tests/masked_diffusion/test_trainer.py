@@ -134,8 +134,10 @@ def test_bad_input_is_told_before_training_starts(tmp_path):
     [
         ("ema_decay", 1.0, r"in \[0, 1\), got 1.0; None switches the average off"),
         ("ema_decay", -0.1, r"in \[0, 1\), got -0.1"),
-        ("evaluation_draws", 0, "evaluation_draws must be at least 1, got 0"),
-        ("test_draws", 0, "test_draws must be at least 1, got 0"),
+        ("evaluation_draws", 0, "evaluation_draws must be an integer, 1 or more, got 0"),
+        ("evaluation_draws", 1.5, "evaluation_draws must be an integer, 1 or more, got 1.5"),
+        ("test_draws", True, "test_draws must be an integer, 1 or more, got True"),
+        ("evaluation_seed", 1.5, "evaluation_seed must be an integer, 0 or more, got 1.5"),
         ("evaluation_seed", -1, "0 or more, got -1"),
         ("label_smoothing_factor", 0.1, "got 0.1: with smoothed labels the loss is no bound"),
     ],

@@ -102,7 +102,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_figures_of_an_unbroken_one(train
         (["--rows", "{}"], 'rows must name a model, such as {"plain": {}}, got none'),
         (["--cache_window", "0"], "window must be an integer, 1 or more, got 0"),
         (["--weight_dropout", "1"], r"weight_dropout must be in \[0, 1\), got 1.0"),
-        (["--bptt", "0"], "bptt must be 1 or more, got 0"),
+        (["--bptt", "0"], "bptt must be an integer, 1 or more, got 0"),
     ],
 )
 def test_wrong_settings_are_told_before_anything_is_written(given, told, tmp_path):
