@@ -197,6 +197,10 @@ IDS = torch.tensor([[1, MASK, 2]])
         ({"sampler": "first_hitting", "num_steps": 3}, "num_steps is an option of ancestral"),
         ({"entropy_bound": 0.1}, "entropy_bound is an option of entropy_bound"),
         ({"temperature": -1.0}, "temperature must be a number, 0 or more, got -1.0"),
+        ({"temperature": True}, "temperature must be a number, 0 or more, got True"),
+        ({"top_p": "0.5"}, r"top_p is a probability and must be in \(0, 1\], got 0.5"),
+        ({"sampler": "entropy_bound", "entropy_bound": "1"}, "entropy_bound is in nats and must be 0 or more, got 1"),
+        ({"generator": 3}, "generator must be a torch.Generator, got int"),
         ({"top_p": 0}, r"top_p is a probability and must be in \(0, 1\], got 0"),
     ],
 )

@@ -104,6 +104,8 @@ def _check_ids(input_ids: Tensor, vocab_size: int) -> None:
 def _checked_keep(attention_mask: Tensor | None, input_ids: Tensor) -> Bool[Tensor, "batch length"]:
     if attention_mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
+    if not isinstance(attention_mask, Tensor):
+        raise ValueError(f"attention_mask must be a tensor (batch, length), got {type(attention_mask).__name__}")
     hint = "A token to fill in is attended to: give it the mask id and leave its attention at 1"
     check_padding(attention_mask.cpu(), input_ids, hint=hint)  # once a call, so that the wait is no loss
     keep = attention_mask != 0

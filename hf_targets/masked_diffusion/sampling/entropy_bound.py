@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hf_targets.masked_diffusion.sampling.ranking import rank
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
-from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw
+from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw, is_number
 from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule
 from hf_targets.maths.unmasking_times import time_of_share
@@ -37,7 +37,7 @@ class EntropyBound(Sampler):
                 "sampler='entropy_bound' needs entropy_bound, in nats, got None; try 0.1 (0 unmasks one token per "
                 "step, a larger bound unmasks several)"
             )
-        if not self.entropy_bound >= 0:
+        if not is_number(self.entropy_bound) or not self.entropy_bound >= 0:
             raise ValueError(
                 f"entropy_bound is in nats and must be 0 or more, got {self.entropy_bound}; 0 unmasks a token per step"
             )

@@ -18,6 +18,8 @@ class Uniforms:
     """
 
     def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
+        if generator is not None and not hasattr(generator, "device"):
+            raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}")
         if generator is not None and generator.device.type not in ("cpu", device.type):
             raise ValueError(
                 f"generator must be on the CPU or on the model's device, {device}, got one on {generator.device}; "
@@ -30,6 +32,11 @@ class Uniforms:
         """Return the next numbers as a tensor of this shape."""
         source = self._device if self._generator is None else self._generator.device
         return torch.rand(shape, dtype=dtype, generator=self._generator, device=source).to(self._device)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, and not True or False."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class TokenDraw:
@@ -60,12 +67,12 @@ class TokenDraw:
         top_p: float | None = None,
         float64: bool = True,
     ) -> None:
-        if not isinstance(temperature, int | float) or not 0 <= temperature < math.inf:
+        if not is_number(temperature) or not 0 <= temperature < math.inf:
             raise ValueError(
                 f"temperature must be a number, 0 or more, got {temperature}; 0 takes the most probable token, 1 "
                 "samples from the network's distribution"
             )
-        if top_p is not None and not 0 < top_p <= 1:
+        if top_p is not None and not (is_number(top_p) and 0 < top_p <= 1):
             raise ValueError(f"top_p is a probability and must be in (0, 1], got {top_p}; None or 1 keeps all tokens")
         self.uniforms = uniforms
         self._mask_token_id = mask_token_id
