@@ -58,7 +58,11 @@ def test_a_configuration_survives_json_and_copies(curve, tmp_path):
 
 def test_a_curve_is_a_configuration_of_its_own_or_its_fields():
     given = CurveConfig(degree=3)
-    assert MdlmConfig(curve=given).curve is given
+    config = MdlmConfig(curve=given)
+    assert config.curve.to_dict() == given.to_dict()
+    given.degree = 5  # of a configuration that was made before nothing changes
+    assert config.curve.degree == 3
+    given.degree = 3
     assert MdlmConfig(curve={"degree": 3}).curve.to_dict() == given.to_dict()
     with pytest.raises(ValueError, match="num_curves must be an integer, 1 or more, got 0"):
         MdlmConfig(curve={"num_curves": 0})
