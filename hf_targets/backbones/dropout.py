@@ -43,7 +43,7 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             holders = _holders[model]
             place = holders.index(holder)
             holders.remove(holder)
-            if place < len(holders):  # another thread's came later: it restores what this one changed
+            if place < len(holders):  # a block of another thread came later, and restores what this one changed
                 holders[place].changed += holder.changed
             else:
                 for module, mode in holder.changed:

@@ -22,8 +22,8 @@ def softmax_inputs(
         batches: With `input_ids` (batch, time), and what else the model reads, such as `attention_mask`.
         num_states: How many to return, fewer if the text is shorter.
     Raises:
-        ValueError: If `num_states` is less than 1, there is no text, or the model has an encoder, no output embeddings,
-            or some that are not called as a layer.
+        ValueError: If `num_states` is less than 1, there is no text, or the model has an encoder or no output
+            embeddings, or uses them in a way that cannot be read.
     """
     if num_states < 1:
         raise ValueError(f"num_states must be 1 or more, got {num_states}")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hf_targets.backbones.inputs import is_number
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.head_kinds import HEADS, Head
@@ -36,8 +37,7 @@ class HeadSettings:
             raise ValueError(f"ngram_size (N) of multitoken must be an integer, 2 or more, got {self.ngram_size!r}")
         if self.target not in ("difference", "embedding"):
             raise ValueError(f"target of multitoken must be 'difference' or 'embedding', got {self.target!r}")
-        is_number = isinstance(self.loss_weight, int | float) and not isinstance(self.loss_weight, bool)
-        if not is_number or not 0 <= self.loss_weight < float("inf"):
+        if not is_number(self.loss_weight) or not 0 <= self.loss_weight < float("inf"):
             raise ValueError(f"loss_weight (alpha) of multitoken must be a number, 0 or more, got {self.loss_weight!r}")
         if not isinstance(self.head_bias, bool):
             raise ValueError(f"head_bias of multitoken must be True or False, got {self.head_bias!r}")

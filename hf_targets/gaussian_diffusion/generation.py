@@ -14,6 +14,7 @@ from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.generation_settings import generation_setting
+from hf_targets.backbones.inputs import is_number
 from hf_targets.gaussian_diffusion.minimum_bayes_risk import select_by_bleu
 from hf_targets.gaussian_diffusion.process import decoding_steps
 from hf_targets.maths.ensemble import check_ensemble_weight
@@ -172,7 +173,7 @@ class GaussianGeneration:
             if isinstance(chosen[name], bool) or not isinstance(chosen[name], int) or chosen[name] < 1:
                 raise ValueError(f"{name} must be an integer, 1 or more, got {chosen[name]!r}")
         for name in ("noise_factor", "ensemble_weight"):
-            if isinstance(chosen[name], bool) or not isinstance(chosen[name], int | float):
+            if not is_number(chosen[name]):
                 raise ValueError(f"{name} must be a number, got {chosen[name]!r}")
         if not 0 <= chosen["noise_factor"] < float("inf"):
             raise ValueError(f"noise_factor must be 0 or more, and finite, got {chosen['noise_factor']}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hf_targets.backbones.inputs import is_number
 from hf_targets.maths.bag_of_words import bag_of_words_losses, bag_of_words_weight
 from hf_targets.maths.losses import target_count
 from hf_targets.multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments
@@ -23,7 +24,7 @@ class BagOfWordsSettings:
     def __post_init__(self) -> None:
         for name in ("first_weight", "rise", "most_weight"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:  # so that nan fails too
+            if not is_number(value) or not value >= 0:  # so that nan fails too
                 raise ValueError(f"{name} of bags of words must be a number, 0 or more, got {value!r}")
 
 

@@ -47,7 +47,7 @@ def describe_comparison(
     last_steps = {max((int(entry["step"]) for entry in run.history if "step" in entry), default=0) for run in runs}
     updates = "updates, " if len(last_steps) == 1 else ""
     if not updates and not finetuned:
-        kept += " Some trainings ended early."
+        kept += " They differ in their numbers of updates, as where some ended early."
     told = [
         "Figures are of the test text. All models were trained by the command below, on the same text, with the same "
         f"{updates}schedule, seeds and settings. {kept}"

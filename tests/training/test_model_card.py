@@ -147,7 +147,7 @@ def test_a_comparison_says_what_its_errors_are_and_what_heads_cost():
     assert "with the same updates, schedule" in describe_comparison(RUNS)
     ended = [replace(run, history=[{"step": 10 + number}]) for number, run in enumerate(RUNS)]
     assert "with the same schedule, seeds and settings" in describe_comparison(ended)
-    assert "Some trainings ended early." in describe_comparison(ended)
+    assert "They differ in their numbers of updates, as where some ended early." in describe_comparison(ended)
     assert "Heads" not in describe_comparison(RUNS[:1])
     two = [*RUNS, *(replace(run, seed=1) for run in RUNS)]
     told = describe_comparison(two, head_warmup_steps=20)

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from hf_targets.backbones.inputs import is_number
 from hf_targets.masked_diffusion.sampling.ranking import rank
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
-from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw, is_number
+from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw
 from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule
 from hf_targets.maths.unmasking_times import time_of_share

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from hf_targets.backbones.inputs import is_number
+
 ENTRIES_AT_ONCE = 2**22
 """Positions x vocabulary sampled at once: float64 noise for all masked tokens of a batch would take gigabytes."""
 
@@ -32,11 +34,6 @@ class Uniforms:
         """Return the next numbers as a tensor of this shape."""
         source = self._device if self._generator is None else self._generator.device
         return torch.rand(shape, dtype=dtype, generator=self._generator, device=source).to(self._device)
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value is a number, and not True or False."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class TokenDraw:
