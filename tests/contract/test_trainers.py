@@ -252,7 +252,7 @@ def test_a_copy_of_a_trainer_evaluates_as_it_does(case, tmp_path):
     expected = trainer.evaluate()
     for again in (copy.deepcopy(trainer), pickle.loads(pickle.dumps(trainer))):
         found = again.evaluate()
-        assert [found[name] for name in names] == [expected[name] for name in names]
+        assert [found[name] for name in names] == pytest.approx([expected[name] for name in names], rel=1e-5)
 
 
 @every_trainer
