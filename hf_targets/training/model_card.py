@@ -1,5 +1,6 @@
 """The card of a trained model: what it is, how to load it, and its figures with the command that made them."""
 
+import json
 import os
 import shlex
 import sys
@@ -61,7 +62,7 @@ class Usage:
     """How a model is loaded and used, for the code on its card.
 
     Attributes:
-        load: Python lines that make `model` and `tokenizer`; `{name}` stands for the name or folder of the model.
+        load: Python lines that make `model` and `tokenizer`; `"{name}"` stands for the name or folder of the model.
         run: Python lines that use them, and print something.
         task: The Hub's name of the task, its `pipeline_tag`.
     """
@@ -155,7 +156,7 @@ def write_card(
     base = facts.base_model
     of_its_kind = PAIR_USAGE if config.is_encoder_decoder else CAUSAL_USAGE
     usage = facts.usage if is_ours and facts.usage is not None else of_its_kind
-    code = f"{usage.load}\n\n{usage.run}".replace("{name}", name)
+    code = f"{usage.load}\n\n{usage.run}".replace('"{name}"', json.dumps(name, ensure_ascii=False))
     data = ModelCardData(
         library_name=LIBRARY if is_ours else "transformers",
         pipeline_tag=usage.task,

@@ -1,3 +1,4 @@
+import ast
 import re
 import sys
 from dataclasses import replace
@@ -127,6 +128,15 @@ def run_code(folder, where):
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     return code
+
+
+def test_the_code_on_a_card_loads_a_folder_of_any_name(config, tmp_path):
+    config.save_pretrained(tmp_path)
+    name = 'runs/"wdr"\\seed0'
+    write_card(tmp_path, name, FACTS, {}, seeds=[0], seed=0)
+    code = re.search(r"```python\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)[1]
+    texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+    assert texts.count(name) == 2
 
 
 def test_a_command_on_a_card_has_no_token(monkeypatch):
