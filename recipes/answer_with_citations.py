@@ -44,6 +44,7 @@ from hf_targets import (
     write_json,
     written_together,
 )
+from hf_targets.training.outputs import check_output_files
 
 ROWS = ("n-grams", "constituents", "none", "provenance")
 
@@ -78,6 +79,7 @@ class Setup(SeedSettings, QuestionSettings):
             raise ValueError("model must name a model with a dynamic vocabulary, as train_dynamic_vocab.py leaves it")
         if not self.rows or not set(self.rows) <= set(ROWS) or len(set(self.rows)) < len(self.rows):
             raise ValueError(f"rows must be of {', '.join(ROWS)}, each once, got {', '.join(self.rows) or 'none'}")
+        check_output_files(output=self.output, html=self.html)
 
     def miners(self) -> dict[str, Any]:
         """Return what finds the phrases of each row that has some."""

@@ -25,6 +25,7 @@ from hf_targets import (
     parse_settings,
     write_json,
 )
+from hf_targets.training.outputs import check_output_files
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Setup(SeedSettings, ContinuationSettings):
         super().__post_init__()
         if not self.models or len(set(self.models)) < len(self.models):
             raise ValueError(f"models must name at least one model, and each once, got {self.models}")
+        check_output_files(output=self.output)
 
 
 def main() -> None:

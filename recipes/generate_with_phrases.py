@@ -39,6 +39,7 @@ from hf_targets import (
     shown_command,
     written_together,
 )
+from hf_targets.training.outputs import check_output_files
 
 
 @dataclass
@@ -74,8 +75,7 @@ class Setup:
             raise ValueError(f'units must be "words" or "tokens", got {self.units!r}')
         if not self.prompt.strip():
             raise ValueError(f"a prompt must have a word, got {self.prompt!r}; write how the text begins")
-        if self.html is not None and Path(self.html).is_dir():
-            raise ValueError(f"html must be a file to write, and {self.html} is a folder; add a name such as page.html")
+        check_output_files(html=self.html)
 
 
 def load_model(name: str) -> tuple[Any, Any]:

@@ -37,6 +37,7 @@ from hf_targets import (
 from hf_targets.markdown import markdown_table
 from hf_targets.named_models import load_language_model, model_at
 from hf_targets.positions import max_positions
+from hf_targets.training.outputs import check_output_folder
 
 
 @dataclass
@@ -64,6 +65,9 @@ class Setup(TextSettings):
             raise ValueError("there must be embeddings to look at; give a model, word_vectors, word2vec or classifier")
         if self.word2vec and self.dataset is None:
             raise ValueError("word2vec is trained on a text; give --dataset")
+        if len(set(self.models)) < len(self.models):
+            raise ValueError(f"models must name each model once, got {', '.join(self.models)}")
+        check_output_folder(Path(self.output_dir))
         if self.num_states < 0:
             raise ValueError(f"num_states must be 0 or more, got {self.num_states}; 0 asks for no direction")
 

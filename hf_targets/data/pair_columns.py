@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, List, Value
 
 from hf_targets.data.references import PAIR_FEATURES, REFERENCES, data_set_of, is_target
+from hf_targets.data.texts import check_letters
 from hf_targets.data.token_rows import texts_of
 
 TRANSLATION = "translation"
@@ -102,11 +103,7 @@ class PairColumns:
                 "remove that row"
             )
         for text in (source, *([target] if isinstance(target, str) else target)):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                told = f"{where} must have whole letters, got half of one (a surrogate) in {text!r:.60}"
-                raise ValueError(told) from error
+            check_letters(text, where)
         return source, target
 
     def of_data_set(self, rows: Dataset, where: str) -> Dataset:

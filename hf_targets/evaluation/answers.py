@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from hf_targets.data.texts import check_texts
 from hf_targets.evaluation.citations import answer_line, without_citations
 from hf_targets.evaluation.sentences import punkt_sentences
 from hf_targets.extras import require
@@ -73,12 +74,14 @@ def measure_answers(
         reader: None: without the columns that need one.
         split: Cuts a text into sentences.
     Raises:
-        ValueError: If there are not as many answers as items, or none, or an item lacks a part.
+        ValueError: If `answers` is no list of texts, there are not as many answers as items, or none, an item lacks a
+            part, or the reader does not give each question an answer.
         ImportError: If rouge-score is not installed.
         LookupError: If the default `split` has no model on this machine.
     Source: Gao et al. 2023, its program, eval.py. Departs: it takes the mean of ROUGE over bootstrap samples, which is
         the plain mean up to noise.
     """
+    check_texts(answers, "answers")
     if len(answers) != len(items) or not answers:
         raise ValueError(f"each item has one answer, and there must be one, got {len(answers)} and {len(items)} items")
     check_references(items, for_reader=reader is not None)
@@ -95,12 +98,15 @@ def measure_answers(
     columns = {"str_em": 100 * fmean(short_answers_found(text, item["qa_pairs"]) for text, item in pairs)}
     if reader is not None:
         asked = [(pair["question"], text or " ") for text, item in pairs for pair in item["qa_pairs"]]
-        found = iter(reader(*map(list, zip(*asked, strict=True))))
+        read = reader(*map(list, zip(*asked, strict=True)))
+        if len(read) != len(asked):
+            raise ValueError(f"a reader must give each question an answer, got {len(read)} for {len(asked)} questions")
+        found = iter(read)
         exact, overlap = [], []
         for _, item in pairs:
             of_item = [(next(found), pair["short_answers"]) for pair in item["qa_pairs"]]
-            exact.append(fmean(_best(_equal, read, shorts) for read, shorts in of_item))
-            overlap.append(fmean(_best(token_f1, read, shorts) for read, shorts in of_item))
+            exact.append(fmean(_best(_equal, answer, shorts) for answer, shorts in of_item))
+            overlap.append(fmean(_best(token_f1, answer, shorts) for answer, shorts in of_item))
         columns |= {"qa_em": 100 * fmean(exact), "qa_f1": 100 * fmean(overlap)}
     return columns | {"rouge_l": 100 * fmean(rouge(text, item) for text, item in pairs)}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Literal, get_args
 
+from hf_targets.data.texts import check_texts
 from hf_targets.evaluation.entailment import Entailment, Pair, each_by
 from hf_targets.evaluation.sentences import punkt_sentences
 
@@ -82,14 +83,24 @@ def mean_citation_scores(
     Raises:
         ValueError: As `citation_scores`, or if there is no answer with a sentence, or not as many lists of documents.
     """
-    if len(answers) != len(documents):
-        raise ValueError(f"each answer needs its documents, got {len(answers)} answers and {len(documents)} lists")
+    check_documents(answers, documents)
     judge = partial(_judge, at_most=at_most, after_stop=after_stop, split=split)
     scores = _drive([judge(*each) for each in zip(answers, documents, strict=True)], entailment)
     if not scores:
         raise ValueError("citations are scored in answers with a sentence, and there is none; give other answers")
     recalls, precisions = zip(*scores, strict=True)
     return sum(recalls) / len(scores), sum(precisions) / len(scores)
+
+
+def check_documents(answers: Sequence[str], documents: Sequence[Sequence[Mapping[str, str]]]) -> None:
+    """Check that there are documents for each answer.
+
+    Raises:
+        ValueError: If `answers` is no list of texts, or there are not as many lists of documents.
+    """
+    check_texts(answers, "answers")
+    if len(answers) != len(documents):
+        raise ValueError(f"each answer needs its documents, got {len(answers)} answers and {len(documents)} lists")
 
 
 def _drive(judgings: Sequence[_Judging], entailment: Entailment) -> list[tuple[float, float]]:
@@ -162,7 +173,8 @@ def _judge(
 
 def _cited(sentence: str, num_documents: int, at_most: int | None) -> list[int]:
     """Return the places of the documents that a sentence cites; none if one of them is out of range."""
-    cites = [int(found[1:]) - 1 for found in _CITATION.findall(sentence)]
+    # ten digits are out of range already, and int() refuses some thousand
+    cites = [int(found[1:].lstrip("0")[:10] or "0") - 1 for found in _CITATION.findall(sentence)]
     if any(cite >= num_documents for cite in cites) or not num_documents:
         return []
     return cites[:at_most]

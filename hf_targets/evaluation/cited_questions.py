@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_targets.data.texts import check_letters
+
 Question = Mapping[str, Any]
 """`question`, `docs` with `title` and `text`, `qa_pairs` with `question` and `short_answers`, and `annotations` with
 `long_answer`. `sample_id` names it, where it is there."""
@@ -54,6 +56,8 @@ def _items(path: Path, text: str) -> Iterator[tuple[str, Any]]:
             content = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is not JSON, line {error.lineno}: {error.msg}; mend or leave out") from error
+        except ValueError as error:  # of a number of too many digits
+            raise ValueError(f"{path} is not JSON: {error}; mend it") from error
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply for a list of questions; mend it") from error
         yield from ((f"question {number}", item) for number, item in enumerate(content, start=1))
@@ -62,8 +66,9 @@ def _items(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number} is not JSON: {error.msg}; mend it or leave it out") from error
+            except ValueError as error:  # of a number of too many digits, too
+                told = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                raise ValueError(f"{path}, line {number} is not JSON: {told}; mend it or leave it out") from error
             except RecursionError as error:
                 raise ValueError(f"{path}, line {number} is nested too deeply for a question; leave it out") from error
 
@@ -73,6 +78,7 @@ def _check(item: Any, where: str) -> None:
         raise ValueError(f"{where}: a question must be an object with question and docs, got {type(item).__name__}")
     if not isinstance(item.get("question"), str) or not item["question"].strip():
         raise ValueError(f"{where}: question must be a text, got {item.get('question')!r}; leave the item out")
+    check_letters(item["question"], f"{where}: question")
     documents = item.get("docs")
     if not isinstance(documents, list) or not documents:
         raise ValueError(f"{where}: docs must list one document or more, got {documents!r}; leave the item out")
@@ -81,3 +87,4 @@ def _check(item: Any, where: str) -> None:
             value = document.get(field) if isinstance(document, dict) else None
             if not isinstance(value, str) or (field == "text" and not value.strip()):
                 raise ValueError(f"{where}: document {number} must have a {field}, got {value!r}; leave it out")
+            check_letters(value, f"{where}: the {field} of document {number}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from hf_targets.evaluation.answers import Reader, measure_answers
-from hf_targets.evaluation.citations import AfterStop, answer_line, mean_citation_scores
+from hf_targets.evaluation.citations import AfterStop, answer_line, check_documents, mean_citation_scores
 from hf_targets.evaluation.entailment import Entailment, remembered
 from hf_targets.evaluation.sentences import punkt_sentences
 
@@ -33,6 +33,7 @@ def measure_cited_answers(
         ValueError: As `mean_citation_scores` and `measure_answers`.
     Source: Liu et al., "Generation with Dynamic Vocabulary", table 7, with the measures of Gao et al. 2023.
     """
+    check_documents(answers, documents)
     columns: dict[str, float] = {}
     entailment = remembered(entailment)
     if any(split(answer_line(answer)) for answer in answers):

@@ -48,7 +48,8 @@ def take_prefixes(
         begin: `"rows"`: a prefix is the beginning of a row with at least `prefix_tokens` tokens, so headings are
             left out, and it begins a sentence if rows do. `"anywhere"`: most prefixes begin inside a sentence.
     Raises:
-        ValueError: If `begin` is unknown, or the text is too short for that many prefixes.
+        ValueError: If `begin` is unknown, a number is below 0 (that of prefixes below 1), or the text is too short for
+            that many prefixes.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the model reads the first 32 tokens of each
         test sample and writes 128. The paper does not define a sample.
 
@@ -59,13 +60,16 @@ def take_prefixes(
     """
     if begin not in get_args(PrefixBegin):
         raise ValueError(f"begin must be one of {get_args(PrefixBegin)}, got {begin!r}")
-    if prefix_tokens + new_tokens < 1:
-        raise ValueError("a prefix and what follows it must have a token, got prefix_tokens=0 and new_tokens=0")
+    if min(prefix_tokens, new_tokens) < 0 or prefix_tokens + new_tokens < 1 or num_prefixes < 1:
+        raise ValueError(
+            f"a prefix and what follows it must have a token, and there must be a prefix, got {prefix_tokens=}, "
+            f"{new_tokens=} and {num_prefixes=}"
+        )
     ids: list[int] = []
     row_starts = []
     for row in rows:
         row_starts += [len(ids)] if len(row) >= prefix_tokens else []
-        ids += row
+        ids += map(int, row)
     length = prefix_tokens + new_tokens
     starts = [start * length for start in range(len(ids) // length)]
     if begin == "rows":
@@ -74,11 +78,11 @@ def take_prefixes(
             if free_from <= start <= len(ids) - length:
                 starts.append(start)
                 free_from = start + length
-    if not 1 <= num_prefixes <= len(starts):
+    if num_prefixes > len(starts):
         way_out = "" if begin == "anywhere" else ', or take them from anywhere in the text with begin="anywhere"'
         raise ValueError(
             f"a text of {len(ids)} tokens has at most {len(starts)} prefixes of {prefix_tokens} tokens with "
-            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for 1 to {len(starts)}{way_out}"
+            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for fewer{way_out}"
         )
     if begin == "anywhere":
         starts = [len(ids) // num_prefixes * number for number in range(num_prefixes)]
@@ -126,11 +130,20 @@ def continue_prefixes(
             batch, and for each row a function from the id of a step to its static tokens. None: each step is a static
             token.
         batch_size: Number of prefixes in a call of `generate`.
-        arguments: Passed to `generate`. By default the end token does not end a text, so all have one length.
+        arguments: Passed to `generate`. By default the end token does not end a text, so all have one length. With an
+            `eos_token_id` a text ends with that token, and the padding after it does not count.
+    Raises:
+        ValueError: If `batch_size` is below 1, or several texts are asked for after each prefix.
     """
+    if batch_size < 1 or arguments.get("num_return_sequences", 1) != 1:
+        raise ValueError(
+            f"batch_size must be at least 1, and a prefix has one continuation, got {batch_size=} and "
+            f"num_return_sequences={arguments.get('num_return_sequences', 1)}; repeat prefixes for several"
+        )
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
+    ends = set(np.atleast_1d(arguments["eos_token_id"]).tolist())
     with progress(len(prefixes), "generating continuations", unit="prefix") as bar:
         for start in range(0, len(prefixes), batch_size):
             group = prefixes[start : start + batch_size]
@@ -142,7 +155,8 @@ def continue_prefixes(
             end = settled_time(ids.device)
             for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
                 expand = _static_token if expansions is None else expansions[number]
-                tokens, steps = _cut(row, expand, new_tokens)
+                length = next((place for place, id_ in enumerate(row, start=1) if id_ in ends), len(row))
+                tokens, steps = _cut(row[:length], expand, new_tokens)
                 results.tokens.append(tokens)
                 results.num_steps.append(steps)
                 results.num_phrases.append(sum(expand(id_) != [id_] for id_ in row[:steps]))

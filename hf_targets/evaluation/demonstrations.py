@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from hf_targets.data.word_runs import word_runs
 from hf_targets.evaluation.cited_prompts import shown_documents
 from hf_targets.evaluation.cited_questions import Question, name_of
 from hf_targets.evaluation.sentences import Splitter
 
-_STOP = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]*$")
+_STOP = re.compile(r"[.!?\u3002\uff0e\uff01\uff1f]+[\"'\u201d\u2019)\]\u300d\u300f\uff09]*$")
 
 
 def choose_demonstration(
@@ -72,4 +73,4 @@ def _cited(sentence: str, documents: Sequence[Mapping[str, str]]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))
+    return set(word_runs(text))

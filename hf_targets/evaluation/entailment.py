@@ -1,6 +1,5 @@
 """Whether a premise entails a hypothesis, by models of natural language inference or by shared words."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from transformers import (
 from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
+from hf_targets.data.word_runs import word_runs
 from hf_targets.named_models import check_tokenizer, check_whole, model_at
 from hf_targets.positions import token_limit
 from hf_targets.progress import progress
@@ -83,7 +83,7 @@ class LexicalEntailment:
         return [self._holds(*pair) for pair in pairs]
 
     def _holds(self, premise: str, hypothesis: str) -> bool:
-        known, wanted = (set(re.findall(r"\w+", text.lower())) for text in (premise, hypothesis))
+        known, wanted = (set(word_runs(text)) for text in (premise, hypothesis))
         return bool(wanted) and len(wanted & known) >= self.least_share * len(wanted)
 
 
@@ -99,7 +99,8 @@ class ModelEntailment:
         max_length: Tokens of a pair that are read; None: for a classifier as many as it and the tokenizer take, for the
             other model all. The longer of a classifier's two texts is cut, and of the other model's the premise.
     Raises:
-        ValueError: If the model is in training mode or a classifier without such a label, or a size is below 1.
+        ValueError: If the model is in training mode, a classifier without such a label or a causal model, or a size is
+            below 1.
     """
 
     def __init__(
@@ -115,6 +116,11 @@ class ModelEntailment:
         if batch_size < 1 or (max_length is not None and max_length < 1):
             raise ValueError(f"batch_size and max_length must be at least 1, got {batch_size} and {max_length}")
         self.model, self.tokenizer, self.batch_size, self.max_length = model, tokenizer, batch_size, max_length
+        if model.can_generate() and not model.config.is_encoder_decoder:
+            raise ValueError(
+                f"a model that writes its judgement must be a sequence-to-sequence model, got {type(model).__name__}; "
+                "give one, such as 'google/t5_xxl_true_nli_mixture', or a classifier"
+            )
         self._label = None if model.can_generate() else _entailment_label(model)
         if self._label is not None:
             room = token_limit(model, tokenizer, max_length)

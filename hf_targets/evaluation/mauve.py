@@ -103,13 +103,13 @@ def mauve_score(
     """
     if features is None and (texts is None or references is None):
         raise ValueError("MAUVE compares texts with references, got None for one; give both, or the features of both")
-    counts = {len(side) for side in (texts, references, *(features or ())) if side is not None}
+    counts = {len(side) for side in (texts, references, *(() if features is None else features)) if side is not None}
     if len(counts) > 1:
         raise ValueError(
             f"MAUVE needs as many texts as references, as its score depends on both counts, got counts of "
             f"{sorted(counts)}; drop the texts without a reference"
         )
-    num_texts = counts.pop()
+    num_texts, seeds = counts.pop(), tuple(seeds)
     _check_settings(num_texts, num_buckets, scaling, seeds)
     compute = require("mauve", extra="eval").compute_mauve  # fails before the slow computation of features
     name = GIVEN
@@ -138,7 +138,7 @@ def mauve_score(
         scores=tuple(float(result.mauve) for result in results),
         smoothed_scores=tuple(float(result.mauve_star) for result in results),
         frontier_integrals=tuple(float(result.frontier_integral) for result in results),
-        seeds=tuple(seeds),
+        seeds=seeds,
         scaling=float(scaling),
         num_buckets=int(results[0].num_buckets),
         num_texts=num_texts,
@@ -225,14 +225,17 @@ def _check_settings(num_texts: int, num_buckets: int | str, scaling: float, seed
             f"MAUVE needs at least {needed} texts for num_buckets={num_buckets!r}, and about {FEW_TEXTS} for a "
             f"meaningful score, got {num_texts}; generate more"
         )
-    if scaling <= 0 or not seeds:
+    if not scaling > 0 or not seeds:
         raise ValueError(f"scaling must be above 0, with at least one seed, got {scaling} and seeds {list(seeds)}")
     if num_texts < FEW_TEXTS:
         logger.warning("MAUVE of %d texts is noisy and too high; use %d texts or more", num_texts, FEW_TEXTS)
 
 
 def _matrices(features: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    generated, human = (np.asarray(side, dtype=np.float32) for side in features)
+    if len(features) != 2:
+        raise ValueError(f"features must be two matrices, of the texts and of the references, got {len(features)}")
+    arrays = (side.detach().float().cpu() if isinstance(side, torch.Tensor) else side for side in features)
+    generated, human = (np.asarray(side, dtype=np.float32) for side in arrays)
     if generated.ndim != 2 or human.ndim != 2 or generated.shape[1] != human.shape[1]:
         raise ValueError(
             f"features must be two matrices (texts, width) of one width, got shapes {generated.shape} and {human.shape}"

@@ -9,6 +9,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTraine
 from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
+from hf_targets.data.texts import check_texts
 from hf_targets.named_models import check_tokenizer, check_whole, model_at
 from hf_targets.positions import token_limit
 from hf_targets.progress import progress
@@ -73,8 +74,10 @@ class ExtractiveReader:
         """Return the answer to each question in its context, "" where there is none.
 
         Raises:
-            ValueError: If there are not as many contexts as questions.
+            ValueError: If either is no list of texts, or there are not as many contexts as questions.
         """
+        check_texts(questions, "questions")
+        check_texts(contexts, "contexts")
         if len(questions) != len(contexts):
             raise ValueError(f"each question needs a context, got {len(questions)} questions and {len(contexts)}")
         answers = [""] * len(questions)
@@ -93,6 +96,7 @@ class ExtractiveReader:
             truncation="longest_first",
             max_length=self._max_length,
             padding=True,
+            padding_side="right",  # the first token stands for no answer
             return_offsets_mapping=True,
             return_tensors="pt",
         )
@@ -108,7 +112,7 @@ class ExtractiveReader:
             allowed = inside[:, None] & inside & (order >= 0) & (order < self.max_answer_tokens)
             best = int(scores.masked_fill(~allowed, -torch.inf).argmax())
             begin, end = best // length, best % length
-            nothing = float(scores[0, 0])  # the first token stands for no answer
+            nothing = float(scores[0, 0])
             if allowed.any() and float(scores[begin, end]) > nothing:
                 answers.append(context[int(offsets[row, begin, 0]) : int(offsets[row, end, 1])])
             else:

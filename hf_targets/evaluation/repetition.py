@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 ORDERS = (2, 3, 4)
 """The orders n of the n-grams from which diversity is computed."""
@@ -109,7 +109,11 @@ def _ngrams_of_texts(texts: Sequence[Text], order: int) -> list[list[tuple[Hasha
         raise ValueError(f"order must be at least 1, for n-grams of 1 token or more, got {order}")
     if isinstance(texts, str) or any(isinstance(text, str) for text in texts):
         raise ValueError("texts must be lists of words or token ids, got a string; split or tokenize it first")
-    found = [list(_ngrams(text, order)) for text in texts]
+    # elements of a tensor differ from each other even where their values do not
+    plain: list[Any] = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
+    if wrong := [text for text in plain if not isinstance(text, Sequence)]:
+        raise ValueError(f"each text must be a list of words or token ids, got {wrong[0]!r:.60}; put it in one")
+    found = [list(_ngrams(text, order)) for text in plain]
     if not any(found):
         raise ValueError(
             f"at least one text must have {order} tokens for a {order}-gram, got {len(texts)} texts, the longest of "

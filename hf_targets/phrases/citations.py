@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.texts import check_texts
 from hf_targets.phrases.mining.markable import MarkablePhrases
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
@@ -59,11 +60,9 @@ def numbered_documents(documents: Sequence[str]) -> dict[str, str]:
     """Return the documents of a prompt by their numbers, "1" first.
 
     Raises:
-        ValueError: If they are no list of texts, there is none, or one has no text.
+        ValueError: If they are no list of texts, there is none, or one has no text or half a letter.
     """
-    if isinstance(documents, str | Mapping):
-        kind = "a mapping" if isinstance(documents, Mapping) else f"the text {documents[:40]!r}"
-        raise ValueError(f"documents must be a list of texts, got {kind}; put the texts in a list")
+    check_texts(documents, "documents")
     if not documents:
         raise ValueError("citations need a document, got none; leave phrases out, or give the question documents")
     for number, text in enumerate(documents, start=1):

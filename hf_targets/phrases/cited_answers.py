@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.weight_access import execution_device, num_rows
+from hf_targets.data.texts import check_letters
 from hf_targets.evaluation.citations import citation_scores
 from hf_targets.evaluation.entailment import Entailment
 from hf_targets.evaluation.sentences import Splitter
@@ -70,13 +71,16 @@ def answer_with_phrases(
         new_tokens: At most, phrases counted by their tokens.
         arguments: Passed to `generate`.
     Raises:
-        ValueError: If `marking` is unknown, there is no document or one has no text, phrases are asked for of a model
-            without a dynamic vocabulary or with a tokenizer that cannot write a marker, or the prompt is longer than
-            the model's positions.
+        ValueError: If `marking` is unknown, several answers are asked for, there is no document or one has no text,
+            phrases are asked for of a model without a dynamic vocabulary or with a tokenizer that cannot write a
+            marker, or the prompt has half a letter or is longer than the model's positions.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: "afterwards" is ours.
     """
     if marking not in get_args(Marking):
         raise ValueError(f"marking must be one of {', '.join(get_args(Marking))}, got {marking!r}")
+    if arguments.get("num_return_sequences", 1) != 1:
+        raise ValueError("a prompt has one answer here, got num_return_sequences; call it once for each answer")
+    check_letters(prompt, "a prompt")
     named = numbered_documents(documents)
     if miner is not None and not isinstance(model, DynamicVocabForCausalLM):
         raise ValueError(f"a {type(model).__name__} has no phrase encoder; leave out the miner, or give another model")

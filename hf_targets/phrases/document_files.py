@@ -1,5 +1,6 @@
 """Texts of a user's files, for phrases to come from."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,8 +9,10 @@ def read_documents(paths: Sequence[str]) -> dict[str, str]:
     """Return texts by the names of their files, with as many folders before a name as tell it from the others.
 
     Raises:
-        ValueError: If a file cannot be read, is not UTF-8, has no text, or is given twice.
+        ValueError: If `paths` is one path, or a file cannot be read, is not UTF-8, has no text, or is given twice.
     """
+    if isinstance(paths, str | os.PathLike):
+        raise ValueError(f"paths must be a list of files, got {str(paths)!r}; put it in a list")
     files = [Path(path).resolve() for path in paths]
     if twice := sorted({str(file.name) for file in files if files.count(file) > 1}):
         raise ValueError(f"a document must be given once, got {', '.join(twice)} twice; leave one out")

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from transformers import PreTrainedTokenizerBase
+
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
 WITHOUT_PHRASES = (
@@ -38,9 +40,10 @@ class GeneratedText:
         """Return what one row of `generate` says.
 
         Args:
-            ids: Tokens and phrases, (time,), the prompt's first.
+            ids: Tokens and phrases, (time,), the prompt's first. Padding at the end is left out.
             prompt_length: How many of them are the prompt.
         """
+        ids = _without_padding(ids, prompt_length, vocabulary.tokenizer)
         new = ids[prompt_length:]
         prompt = vocabulary.decode(ids[:prompt_length], skip_special_tokens=True)
         # decoded as a whole: some tokenizers drop the space before a text's first word
@@ -60,3 +63,14 @@ class GeneratedText:
             f"{self.num_phrases:,} phrases at hand, {len(self.spans):,} used; {self.num_tokens:,} tokens in "
             f"{self.num_steps:,} steps, {rate:.2f} tokens a step; {documents} cited"
         )
+
+
+def _without_padding(ids: Sequence[int], prompt_length: int, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
+    """Return a row without the padding after its text; a tokenizer without a pad token pads with its end token."""
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    pad = end if pad is None else pad
+    length = len(ids)
+    while length > prompt_length and ids[length - 1] == pad:
+        length -= 1
+    ends_text = pad == end and length < len(ids)  # the first of them is no padding
+    return ids[: length + ends_text]

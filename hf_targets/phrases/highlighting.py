@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_targets.moved import moved_name
+from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
 _COLOUR = ("\x1b[1;34m", "\x1b[0m")
@@ -51,6 +52,19 @@ def source_of(span: PhraseSpan) -> str:
     first, num_others = span.sources[0], len(span.sources) - 1
     others = f", and {num_others} more {'time' if num_others == 1 else 'times'}" if num_others else ""
     return f"{first.document}, characters {first.start} to {first.end}{others}"
+
+
+def check_source(span: PhraseSpan, source: PhraseSource, document: str) -> None:
+    """Check that the place that a phrase comes from is one of its document.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not 0 <= source.start < source.end <= len(document):
+        raise ValueError(
+            f"the phrase {span.text!r} comes from characters [{source.start}, {source.end}) of document "
+            f"{source.document!r}, which has {len(document)}; give the documents that the phrases were found in"
+        )
 
 
 def first_letter(text: str, span: PhraseSpan) -> int:

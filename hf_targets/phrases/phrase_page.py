@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hf_targets.figures.page_style import page, shown
-from hf_targets.phrases.highlighting import first_letter, source_of
+from hf_targets.phrases.highlighting import check_source, first_letter, source_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
 _CONTEXT = 60
@@ -41,6 +41,8 @@ def phrase_page(
         statistics: A line below the text, such as `GeneratedText.statistics`.
         footer: A last line, such as `shown_command`.
         language: Of the text, a tag of BCP 47 such as "de".
+    Raises:
+        ValueError: If a source is outside its document.
     Source: Liu et al., "Generation with Dynamic Vocabulary", figure 3.
     """
     parts, sources, end = [], [], 0
@@ -66,6 +68,7 @@ def _source(span: PhraseSpan, documents: Mapping[str, str]) -> str:
     if document is None:
         return f"<b>{shown(span.text.strip())}</b> &mdash; {where}"
     first = span.sources[0]
+    check_source(span, first, document)
     begin, stop = max(0, first.start - _CONTEXT), first.end + _CONTEXT
     before, after = document[begin : first.start], document[first.end : stop]
     if begin:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_targets.data.texts import check_letters
 from hf_targets.progress import progress
 from hf_targets.retrieval.collection_manifest import MANIFEST_FILE, Manifest
 from hf_targets.retrieval.collection_shards import Shard, write_shard
-from hf_targets.retrieval.collection_state import CollectionState, only_writer
+from hf_targets.retrieval.collection_state import CollectionState, locked, only_writer
 from hf_targets.retrieval.exact_search import higher, top_products
 from hf_targets.retrieval.text_checks import check_queries, check_text, query_vectors, vectors_of
 
@@ -80,17 +81,21 @@ class DocumentCollection(Mapping[str, str]):
             shard_size: The most documents of a shard. A write takes the memory of a few shards.
             writer_timeout: The seconds that a write waits for another writer.
         Raises:
-            ValueError: If the folder has a collection, is a file, or `shard_size` is below 1.
+            ValueError: If the folder has a collection, is a file, `shard_size` is no integer or below 1, or another
+                writer does not end in time.
+            OSError: If the disk is full or cannot be written to.
         """
         folder = Path(folder)
         _check_encoder(encoder)
-        if shard_size < 1:
-            raise ValueError(f"shard_size must be at least 1, got {shard_size}")
+        if isinstance(shard_size, bool) or not isinstance(shard_size, int) or shard_size < 1:
+            raise ValueError(f"shard_size must be an integer, at least 1, got {shard_size!r}")
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"a collection is a folder, and {folder} is a file; give another name")
-        if (folder / MANIFEST_FILE).exists():
-            raise ValueError(f"{folder} has a collection already; open it, or give another folder")
-        Manifest(encoder.fingerprint, shard_size).write(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, writer_timeout):
+            if (folder / MANIFEST_FILE).exists():
+                raise ValueError(f"{folder} has a collection already; open it, or give another folder")
+            Manifest(encoder.fingerprint, shard_size).write(folder)
         return cls.open(folder, encoder, writer_timeout=writer_timeout)
 
     @classmethod
@@ -104,7 +109,8 @@ class DocumentCollection(Mapping[str, str]):
             writer_timeout: As for `create`.
         Raises:
             ValueError: If the folder is not a collection, it was made with another encoder, or a file is missing,
-                truncated, altered or of another version.
+                truncated or of another version. Texts and vectors that were altered in a file are not noticed: opening
+                does not read them.
         """
         folder = Path(folder)
         return cls(folder, encoder, _state_of(folder, encoder), writer_timeout)
@@ -321,12 +327,6 @@ def _checked_names(documents: Mapping[str, str]) -> list[str]:
     for name, text in documents.items():
         if not isinstance(name, str):
             raise ValueError(f"the id of a document must be a text, got {name!r}; give str({name!r})")
+        check_letters(name, f"the id {name!r}")
         check_text(name, text)
-        try:
-            (name + text).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"a document must be valid Unicode, and document {name!r} is not ({error}); decode it with "
-                f"errors='replace'"
-            ) from error
     return list(documents)

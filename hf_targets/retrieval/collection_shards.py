@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hf_targets.extras import require
 from hf_targets.retrieval.collection_manifest import ShardEntry, sync
+from hf_targets.retrieval.index_files import write_faiss
 
 OURS = re.compile(r"shard-[0-9a-f]{32}(-[0-9a-f]{16})?\.(faiss|arrow|deleted)")
 """The names of all files of shards."""
@@ -56,7 +57,8 @@ class Shard:
 
         Raises:
             FileNotFoundError: If a file is missing.
-            ValueError: If a file is truncated, or not what the manifest says.
+            ValueError: If a file is truncated, or not what the manifest says. What its vectors and texts are is not
+                checked, as that would read all of them.
         """
         faiss = require("faiss", extra="phrases")
         paths = [folder / f"{entry.name}{ending}" for ending in (_VECTORS, _DOCUMENTS)]
@@ -72,7 +74,10 @@ class Shard:
             raise _damaged(paths[0], f"it must be an IndexFlatIP of {entry.count} vectors of width {dim}")
         try:
             documents = pa.ipc.open_file(pa.memory_map(str(paths[1]))).get_batch(0)
-        except pa.ArrowInvalid as error:
+            documents.validate()
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError) as error:
             raise _damaged(paths[1], str(error)) from error
         if documents.schema != _SCHEMA or documents.num_rows != entry.count:
             raise _damaged(paths[1], f"it must have {entry.count} documents")
@@ -152,10 +157,7 @@ def write_shard(folder: Path, names: Sequence[str], texts: Sequence[str], vector
     vectors_path, documents_path = folder / f"{name}{_VECTORS}", folder / f"{name}{_DOCUMENTS}"
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors.numpy())
-    try:
-        faiss.write_index(index, str(vectors_path))
-    except RuntimeError as error:  # of a full disk, too
-        raise OSError(str(error)) from error
+    write_faiss(index, vectors_path)
     hashes = id_hashes(names)
     order = np.argsort(hashes, kind="stable")
     columns = (names, texts, hashes[order], order)
@@ -165,10 +167,7 @@ def write_shard(folder: Path, names: Sequence[str], texts: Sequence[str], vector
     sync(vectors_path)
     sync(documents_path)
     sizes = (os.path.getsize(vectors_path), os.path.getsize(documents_path))
-    try:
-        return Shard.open(folder, ShardEntry(name, len(names), sizes), vectors.shape[1])
-    except ValueError as error:  # FAISS does not tell when the end of a file did not fit on the disk
-        raise OSError(str(error)) from error
+    return Shard.open(folder, ShardEntry(name, len(names), sizes), vectors.shape[1])
 
 
 def _read_marks(folder: Path, entry: ShardEntry) -> Tensor:

@@ -66,6 +66,20 @@ class CollectionState:
 def only_writer(folder: Path, seconds: float) -> Iterator[None]:
     """Keep other writers out, and remove the files of unfinished writes and of former states, before and after.
 
+    Args, Raises: As `locked`.
+    """
+    with locked(folder, seconds):
+        _remove_leftovers(folder)
+        try:
+            yield
+        finally:
+            _remove_leftovers(folder)
+
+
+@contextmanager
+def locked(folder: Path, seconds: float) -> Iterator[None]:
+    """Keep other writers out of a folder.
+
     Args:
         seconds: How long to wait for another writer.
     Raises:
@@ -74,11 +88,7 @@ def only_writer(folder: Path, seconds: float) -> Iterator[None]:
     """
     try:
         with FileLock(folder / _LOCK_FILE, timeout=seconds):
-            _remove_leftovers(folder)
-            try:
-                yield
-            finally:
-                _remove_leftovers(folder)
+            yield
     except Timeout as error:
         raise ValueError(
             f"a collection must have one writer at a time, and another has been writing to {folder} for {seconds} "

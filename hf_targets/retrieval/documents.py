@@ -1,6 +1,5 @@
 """Documents that a text is about: the ones whose phrases are worth offering to a model that goes on with the text."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -8,6 +7,7 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.data.word_runs import word_runs
 from hf_targets.extras import require
 from hf_targets.progress import progress
 from hf_targets.retrieval.sentence_encoder import SentenceEncoder
@@ -109,7 +109,8 @@ class DocumentRetriever:
     def lexical(cls, documents: Mapping[str, str]) -> "DocumentRetriever":
         """Return a retriever by the cosine of TF-IDF word weights, which takes no model.
 
-        A word is a run of letters and digits of any script, as it is: not stemmed, and not cut where none are written.
+        A word is a run of letters and digits of any script (`word_runs`): not stemmed, and not cut where no space is
+        written.
 
         Raises:
             ValueError: If there is no document, one has no text, or none has a word.
@@ -157,10 +158,10 @@ class _Dense:
 
 class _Lexical:
     def __init__(self, texts: list[str]) -> None:
-        if not any(re.search(r"\w", text) for text in texts):
+        if not any(map(word_runs, texts)):
             raise ValueError(f"documents need a word to be found by, and none of {len(texts)} has one")
         text_features = require("sklearn.feature_extraction.text", extra="phrases")
-        self._words = text_features.TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", sublinear_tf=True, dtype=np.float32)
+        self._words = text_features.TfidfVectorizer(analyzer=word_runs, sublinear_tf=True, dtype=np.float32)
         self._weights = self._words.fit_transform(texts).T.tocsr()
 
     def search(self, queries: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,8 @@ def top_products(queries: Tensor, table: Tensor, k: int, keep: Tensor | None = N
         table: (rows, dim), float32; it may lie in a file that is mapped into memory.
         k: At most the number of rows that are searched.
         keep: (rows,) bool, true for the rows that are searched; None: all.
+    Raises:
+        ValueError: If a product is not finite.
     """
     results = []
     for some in queries.split(_QUERIES_AT_ONCE):
@@ -25,6 +27,7 @@ def top_products(queries: Tensor, table: Tensor, k: int, keep: Tensor | None = N
             stop = start + ROWS_AT_ONCE
             with torch.autocast("cpu", enabled=False):
                 scores = some @ table[start:stop].T
+            check_products(scores)
             if keep is not None:
                 scores.masked_fill_(~keep[start:stop], -torch.inf)
             scores, rows = scores.topk(min(k, scores.shape[1]), dim=1)
@@ -32,6 +35,16 @@ def top_products(queries: Tensor, table: Tensor, k: int, keep: Tensor | None = N
         results.append(best)
     scores, rows = zip(*results, strict=True)
     return torch.cat(scores), torch.cat(rows)
+
+
+def check_products(scores: Tensor) -> None:
+    """Check that no inner product has overflowed.
+
+    Raises:
+        ValueError: If one is not finite.
+    """
+    if not scores.isfinite().all():
+        raise ValueError("inner products must be finite in float32, and some are not; scale the vectors down")
 
 
 def higher(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:

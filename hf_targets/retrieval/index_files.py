@@ -19,12 +19,32 @@ def write_index(folder: str | os.PathLike[str], name: str, index: Any, settings:
 
     Args:
         name: Of both files, without their endings.
+    Raises:
+        OSError: If a file cannot be written, as on a full disk.
     """
     index_file, settings_file = _file_names(name)
     with written_together(folder, index_file, settings_file) as unfinished:
-        require("faiss", extra="phrases").write_index(index, str(unfinished / index_file))
-        told = {"version": _VERSION, **settings, "sha256": _sha256(unfinished / index_file)}
+        told = {"version": _VERSION, **settings, "sha256": write_faiss(index, unfinished / index_file)}
         (unfinished / settings_file).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def write_faiss(index: Any, path: Path) -> str:
+    """Write a FAISS index to a file, and return the file's SHA-256.
+
+    The file is Python's own: FAISS does not tell when the end of its file did not fit on the disk.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    faiss, digest = require("faiss", extra="phrases"), hashlib.sha256()
+    with path.open("wb") as file:
+
+        def write(part: bytes) -> None:
+            digest.update(part)
+            file.write(part)
+
+        faiss.write_index(index, faiss.PyCallbackIOWriter(write))
+    return digest.hexdigest()
 
 
 def read_index(folder: str | os.PathLike[str], name: str, fingerprint: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:

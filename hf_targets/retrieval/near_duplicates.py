@@ -1,12 +1,12 @@
 """Documents without those that nearly repeat an earlier one."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
+from hf_targets.data.word_runs import word_runs
 from hf_targets.extras import require
 from hf_targets.progress import progress
 from hf_targets.retrieval.text_checks import checked_texts
@@ -45,9 +45,8 @@ def without_near_duplicates(
     Args:
         documents: Texts by id.
         similarity: From which on a document is left out, in [0.15, 1].
-        shingle_size: Words of a shingle. A word is a run of letters and digits of any script, in lower case. A document
-            of fewer words is one shingle, as a text without white space between words is. A document without a word is
-            compared character by character.
+        shingle_size: Words of a shingle, as `word_runs` finds them. A document of fewer words is one shingle, as a text
+            without white space between words is. A document without a word is compared as a whole.
     Raises:
         ValueError: If there is no document, one has no text, `similarity` is out of range, or `shingle_size` below 1.
     Source: Lee et al., "Deduplicating Training Data Makes Language Models Better", section 4.2.
@@ -88,7 +87,7 @@ def _bands(similarity: float) -> tuple[int, int]:
 
 def _shingles(text: str, size: int) -> np.ndarray:
     """Return the distinct hashes of a text's shingles, uint64, in ascending order."""
-    words = re.findall(r"\w+", text.lower()) or [text]
+    words = word_runs(text) or [text]
     runs = (" ".join(words[first : first + size]) for first in range(max(1, len(words) - size + 1)))
     hashes = [xxhash.xxh3_64_intdigest(run.encode("utf-8", "surrogatepass")) for run in runs]
     return np.unique(np.array(hashes, np.uint64))

@@ -1,9 +1,13 @@
 """What documents, queries and their vectors must be."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from hf_targets.data.texts import check_letters
 
 
 def checked_texts(documents: Mapping[str, str]) -> list[str]:
@@ -25,17 +29,18 @@ def check_text(name: str, text: str) -> None:
     """Check that a document has text.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If it has none, or half a letter.
     """
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"a document must have text, and document {name!r} is {text!r}; leave it out")
+    check_letters(text, f"document {name!r}")
 
 
 def check_queries(queries: Sequence[str], k: int) -> None:
     """Check the arguments of `retrieve`.
 
     Raises:
-        ValueError: If `queries` is a single text or holds one without text, or `k` is below 1.
+        ValueError: If `queries` is a single text or holds one without text or with half a letter, or `k` is below 1.
     """
     if isinstance(queries, str):
         raise ValueError(f"queries must be a list of texts, got the text {queries[:40]!r}; put it in a list")
@@ -44,8 +49,19 @@ def check_queries(queries: Sequence[str], k: int) -> None:
     for index, query in enumerate(queries):
         if not isinstance(query, str) or not query.strip():
             raise ValueError(f"a query must have text, and query {index} is {query!r}; leave it out")
-    if not isinstance(k, int) or k < 1:
+        check_letters(query, f"query {index}")
+    check_count(k)
+
+
+def check_count(k: Any) -> int:
+    """Return the number of results that a search is asked for, as an `int`.
+
+    Raises:
+        ValueError: If it is no integer, or below 1.
+    """
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
         raise ValueError(f"k must be an integer, 1 or more, got {k!r}")
+    return int(k)
 
 
 def vectors_of(texts: list[str], encode: Callable[[list[str]], Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.texts import check_texts
 from hf_targets.positions import token_limit
 from hf_targets.progress import progress
 
@@ -35,8 +36,8 @@ def text_encoder(
         max_length: Tokens kept of a text, the rest is not read; None, or more than the tokenizer and the model take: as
             many as these take.
     Raises:
-        ValueError: If the model is in training mode, `pooling` is unknown, or a size is below 1; on a call, if a text
-            has no token or the model's output has no such states.
+        ValueError: If the model is in training mode, `pooling` is unknown, or a size is below 1; on a call, if they
+            are no list of texts, there is none, a text has no token or the model's output has no such states.
     """
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling must be one of {', '.join(get_args(Pooling))}, got {pooling!r}")
@@ -49,6 +50,9 @@ def text_encoder(
 
     @torch.no_grad()
     def encode(texts: list[str]) -> Tensor:
+        check_texts(texts, "texts")
+        if not texts:
+            raise ValueError("there must be a text to encode, got none")
         rows: Any = tokenizer(texts, truncation=True, max_length=max_length, verbose=False)["input_ids"]
         for text, row in zip(texts, rows, strict=True):
             if not row:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from hf_targets.extras import require
 from hf_targets.moved import moved_name
-from hf_targets.retrieval.exact_search import ROWS_AT_ONCE, top_products
+from hf_targets.retrieval.exact_search import ROWS_AT_ONCE, check_products, top_products
 from hf_targets.retrieval.index_files import read_index, write_index
 from hf_targets.retrieval.inverted_lists import build_lists, default_num_lists
+from hf_targets.retrieval.text_checks import check_count
 
 Mode = Literal["exact", "ivf"]
 
@@ -122,15 +123,13 @@ class VectorIndex:
             queries: (rows, dim), of any float type; the product is in float32. The results are on their device.
             num_probes: Lists to search instead of the index's own number.
         Raises:
-            ValueError: If `queries` is not a finite float matrix of the index's width, `k` is below 1, or `num_probes`
-                is out of range or given in mode `exact`.
+            ValueError: If `queries` is not a finite float matrix of the index's width, `k` is no integer or below 1,
+                `num_probes` is out of range or given in mode `exact`, or a product is not finite.
         """
         vectors = _matrix("queries", queries)
         if vectors.shape[1] != self.dim:
             raise ValueError(f"queries must be as wide as the index, {self.dim}, got shape {tuple(queries.shape)}")
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
-        k = min(k, len(self))
+        k = min(check_count(k), len(self))
         if self.mode == "exact":
             if num_probes is not None:
                 raise ValueError(f"mode='exact' has no lists to probe, got {num_probes=}; leave it out")
@@ -140,6 +139,7 @@ class VectorIndex:
             if num_probes is None or not 1 <= num_probes <= self._index.nlist:
                 raise ValueError(f"num_probes must be in [1, {self._index.nlist}], got {num_probes}")
             scores, numbers = map(torch.from_numpy, self._search_lists(vectors.numpy(), k, num_probes))
+            check_products(scores)
         return scores.to(queries.device), numbers.to(queries.device)
 
     def recall(self, queries: Tensor, k: int, *, num_probes: int | None = None) -> float:
@@ -183,15 +183,16 @@ class VectorIndex:
         short = np.flatnonzero(numbers[:, -1] < 0) if len(numbers) else []
         if len(short):
             if num_probes == self._index.nlist:
-                raise ValueError("inner products must be finite in float32, and some are not; scale queries down")
+                check_products(torch.tensor([-torch.inf]))  # FAISS leaves out a vector whose product is not finite
             more = min(4 * num_probes, self._index.nlist)
             scores[short], numbers[short] = self._search_lists(queries[short], k, more)
         return scores, numbers
 
 
 def _matrix(name: str, values: Tensor) -> Tensor:
-    if values.ndim != 2 or not values.is_floating_point():
-        raise ValueError(f"{name} must be a float matrix, got {values.dtype} of shape {tuple(values.shape)}")
+    if not isinstance(values, Tensor) or values.ndim != 2 or not values.is_floating_point():
+        got = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"{name} must be a float matrix, got {got}")
     matrix = values.detach().to("cpu", torch.float32).contiguous()
     if not all(block.isfinite().all() for block in matrix.split(ROWS_AT_ONCE)):
         row = next(row for row, vector in enumerate(matrix) if not vector.isfinite().all())

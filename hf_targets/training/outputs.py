@@ -88,6 +88,19 @@ def check_output_folder(folder: Path) -> None:
         raise ValueError(f"output_dir must be a folder, and {folder} is a file; name another")
 
 
+def check_output_files(**files: str | None) -> None:
+    """Make sure before long work that files can be written.
+
+    Args:
+        files: By the settings that name them; None: no file is asked for.
+    Raises:
+        ValueError: If one is a folder.
+    """
+    for setting, file in files.items():
+        if file is not None and Path(file).is_dir():
+            raise ValueError(f"{setting} must be a file to write, and {file} is a folder; name a file in it")
+
+
 def run_patterns(folder: str) -> list[str]:
     """Return the patterns of a run's output, as seen from the output folder."""
     return [f"{glob.escape(folder)}/{pattern}" for pattern in RUN_OUTPUT]

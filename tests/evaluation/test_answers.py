@@ -85,3 +85,14 @@ def test_an_answer_for_each_item_is_asked_for():
 def test_an_item_that_cannot_be_measured_is_told(wrong, told):
     with pytest.raises(ValueError, match=f"item 1 cannot be measured, as in ASQA {told}"):
         check_references([ITEMS[0], ITEMS[1] | wrong], for_reader=True)
+
+
+@pytest.mark.parametrize("answers", [["x"], ["x"] * 4])
+def test_a_reader_gives_each_question_an_answer(answers):
+    with pytest.raises(ValueError, match=f"must give each question an answer, got {len(answers)} for 3 questions"):
+        measure_answers(ANSWERS, ITEMS, reader=lambda questions, contexts: answers, split=SPLIT)
+
+
+def test_one_text_is_no_list_of_answers():
+    with pytest.raises(ValueError, match="answers must be a list of texts, got the text 'ab'"):
+        measure_answers("ab", ITEMS, split=SPLIT)

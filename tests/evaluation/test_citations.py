@@ -132,3 +132,8 @@ def test_a_splitter_learns_abbreviations():
         ["Dr. Who came. Dr. No left. Dr. Who and Dr. No. The Dr. is in. A Dr. came. Dr. Jekyll."] * 9
     )
     assert learned(text) == ["He met Dr. Who.", "It rained."]
+
+
+def test_a_citation_of_any_number_of_digits_is_read():
+    assert scores(f"apples [{'9' * 5000}].") == (0, 0)
+    assert scores(f"apples [{'0' * 5000}1].") == scores("apples [1].")

@@ -68,6 +68,7 @@ def test_what_makes_no_prompt_is_named(call, told):
     ("answer", "cited"),
     [
         ("Dogs bark. Cats sleep!", "Dogs bark[2]. Cats sleep[1]!"),
+        ("Cats \uff01\u300d", "Cats [1]\uff01\u300d"),
         ('He said "Cats sleep." Dogs', 'He said "Cats sleep[1]." Dogs[2]'),
         ("Dogs and cats.", "Dogs and cats[1]."),
         ("Nobody knows.", "Nobody knows."),

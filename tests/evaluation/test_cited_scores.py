@@ -3,6 +3,7 @@
 import pytest
 
 from hf_targets.evaluation.cited_scores import measure_cited_answers
+from hf_targets.evaluation.entailment import LexicalEntailment
 from hf_targets.evaluation.sentences import punkt_or_trained, punkt_sentences, train_splitter
 
 pytest.importorskip("rouge_score")
@@ -54,3 +55,8 @@ def test_sentences_are_cut_by_a_trained_model_only_where_the_published_one_is_mi
     split, name = punkt_or_trained(["One. Two."])
     assert split("Cats sleep. Dogs do.") == ["Cats sleep.", "Dogs do."]
     assert "trained on the documents" in name
+
+
+def test_each_answer_needs_its_documents_even_without_a_sentence():
+    with pytest.raises(ValueError, match="each answer needs its documents, got 1 answers and 0 lists"):
+        measure_cited_answers([""], [{}], [], LexicalEntailment())

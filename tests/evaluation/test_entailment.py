@@ -17,6 +17,7 @@ from transformers import (
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.evaluation.entailment import LexicalEntailment, ModelEntailment
+from tests.tiny_models import make_backbone
 
 PAIRS = [("Title: Cats\nCats sleep all day.", "Cats sleep."), ("Dogs bark.", "Cats sleep."), ("A", "B c d e f g")]
 TOKENIZER = train_bpe_tokenizer([" ".join(pair) for pair in PAIRS], vocab_size=300)
@@ -150,3 +151,8 @@ def test_no_more_is_read_than_a_model_has_positions_beyond_its_padding(asked):
     long = " ".join(["Cats sleep all day."] * 60)
     model = RobertaForSequenceClassification(config).eval()
     assert len(ModelEntailment(model, tokens, max_length=asked)([(long, "Cats sleep.")])) == 1
+
+
+def test_a_causal_model_is_no_judge():
+    with pytest.raises(ValueError, match="must be a sequence-to-sequence model, got GPT2LMHeadModel"):
+        ModelEntailment(make_backbone("gpt2"), None)

@@ -172,3 +172,13 @@ def test_texts_without_features_are_refused(mauve):
         text_features([], MODEL, TOKENIZER)
     with pytest.raises(ValueError, match="needs its tokenizer"):
         mauve_score(["a"] * 20, ["b"] * 20, feature_model=MODEL)
+
+
+def test_seeds_may_be_drawn_once_and_features_be_tensors_of_a_model(mauve):
+    sides = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
+    expected = mauve_score(None, None, features=sides.bfloat16().float().numpy(), seeds=[1, 2])
+    assert mauve_score(None, None, features=sides.bfloat16().requires_grad_(), seeds=iter([1, 2])) == expected
+    with pytest.raises(ValueError, match=r"scaling must be above 0, .* got nan"):
+        mauve_score(None, None, features=sides, scaling=float("nan"))
+    with pytest.raises(ValueError, match=r"must be two matrices, .* got 3"):
+        mauve_score(None, None, features=torch.ones(3, 40, 3))

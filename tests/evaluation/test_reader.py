@@ -80,3 +80,10 @@ def test_a_reader_is_loaded_by_folder_and_checked(tmp_path):
         ExtractiveReader.from_pretrained(str(tmp_path / "bert"))
     with pytest.raises(ValueError, match="there is no reader at 'no/such'"):
         ExtractiveReader.from_pretrained("no/such")
+
+
+def test_the_side_of_the_padding_does_not_matter():
+    left = tokenizer()
+    left.padding_side = "left"
+    answers = [ExtractiveReader(model(), made, batch_size=3)(QUESTIONS, CONTEXTS) for made in (tokenizer(), left)]
+    assert answers[0] == answers[1] and any(answers[0])

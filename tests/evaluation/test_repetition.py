@@ -1,4 +1,6 @@
+import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -109,3 +111,12 @@ def test_texts_that_say_nothing_are_refused(texts, order, says):
 def test_an_unknown_average_is_refused():
     with pytest.raises(ValueError, match="got 'micro'"):
         repeated_ngrams([[1, 2]], 2, average="micro")
+
+
+def test_tensors_and_arrays_are_counted_as_lists_are():
+    texts = [[1, 1, 1, 1, 2], [3, 4, 3, 4, 3]]
+    for rows in (torch.tensor(texts), list(torch.tensor(texts)), np.array(texts)):
+        assert measure_repetition(rows) == measure_repetition(texts)
+        assert distinct_ngrams(rows, 2) == distinct_ngrams(texts, 2)
+    with pytest.raises(ValueError, match="each text must be a list of words or token ids, got 1; put it in one"):
+        measure_repetition([1, 2, 3])

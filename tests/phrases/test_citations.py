@@ -71,7 +71,7 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
 def test_missing_documents_texts_and_markers_are_named():
     with pytest.raises(ValueError, match="citations need a document, got none"):
         citing_phrases([], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="a list of texts, got a mapping; put the texts in a list"):
+    with pytest.raises(ValueError, match="a list of texts, got a dict; make it a list"):
         citing_phrases({"a": "a cat"}, BPE, TokenNgrams())
     with pytest.raises(ValueError, match="document 2 is ' '; leave it out"):
         citing_phrases(["a cat", " "], BPE, TokenNgrams())

@@ -26,3 +26,11 @@ def test_statistics_count_steps_tokens_and_the_documents_of_the_phrases_used():
 def test_a_text_that_ends_at_once_has_no_steps():
     told = "3 phrases at hand, 0 used; 0 tokens in 0 steps, 0.00 tokens a step; 0 documents cited"
     assert GeneratedText.of([9], 1, PHRASES).statistics == told
+
+
+def test_padding_at_the_end_does_not_count():
+    pad, end = WORDS.pad_token_id, WORDS.eos_token_id
+    padding = end if pad is None else pad
+    row = [9, 10, FIRST, 11, end]
+    assert GeneratedText.of([*row, padding, padding], 2, PHRASES) == GeneratedText.of(row, 2, PHRASES)
+    assert GeneratedText.of([9, 10, padding], 3, PHRASES).num_steps == 0  # of the prompt

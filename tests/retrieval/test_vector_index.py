@@ -1,7 +1,9 @@
 import json
+import resource
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -182,19 +184,24 @@ def test_an_index_of_another_encoder_or_vocabulary_is_refused_with_both_values(a
         VectorIndex.load(tmp_path, fingerprint=asked)
 
 
-def test_a_failed_save_leaves_the_saved_index_and_nothing_more(tmp_path, monkeypatch):
+@contextmanager
+def largest_file(num_bytes):
+    """Let no file of this process become longer, as if the disk were full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_failed_save_leaves_the_saved_index_and_nothing_more(tmp_path):
     embeddings, queries = whole_numbers(100, 4, 3)
     index = VectorIndex.build(embeddings)
     index.save(tmp_path)
-
-    def fail(index, path):
-        Path(path).write_bytes(b"half")
-        raise OSError("no space left")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(faiss, "write_index", fail)
-        with pytest.raises(OSError, match="no space"):
-            VectorIndex.build(-embeddings).save(tmp_path)
+    size = (tmp_path / "vector_index.faiss").stat().st_size
+    with largest_file(size - 3), pytest.raises(OSError, match="File too large"):
+        VectorIndex.build(-embeddings).save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     assert torch.equal(VectorIndex.load(tmp_path).search(queries, 1)[0], index.search(queries, 1)[0])
 
@@ -286,7 +293,7 @@ def test_bad_embeddings_and_settings_are_refused(embeddings, arguments, message)
         (torch.randn(4), 1, None, "queries must be a float matrix"),
         (torch.full((2, 4), float("nan")), 1, None, "queries must be finite, got NaN or infinity in row 0"),
         (torch.full((2, 4), 3e38), 1, None, "inner products must be finite in float32"),
-        (torch.randn(2, 4), 0, None, "k must be at least 1, got 0"),
+        (torch.randn(2, 4), 0, None, "k must be an integer, 1 or more, got 0"),
         (torch.randn(2, 4), 1, 21, r"num_probes must be in \[1, 20\], got 21"),
     ],
 )
@@ -301,3 +308,17 @@ def test_probes_of_an_exact_index_and_recall_without_queries_are_refused():
         index.search(torch.randn(2, 4), 1, num_probes=1)
     with pytest.raises(ValueError, match="recall needs a query"):
         index.recall(torch.empty(0, 4), 1)
+
+
+@in_both_modes
+def test_any_integer_is_a_number_of_results_and_products_must_be_finite(mode):
+    embeddings, queries = clustered(1000, 16, 40)
+    index = VectorIndex.build(embeddings, **mode)
+    assert index.search(queries, np.int64(3))[1].equal(index.search(queries, 3)[1])
+    for wrong in (True, 2.5):
+        with pytest.raises(ValueError, match=f"k must be an integer, 1 or more, got {wrong}"):
+            index.search(queries, wrong)
+    with pytest.raises(ValueError, match="queries must be a float matrix, got list"):
+        index.search(queries.tolist(), 3)
+    with pytest.raises(ValueError, match="inner products must be finite in float32"):
+        index.search(torch.full((1, 16), 3e38), 3)
