@@ -7,6 +7,18 @@ import torch
 from torch import nn
 
 
+def assert_same_logits(name: str, model: nn.Module, batch: dict[str, Any], *, exported: bool) -> None:
+    """Assert that a model without labels is one graph, compiled and exported, with the same logits."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = model.eval()(**batch).logits
+        runs = [torch.compile(model, backend="eager", fullgraph=True)]
+        if exported:
+            runs.append(torch.export.export(model, (), batch, strict=False).module())
+        for run in runs:
+            torch.testing.assert_close(run(**batch).logits, expected, msg=lambda text: f"{name}: {text}")
+
+
 def assert_same_compiled(name: str, model: nn.Module, batches: Iterable[dict[str, Any]], *, fullgraph: bool) -> None:
     """Assert that a model in training has the same loss and gradients as without the compiler, in batch after batch."""
     torch._dynamo.reset()

@@ -234,12 +234,15 @@ def test_bad_input_is_told_before_anything_is_computed(case):
 
 
 _COMPILED = """
-from tests.compiled import assert_same_compiled
+from tests.compiled import assert_same_compiled, assert_same_logits
 from tests.model_cases import CASES
+from tests.tiny_backbones import token_ids
 
 for name, case in CASES.items():
     if case.compiled is not None:
         assert_same_compiled(name, *case.compiled(), fullgraph="one graph" not in case.lacks)
+    if name in ("phrases-llama", "masked-difference-bert", "masked-masked_only-modernbert"):
+        assert_same_logits(name, case.make(), {"input_ids": token_ids(2, 8)}, exported=name.startswith("masked"))
 print("same")
 """
 

@@ -45,6 +45,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
 
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
     smooths_labels = True  # forward takes `label_smoothing`
+    new_parts = ("lm_head.",)  # to a checkpoint of the base model
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012, as the base class has it
 
     def __init__(self, config: AwdLstmConfig) -> None:

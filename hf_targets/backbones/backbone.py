@@ -75,7 +75,8 @@ def find_output_scale(
         names: The arguments of the backbone that get these ids.
     Returns: None if the weights are not loaded yet, or are sharded: they cannot be tried.
     Raises:
-        ValueError: If the logits are anything else: a soft cap, a transform; or if the output embedding cannot be used.
+        ValueError: If the logits are anything else: a soft cap, a transform; or not finite; or if the output embedding
+            cannot be used.
     """
     layer = output_embedding(backbone)
     device = execution_device(layer)
@@ -98,6 +99,11 @@ def find_output_scale(
     error, scale = min(zip(errors, scales, strict=True), key=lambda pair: pair[0])
     # the same product may be rounded differently: libraries choose a kernel by the memory alignment of a tensor
     rounding = max(2.0**-15, 4 * torch.finfo(layer.weight.dtype).eps) * float(logits.abs().max())
+    if not logits.isfinite().all():
+        raise ValueError(
+            f"{type(backbone).__name__} gives logits that are not finite, so that it cannot be tried whether its "
+            "output matrix can be shared; look for NaN in its weights, or load them in another type"
+        )
     if not error <= rounding:
         raise ValueError(
             f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states, times a "

@@ -29,6 +29,8 @@ class StrictLoading:
     ) -> Self:
         """Load a model.
 
+        Args:
+            kwargs: As Transformers has them; `ignore_mismatched_sizes=True` makes tensors of another shape anew.
         Raises:
             ValueError: If the checkpoint is of another kind, one of its files is cut short, or a tensor is missing,
                 unexpected or of another shape.
@@ -37,14 +39,16 @@ class StrictLoading:
         if kwargs.get("config") is None:
             hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
             cls.check_kind(name, PreTrainedConfig.get_config_dict(name, **hub)[0])
+        resized = bool(kwargs.get("ignore_mismatched_sizes"))
         kwargs["ignore_mismatched_sizes"] = True  # the check below raises an error that names the shapes
         with broken_files_named(name, kwargs):
             model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         mismatched = {tensor: (found, expected) for tensor, found, expected in info["mismatched_keys"]}
         new = {tensor for tensor in model.state_dict() if tensor.startswith(cls.new_parts or ("\0",))}
         missing = set(info["missing_keys"])
+        new -= set(model.all_tied_weights_keys)  # pyright: ignore[reportArgumentType], has those of the model
         missing = missing - new if new <= missing else missing
-        _check_complete(name, missing, info["unexpected_keys"], mismatched)
+        _check_complete(name, missing, info["unexpected_keys"], {} if resized else mismatched)
         return (model, info) if output_loading_info else model  # pyright: ignore[reportReturnType]
 
     @classmethod
@@ -88,9 +92,10 @@ def _check_complete(
     wrong = {"missing": missing, "not in the model": extra, "of another shape": shapes}
     problems = [f"{problem}: {listed(sorted(names))}" for problem, names in wrong.items() if names]
     if problems:
+        way_out = ", or pass ignore_mismatched_sizes=True for new ones in their place" if shapes else ""
         raise ValueError(
             f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. It is cut short, or its "
-            "config.json belongs to another model; copy or download it again"
+            f"config.json belongs to another model; copy or download it again{way_out}"
         )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PreTrainedModel
 
 from hf_targets.backbones.backbone import output_embedding
-from hf_targets.backbones.weight_access import execution_device, is_readable
+from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
 from hf_targets.backbones.weight_files import HUB_ARGUMENTS, broken_files_named
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,13 @@ class WrapsBackbone:
     def get_output_embeddings(self) -> nn.Linear:
         """Return the backbone's output embedding."""
         return output_embedding(self.backbone)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the backbone's vocabulary."""
+        embedding = self.backbone.resize_token_embeddings(*args, **kwargs)
+        if args or kwargs:
+            self.vocab_size = num_rows(embedding)  # as Transformers' models have it then
+        return embedding
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the backbone's output embedding."""

@@ -110,7 +110,8 @@ def _ngrams_of_texts(texts: Sequence[Text], order: int) -> list[list[tuple[Hasha
     if isinstance(texts, str) or any(isinstance(text, str) for text in texts):
         raise ValueError("texts must be lists of words or token ids, got a string; split or tokenize it first")
     # elements of a tensor differ from each other even where their values do not
-    plain: list[Any] = [text.tolist() if hasattr(text, "tolist") else text for text in texts]
+    given: list[Any] = list(texts)
+    plain = [text.tolist() if hasattr(text, "tolist") else text for text in given]
     if wrong := [text for text in plain if not isinstance(text, Sequence)]:
         raise ValueError(f"each text must be a list of words or token ids, got {wrong[0]!r:.60}; put it in one")
     found = [list(_ngrams(text, order)) for text in plain]

@@ -208,8 +208,10 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
     def _sample(self, input_ids: Tensor, *args: Any, source: Tensor | None = None, **kwargs: Any) -> Any:
         return self._with_drafts(super()._sample, input_ids, *args, source=source, **kwargs)
 
-    def _assisted_decoding(self, input_ids: Tensor, *args: Any, source: Tensor | None = None, **kwargs: Any) -> Any:
-        return self._with_drafts(super()._assisted_decoding, input_ids, *args, source=source, **kwargs)
+    def _assisted_decoding(self, *args: Any, source: Any = None, inputs_tensor: Any = None, **kwargs: Any) -> Any:
+        # `generate` gives what an assistant's encoder is to read to a method that names it
+        decode = partial(super()._assisted_decoding, inputs_tensor=inputs_tensor)
+        return self._with_drafts(decode, *args, source=source, **kwargs)
 
     def _with_drafts(
         self,

@@ -133,20 +133,19 @@ class MultiTokenForMaskedLM(MultiTokenModel):
         )
         check_attention_mask(attention_mask, text, None)
         skips = self.training and labels is not None if skip_logits is None else skip_logits
-        states, outputs = read_masked(
-            self.backbone,
-            with_logits=not skips,
-            **backbone_inputs(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-            ),
-            **kwargs,
+        inputs = kwargs | backbone_inputs(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
         )
+        if labels is None and not output_last_hidden_state:  # logits alone: in one graph, and for export
+            states, outputs = None, self.backbone(**inputs, return_dict=True)
+        else:
+            states, outputs = read_masked(self.backbone, with_logits=not skips, **inputs)
         loss = parts = None
-        if labels is not None:
+        if labels is not None and states is not None:
             labels = without_padding(labels, attention_mask)
             tokens = self._tokens(labels, input_ids, attention_mask)
             count = target_count(labels, num_items_in_batch)

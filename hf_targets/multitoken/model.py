@@ -129,4 +129,4 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
                 f"the heads draft tokens up to {int(self.heads.draft_vocabulary.ids.max())}, which a vocabulary of "
                 f"{size} drops; put new heads on the resized base model with from_base"
             )
-        return self.backbone.resize_token_embeddings(*args, **kwargs)
+        return super().resize_token_embeddings(*args, **kwargs)

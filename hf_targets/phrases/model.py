@@ -169,7 +169,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         tokenizer has other tokens now, the model takes vocabularies of any tokenizer from then on.
         """
         before = num_rows(self.get_output_embeddings())
-        embedding = self.backbone.resize_token_embeddings(*args, **kwargs)
+        embedding = super().resize_token_embeddings(*args, **kwargs)
         if num_rows(self.get_output_embeddings()) != before:
             self.config.tokenizer_fingerprint = None
         if args or kwargs:

@@ -41,14 +41,13 @@ class PhraseBatch:
         Raises:
             ValueError: If some fields are given and a required one is missing.
         """
-        names = [field.name for field in fields(cls)]
-        given = {name: arguments.pop(name, None) for name in names}
+        given = {name: arguments.pop(name, None) for name in _NAMES}
         if all(value is None for value in given.values()):
             return None
-        if missing := [name for name in names[:5] if given[name] is None]:
+        if missing := [name for name in _NAMES[:5] if given[name] is None]:
             raise ValueError(
-                f"a batch with phrases needs {', '.join(names[:5])}, got none for {', '.join(missing)}; make the batch "
-                "with PhraseCollator"
+                f"a batch with phrases needs {', '.join(_NAMES[:5])}, got none for {', '.join(missing)}; make the "
+                "batch with PhraseCollator"
             )
         return cls(**given)
 
@@ -77,6 +76,9 @@ class PhraseBatch:
             stops = {"rows": ids.shape[0], "positions": ids.shape[1], "phrases": num_phrases}
             for column, (what, stop) in zip(self.masked_phrases.T, stops.items(), strict=True):
                 check_range(column, stop, f"masked_phrases must have {what}")
+
+
+_NAMES = tuple(field.name for field in fields(PhraseBatch))  # asked for once: torch.compile cannot
 
 
 def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], what: str) -> None:

@@ -135,10 +135,6 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         else:
             super()._init_weights(module)
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the backbone's vocabulary; the block decoder predicts embeddings, and needs no change."""
-        return self.backbone.resize_token_embeddings(*args, **kwargs)
-
     @can_return_tuple
     def forward(
         self,

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.model_cases import CASES, ONE_OF_A_CLASS, every_class, every_wrapper_class
+from tests.trainer_runs import assert_same, weights
 
 SHARDS = {"one file": "1GB", "shards": "8KB"}
 
@@ -47,8 +48,23 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(model, folder):
     told = (
         f"the checkpoint at {folder} does not fit its configuration; of another shape: {name} is (3, 5, 7), not {shape}"
     )
-    with pytest.raises(ValueError, match=re.escape(told)):
+    with pytest.raises(ValueError, match=rf"{re.escape(told)}.* or pass ignore_mismatched_sizes=True"):
         type(model).from_pretrained(folder)
+    again, info = type(model).from_pretrained(folder, ignore_mismatched_sizes=True, output_loading_info=True)
+    assert {tensor for tensor, *_ in info["mismatched_keys"]} == {name}
+    state, expected = weights(again), weights(model)
+    assert state[name].isfinite().all()
+    saved = [tensor for file in folder.glob("*.safetensors") for tensor in load_file(file) if tensor != name]
+    assert saved and all(torch.equal(state[tensor], expected[tensor]) for tensor in saved)
+
+
+@pytest.mark.parametrize("name", ["lstm-tied", "lstm-untied", "tensorized"])
+def test_a_head_is_new_to_a_checkpoint_of_the_model_without_it(name, tmp_path):
+    model = CASES[name].make()
+    model.base_model.save_pretrained(tmp_path)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert info["missing_keys"] and all(tensor.startswith("lm_head.") for tensor in info["missing_keys"])
+    assert_same(weights(again.base_model), weights(model.base_model), rtol=0, atol=0)
 
 
 @every_wrapper_class

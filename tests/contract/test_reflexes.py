@@ -98,7 +98,7 @@ def test_a_vocabulary_grows_and_the_old_tokens_are_predicted_as_before(case, tmp
     model, ids = case.make(), token_ids(2, 8)
     before = model(**case.reading(ids)).logits[..., : VOCAB - 1].log_softmax(-1)
     model.resize_token_embeddings(VOCAB + 5)
-    assert model.config.vocab_size == VOCAB + 5
+    assert model.config.vocab_size == model.vocab_size == VOCAB + 5
     after = model(**case.reading(ids)).logits
     assert after.shape[-1] == VOCAB + 5
     torch.testing.assert_close(after[..., : VOCAB - 1].log_softmax(-1), before, rtol=1e-4, atol=1e-4)

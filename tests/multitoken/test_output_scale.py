@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, Grani
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.maths.differences import conjugate_coefficients
-from tests.tiny_backbones import SMALL, token_ids
+from tests.tiny_backbones import SMALL, make_backbone, token_ids
 
 SIZES = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": 0.2}
 SIZES |= {"bos_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 64}
@@ -71,3 +71,10 @@ def test_drafts_are_verified_by_scaled_states(config, scale):
 def test_a_soft_cap_on_the_logits_is_refused():
     with pytest.raises(ValueError, match="does more than apply its output embedding to its last hidden states"):
         make_scaled(lambda: Gemma2Config(**SIZES, head_dim=8))
+
+
+def test_a_base_model_whose_weights_are_not_finite_is_told():
+    base = make_backbone("llama")
+    base.model.norm.weight.data[0] = float("nan")
+    with pytest.raises(ValueError, match=r"gives logits that are not finite, .*; look for NaN in its weights"):
+        MultiTokenForCausalLM.from_base(base, ngram_size=4, loss_weight=0.1)

@@ -156,3 +156,15 @@ def test_a_source_of_embeddings_is_drafted_for_several_rows_too(family):
     embeds |= {"attention_mask": source["attention_mask"]}
     plain = model.generate(**embeds, **TWELVE)
     assert torch.equal(plain, model.generate(**embeds, draft_tokens=3, **TWELVE))
+
+
+@some
+def test_an_assistant_reads_the_source_too(family):
+    model, source = make_pair_model(family), {name: ids[:1] for name, ids in sources().items()}
+    calls = []
+    model.backbone.get_decoder().register_forward_hook(lambda module, inputs, output: calls.append(1))
+    plain = model.generate(**source, **TWELVE)
+    steps = len(calls)
+    calls.clear()
+    assert torch.equal(model.generate(**source, assistant_model=make_pair_model(family), **TWELVE), plain)
+    assert len(calls) < steps  # what the same model drafts of the same source is accepted
