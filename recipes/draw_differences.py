@@ -3,10 +3,9 @@
     python recipes/draw_differences.py --model_name_or_path MODEL --dataset ptb
 
 MODEL is a folder or a name of any language model with output embeddings: causal, masked, of pairs, with heads or
-without. Writes `differences.png` and the points
-in `differences.json`, and prints how diverse the targets of each level are. Penn Treebank has some 20 words a sentence:
-about 60 sentences make as many vectors as the paper's figure has of its 10. On a small model without one:
-`recipes/settings/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
+without. Writes `differences.png` and the points in `differences.json`, and prints how diverse the targets of each level
+are. Penn Treebank has some 20 words a sentence: about 60 sentences make as many vectors as the paper's figure has of
+its 10. On a small model without one: `recipes/settings/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
 """
 
 import random
@@ -75,7 +74,7 @@ def main() -> None:
     texts = setup.load()
     model, tokenizer = load(setup, texts)
     lines = [line.strip() for text in texts["test"]["text"] for line in text.splitlines()]
-    lines = [line for line in lines if len(tokenizer(line, add_special_tokens=False)["input_ids"]) > 2]
+    lines = [line for line in lines if len(tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]) > 2]
     if len(lines) < setup.num_sentences:
         raise ValueError(f"num_sentences must be at most the {len(lines)} of the text, got {setup.num_sentences}")
     levels = target_vectors(model, tokenizer, random.Random(setup.seed).sample(lines, setup.num_sentences))

@@ -130,10 +130,10 @@ def main() -> None:
             found |= {"mean cosine, %": 100 * geometry.mean_cosine, "effective rank": geometry.effective_rank}
             scores.setdefault(run.name, []).append(found)
             caches.setdefault(run.name, []).append(asdict(cache))
-            print(f"{run.name}, seed {run.seed}: {found}, {cache}", flush=True)
-            write_json(
-                experiment.folder / "scores.json", {"settings": asdict(setup), "scores": scores, "caches": caches}
-            )
+            told = " ".join(f"{column} {value:.2f}," for column, value in found.items())
+            print(f"{run.name}, seed {run.seed}: {told} {cache}", flush=True)
+            content = {"settings": asdict(setup), "scores": scores, "caches": caches}
+            write_json(experiment.folder / "scores.json", content)
         trainer.accelerator.wait_for_everyone()  # the next row may finetune this model
     if args.process_index:
         return

@@ -54,7 +54,7 @@ def tokenizer_of_runs(checkpoints: dict[Path, Path], block_size: int) -> PreTrai
     """Return the tokenizer of runs, which they must share, so that all are measured on the same tokens.
 
     Args:
-        checkpoints: A checkpoint of each run, by the run's folder, where its tokenizer is.
+        checkpoints: A checkpoint of each run, by the run's folder, where its tokenizer is, or above it.
         block_size: Tokens that each model must read.
     Raises:
         ValueError: If a run has no tokenizer or another's, or a model is not causal or reads fewer tokens.
@@ -62,8 +62,9 @@ def tokenizer_of_runs(checkpoints: dict[Path, Path], block_size: int) -> PreTrai
     tokenizers = {}
     for run, checkpoint in checkpoints.items():
         _check_causal(checkpoint, block_size)
-        with model_at(run, "tokenizer of a finished run", "train it to its end, which is when its tokenizer is saved"):
-            tokenizers[run] = AutoTokenizer.from_pretrained(run)
+        where = run if any(run.glob("tokenizer*")) else run.parent  # some recipes save one for all of their runs
+        with model_at(where, "tokenizer of a finished run", "train it to its end, which saves its tokenizer"):
+            tokenizers[run] = AutoTokenizer.from_pretrained(where)
     first, *others = tokenizers
     for run in others:
         if tokenizer_fingerprint(tokenizers[run]) != tokenizer_fingerprint(tokenizers[first]):

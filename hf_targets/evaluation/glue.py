@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import (
     AutoModelForSequenceClassification,
@@ -185,6 +186,8 @@ class GlueRun:
             data["train"] = data["train"].select(range(min(self.max_train_examples, len(data["train"]))))
         rows = {str(split): _encoded(part, task, tokenizer, self.max_length) for split, part in data.items()}
         args = copy.deepcopy(args)
+        if not torch.accelerator.is_available():
+            args.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
         args.seed, args.eval_strategy, args.save_strategy = seed, IntervalStrategy.NO, SaveStrategy.NO
         set_seed(seed)
         trainer = Trainer(

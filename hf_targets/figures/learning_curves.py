@@ -7,6 +7,9 @@ from typing import Any
 from hf_targets.figures.canvas import new_figure
 from hf_targets.figures.lines import MARKERS, History, plot_mean, style_axes
 
+_SHARED = {"loss_next_token": "loss of the next token", "loss_masked_token": "loss of masked tokens"}
+"""Parts of the loss that a plain model has as a whole, and what they are called."""
+
 
 def plot_learning_curves(histories: Mapping[str, Sequence[History]], path: Path | str) -> None:
     """Draw a PNG of several models' logs (`draw_learning_curves`).
@@ -23,6 +26,8 @@ def plot_learning_curves(histories: Mapping[str, Sequence[History]], path: Path 
 def draw_learning_curves(histories: Mapping[str, Sequence[History]]) -> Any:
     """Return a figure of several models' logs: validation perplexity, with the ensemble dashed, and training loss.
 
+    The loss is the part that the models share, of next or of masked tokens, where one of them has heads besides.
+
     A line with markers is the mean over a model's seeds at the steps that all of them logged; thin lines are the seeds.
     An axis is logarithmic if its values span a decade or more.
 
@@ -34,9 +39,7 @@ def draw_learning_curves(histories: Mapping[str, Sequence[History]]) -> Any:
     """
     figure = new_figure(11, 4.5)
     validation, training = figure.subplots(1, 2)
-    has_heads = any(
-        "loss_next_token" in entry for seeds in histories.values() for history in seeds for entry in history
-    )
+    logged = {key for seeds in histories.values() for history in seeds for entry in history for key in entry}
     for number, (name, seeds) in enumerate(histories.items()):
         look = {"color": f"C{number % 10}", "marker": MARKERS[number % len(MARKERS)]}
         plot_mean(validation, seeds, "eval_perplexity", name, **look)
@@ -49,10 +52,10 @@ def draw_learning_curves(histories: Mapping[str, Sequence[History]]) -> Any:
             markerfacecolor="white",
             **look,
         )
-        of_heads = any("loss_next_token" in entry for history in seeds for entry in history)
-        plot_mean(training, seeds, "loss_next_token" if of_heads else "loss", name, **look)
+        own = {key for history in seeds for entry in history for key in entry}
+        plot_mean(training, seeds, next((part for part in _SHARED if part in own), "loss"), name, **look)
     validation.set(xlabel="optimizer step", ylabel="validation perplexity per token", title="Validation")
-    what = "loss of the next token" if has_heads else "loss"
+    what = next((told for part, told in _SHARED.items() if part in logged), "loss")
     training.set(xlabel="optimizer step", ylabel=f"{what} (nats per token)", title="Training")
     for axes in (validation, training):
         style_axes(axes)

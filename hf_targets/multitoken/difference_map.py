@@ -1,5 +1,6 @@
 """Output embeddings of a text's words and their differences, reduced together to two dimensions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,8 @@ def target_vectors(
 
     Args:
         model: Any language model with output embeddings, with heads or without.
-        tokenizer: The model's. Its special tokens are not added. Spaces around a sub-word are left out of its name.
+        tokenizer: The model's. Its special tokens are not added. A token is named by its text without spaces around it,
+            or as the tokenizer writes it where another token of the sentences has the same text, or there is no letter.
         max_level: 1 or more.
     Raises:
         ValueError: If `max_level` is below 1, a sentence has no tokens beyond it, there is no sentence, or a token id
@@ -84,20 +86,27 @@ def target_vectors(
         )
     if (largest := max(map(max, rows))) >= num_rows(layer):
         raise ValueError(f"token ids must be below {num_rows(layer)}, got {largest}; give the model's own tokenizer")
-    found = []
+    names, found = _names({id_ for ids in rows for id_ in ids}, tokenizer), []
     with torch.no_grad():
         embedded = [embedding_rows(layer, torch.tensor(ids, device=model.device)).float().cpu() for ids in rows]
         for level in range(max_level + 1):
             vectors = torch.cat([word_differences(one[None], level)[0] for one in embedded])
             words, before = [], []
             for ids in rows:
-                names = [str(tokenizer.decode([one])).strip() for one in ids]
-                for at, name in enumerate(names):
+                for at, id_ in enumerate(ids):
                     target = at + level
-                    words.append(names[target] if target < len(names) else name)
-                    before.append(names[target - 1] if level and target < len(names) else None)
+                    words.append(names[ids[target] if target < len(ids) else id_])
+                    before.append(names[ids[target - 1]] if level and target < len(ids) else None)
             found.append(TargetVectors(level, vectors, words, before))
     return found
+
+
+def _names(ids: set[int], tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """Return a name of each token, which no other has."""
+    texts = {id_: str(tokenizer.decode([id_])).strip() for id_ in ids}
+    counts = Counter(texts.values())
+    written = {id_: str(tokenizer.convert_ids_to_tokens([id_])[0]) for id_ in ids}
+    return {id_: text if text and counts[text] == 1 else written[id_] for id_, text in texts.items()}
 
 
 def target_diversity(targets: TargetVectors) -> TargetDiversity:
@@ -158,7 +167,8 @@ def check_word(levels: Sequence[TargetVectors], word: str) -> None:
         name for one in levels if one.level == 1 for name, whole in zip(one.words, one.is_whole(), strict=True) if whole
     }
     if word not in known:
+        alike = sorted(known, key=lambda name: (word not in name, not name.isalpha(), name))[:5]
         raise ValueError(
             f"the word to zoom in on must follow another in the sentences, and {word!r} does not; give another, such "
-            f"as {', '.join(sorted(known)[:5])}"
+            f"as {', '.join(map(repr, alike))}"
         )

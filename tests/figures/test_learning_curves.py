@@ -57,3 +57,11 @@ def test_each_model_is_named_once_outside_of_the_axes_which_have_units():
     assert all(axes.get_legend() is None and axes.get_xlabel() == "optimizer step" for axes in figure.axes)
     assert figure.axes[0].get_ylabel() == "validation perplexity per token"
     assert figure.axes[1].get_ylabel() == "loss of the next token (nats per token)"
+
+
+@pytest.mark.parametrize(("part", "told"), [("loss_next_token", "the next token"), ("loss_masked_token", "masked")])
+def test_losses_are_compared_by_the_part_that_models_share(part, told):
+    plain, heads = [{"step": 5, "loss": 3.0}], [{"step": 5, part: 2.9, "loss": 1.5}]
+    axes = draw_learning_curves({"plain": [plain], "wdr": [heads]}).axes[1]
+    assert sorted(value for line in axes.lines for value in line.get_ydata()) == [2.9, 3.0]
+    assert told in axes.get_ylabel()

@@ -3,6 +3,7 @@ import torch
 
 from hf_targets import map_targets, plot_differences, target_diversity, target_vectors
 from hf_targets.multitoken.difference_map import TargetVectors
+from tests.small_tokenizers import BPE
 from tests.tiny_models import WORDS, make_backbone
 
 SENTENCES = ["w1 w2 w1 w3", "w4 w2 w5 w2 w1 w2"]
@@ -37,7 +38,7 @@ def test_the_figure_is_written_and_a_word_that_is_no_target_is_refused(tmp_path)
     points = map_targets(levels, perplexity=5)
     plot_differences(levels, points, "w2", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="'w9' does not; give another, such as w1"):
+    with pytest.raises(ValueError, match="'w9' does not; give another, such as 'w1'"):
         plot_differences(levels, points, "w9", tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
 
@@ -51,3 +52,11 @@ def test_a_perplexity_beyond_the_vectors_is_refused(perplexity, told):
 def test_sentences_that_are_too_short_are_refused():
     with pytest.raises(ValueError, match="more than 2 tokens, got 'w1 w2'"):
         target_vectors(make_backbone("gpt2"), WORDS, ["w1 w2"])
+
+
+def test_tokens_that_differ_in_space_alone_are_different_words():
+    model = make_backbone("gpt2", vocab_size=len(BPE))
+    levels = target_vectors(model, BPE, ["the cat the mat\n\n caté", "cat  the"])
+    assert target_diversity(levels[0]).within_words == pytest.approx(0, abs=1e-9)
+    ids = {id_ for text in ("the cat the mat\n\n caté", "cat  the") for id_ in BPE(text)["input_ids"]}
+    assert len(set(levels[0].words)) == len(ids) and all(levels[0].words)
