@@ -23,7 +23,10 @@ def read_word_vectors(path: Path | str) -> Tensor:
     try:
         vectors = KeyedVectors.load_word2vec_format(str(path), binary=".bin" in path.suffixes)
     except (ValueError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} has no word vectors in the format of word2vec: {error}") from error
+        raise ValueError(
+            f"{path} must have word vectors in the format of word2vec ({error}): a first line with their number and "
+            "size, such as 400000 300, and then a word and its numbers a line; add that line to files of GloVe"
+        ) from error
     return torch.from_numpy(vectors.vectors.copy())
 
 

@@ -83,7 +83,10 @@ def test_word_vectors_are_read_from_a_file_and_learnt_from_text(tmp_path):
     file.write_text("2 3\nsea 1 0 2\nship 0.5 1 0\n")
     assert read_word_vectors(file).tolist() == [[1, 0, 2], [0.5, 1, 0]]
     file.write_text("no vectors here\n")
-    with pytest.raises(ValueError, match=r"vectors.txt has no word vectors in the format of word2vec"):
+    with pytest.raises(
+        ValueError,
+        match=r"vectors.txt must have word vectors in the format of word2vec .*: a first line with their number",
+    ):
         read_word_vectors(file)
     texts = ["the sea and the ship\nthe ship and the sea\n"] * 20
     vectors = train_word_vectors(texts, size=8)

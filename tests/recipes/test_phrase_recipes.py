@@ -208,7 +208,7 @@ def test_a_text_without_phrases_says_why_that_may_be(trained, tmp_path):
         (["--phrases", "{}/empty.txt"], "must have one a line, and .*empty.txt has none"),
         (["--documents", "{}/latin.txt"], "must be UTF-8, and .*latin.txt is not"),
         (["--model", "{}"], "Unrecognized model in .*"),
-        (["--html", "{}"], "html must be a file to write, and .* is a folder; add a name"),
+        (["--html", "{}"], "html must be a file to write, and .* is a folder; name a file"),
         (
             ["--new_tokens", "500"],
             "new_tokens must be at most .*, got 500",
