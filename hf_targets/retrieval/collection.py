@@ -206,7 +206,7 @@ class DocumentCollection(Mapping[str, str]):
 
         Raises:
             ValueError: If `queries` is a single text or holds one without text, `k` is below 1, there is no document,
-                or the queries' vectors are not as wide as the documents'.
+                the queries' vectors are not as wide as the documents', or an inner product is not finite.
         """
         check_queries(queries, k)
         state = self._state
