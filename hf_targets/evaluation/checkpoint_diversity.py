@@ -63,7 +63,7 @@ def tokenizer_of_runs(checkpoints: dict[Path, Path], block_size: int) -> PreTrai
     for run, checkpoint in checkpoints.items():
         _check_causal(checkpoint, block_size)
         where = run if any(run.glob("tokenizer*")) else run.parent  # some recipes save one for all of their runs
-        with model_at(where, "tokenizer of a finished run", "train it to its end, which saves its tokenizer"):
+        with model_at(run, "tokenizer of a finished run", "train it to its end, which saves its tokenizer"):
             tokenizers[run] = AutoTokenizer.from_pretrained(where)
     first, *others = tokenizers
     for run in others:
