@@ -44,11 +44,12 @@ class StrictLoading:
         with broken_files_named(name, kwargs):
             model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         mismatched = {tensor: (found, expected) for tensor, found, expected in info["mismatched_keys"]}
-        new = {tensor for tensor in model.state_dict() if tensor.startswith(cls.new_parts or ("\0",))}
+        tied: Any = model.all_tied_weights_keys  # of these the other one is loaded
+        new = {tensor for tensor in model.state_dict() if tensor.startswith(cls.new_parts or ("\0",))} - set(tied)
         missing = set(info["missing_keys"])
-        new -= set(model.all_tied_weights_keys)  # pyright: ignore[reportArgumentType], has those of the model
         missing = missing - new if new <= missing else missing
-        _check_complete(name, missing, info["unexpected_keys"], {} if resized else mismatched)
+        way_out = ", or pass ignore_mismatched_sizes=True for new tensors of the other shape" if mismatched else ""
+        _check_complete(name, missing, info["unexpected_keys"], {} if resized else mismatched, way_out)
         return (model, info) if output_loading_info else model  # pyright: ignore[reportReturnType]
 
     @classmethod
@@ -87,12 +88,12 @@ def _check_complete(
     missing: Iterable[str],
     extra: Iterable[str],
     mismatched: Mapping[str, tuple[Sequence[int], Sequence[int]]],
+    way_out: str = "",
 ) -> None:
     shapes = [f"{name} is {tuple(found)}, not {tuple(expected)}" for name, (found, expected) in mismatched.items()]
     wrong = {"missing": missing, "not in the model": extra, "of another shape": shapes}
     problems = [f"{problem}: {listed(sorted(names))}" for problem, names in wrong.items() if names]
     if problems:
-        way_out = ", or pass ignore_mismatched_sizes=True for new ones in their place" if shapes else ""
         raise ValueError(
             f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. It is cut short, or its "
             f"config.json belongs to another model; copy or download it again{way_out}"

@@ -152,8 +152,8 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
     if attention_mask.shape != (batch, past + time):
         held = f" with the {past} positions in the cache" if past else ""
         way_out = "use the mask that the tokenizer returned with the text, or leave it out if nothing is padded"
-        if cache is not None and not past and attention_mask.shape[-1] > time:
-            way_out = "to generate, call model.eval(): gradient checkpointing in training leaves the cache empty"
+        if cache is not None and not past and time == 1:
+            way_out += "; to generate, call model.eval(): gradient checkpointing in training leaves the cache empty"
         raise ValueError(
             f"{name} must be (batch, time), {(batch, past + time)}{held}, got {tuple(attention_mask.shape)}; {way_out}"
         )

@@ -8,7 +8,7 @@ def check_texts(texts: Any, what: str) -> None:
     """Check that several texts were given.
 
     Args:
-        what: They are, in plural, for the error.
+        what: What they are, in the plural, for the error.
     Raises:
         ValueError: If they are one text or no list, or one is no text or has half a letter.
     """
@@ -26,7 +26,7 @@ def check_letters(text: str, what: str) -> None:
     """Check that a text has whole letters, which tokenizers need.
 
     Args:
-        what: The text is, for the error.
+        what: What the text is, for the error.
     Raises:
         ValueError: If it has a lone surrogate, as JSON such as "\\ud83d" gives.
     """

@@ -186,8 +186,7 @@ class GlueRun:
             data["train"] = data["train"].select(range(min(self.max_train_examples, len(data["train"]))))
         rows = {str(split): _encoded(part, task, tokenizer, self.max_length) for split, part in data.items()}
         args = copy.deepcopy(args)
-        if not torch.accelerator.is_available():
-            args.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
+        args.dataloader_pin_memory &= torch.accelerator.is_available()  # else torch warns
         args.seed, args.eval_strategy, args.save_strategy = seed, IntervalStrategy.NO, SaveStrategy.NO
         set_seed(seed)
         trainer = Trainer(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 ROWS_AT_ONCE = 65_536
+NOT_FINITE = "inner products must be finite in float32, and some are not; scale the vectors down"
 _QUERIES_AT_ONCE = 256  # with the rows of a block: at most 64 MiB of scores
 
 
@@ -44,7 +45,7 @@ def check_products(scores: Tensor) -> None:
         ValueError: If one is not finite.
     """
     if not scores.isfinite().all():
-        raise ValueError("inner products must be finite in float32, and some are not; scale the vectors down")
+        raise ValueError(NOT_FINITE)
 
 
 def higher(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_targets.extras import require
 from hf_targets.moved import moved_name
-from hf_targets.retrieval.exact_search import ROWS_AT_ONCE, check_products, top_products
+from hf_targets.retrieval.exact_search import NOT_FINITE, ROWS_AT_ONCE, check_products, top_products
 from hf_targets.retrieval.index_files import read_index, write_index
 from hf_targets.retrieval.inverted_lists import build_lists, default_num_lists
 from hf_targets.retrieval.text_checks import check_count
@@ -183,7 +183,7 @@ class VectorIndex:
         short = np.flatnonzero(numbers[:, -1] < 0) if len(numbers) else []
         if len(short):
             if num_probes == self._index.nlist:
-                check_products(torch.tensor([-torch.inf]))  # FAISS leaves out a vector whose product is not finite
+                raise ValueError(NOT_FINITE)  # FAISS leaves out a vector whose product is not
             more = min(4 * num_probes, self._index.nlist)
             scores[short], numbers[short] = self._search_lists(queries[short], k, more)
         return scores, numbers
