@@ -1,11 +1,13 @@
 # The public names, each from where it is made: `hf_targets/__init__.py` reads this file, and so do editors and type
 # checkers. A name is imported when it is first asked for.
 
+from .backbones.positions import room_after as room_after
 from .crammed_bert.classifier import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
 from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
 from .crammed_bert.masked import CrammedBertForMaskedLM as CrammedBertForMaskedLM
 from .curves.configuration import CurveConfig as CurveConfig
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
+from .data.atomic_write import written_together as written_together
 from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import load_corpus as load_corpus
 from .data.documents import documents_of as documents_of
@@ -58,7 +60,6 @@ from .evaluation.translation_intervals import bleu_interval as bleu_interval
 from .figures.gradient_diversity import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .figures.page_style import shown_command as shown_command
-from .files import written_together as written_together
 from .masked_diffusion.arguments import DiffusionTrainingArguments as DiffusionTrainingArguments
 from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
 from .masked_diffusion.length_protocols import LengthProtocol as LengthProtocol
@@ -156,7 +157,6 @@ from .phrases.settings import phrase_rows as phrase_rows
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.usage import PHRASE_USAGE as PHRASE_USAGE
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
-from .positions import room_after as room_after
 from .retrieval.collection import DocumentCollection as DocumentCollection
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
 from .retrieval.near_duplicates import without_near_duplicates as without_near_duplicates

@@ -34,9 +34,9 @@ from hf_targets import (
     write_inspection,
     write_json,
 )
+from hf_targets.backbones.positions import max_positions
 from hf_targets.markdown import markdown_table
 from hf_targets.named_models import load_language_model, model_at
-from hf_targets.positions import max_positions
 from hf_targets.training.outputs import check_output_folder
 
 

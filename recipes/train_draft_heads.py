@@ -38,8 +38,8 @@ from hf_targets import (
     train_draft_heads,
     write_card,
 )
+from hf_targets.backbones.positions import position_limit
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
-from hf_targets.positions import position_limit
 
 
 @dataclass(kw_only=True)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, CTRLConfig, GPTJConfig, MptConfig
 
-from hf_targets.positions import max_positions, position_limit, room_after
+from hf_targets.backbones.positions import max_positions, position_limit, room_after
 from tests.tiny_models import VOCAB, make_backbone
 
 SMALL = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}

@@ -7,12 +7,12 @@ from transformers.utils import logging
 
 from hf_targets import DocumentRetriever, DynamicVocabForCausalLM, PhraseVocabulary, TokenNgrams, train_bpe_tokenizer
 from hf_targets.data.blocks import pack_blocks
+from hf_targets.data.progress import progress
 from hf_targets.evaluation.continuations import continue_prefixes, take_prefixes
 from hf_targets.evaluation.mauve import text_features
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
-from hf_targets.progress import progress
 from hf_targets.retrieval.text_vectors import text_encoder
 from hf_targets.retrieval.vector_index import VectorIndex
 from tests.masked_diffusion.models import make_mdlm
@@ -73,7 +73,7 @@ WORK = {
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr("hf_targets.progress.SECONDS_BEFORE_A_BAR", 0.0)
+    monkeypatch.setattr("hf_targets.data.progress.SECONDS_BEFORE_A_BAR", 0.0)
 
 
 @pytest.fixture

@@ -10,13 +10,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.weight_access import execution_device
+from hf_targets.data.progress import progress
 from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.moved import moved_name
-from hf_targets.progress import progress
 
 PrefixBegin = Literal["rows", "anywhere"]
 Expand = Callable[[int], list[int]]
@@ -238,7 +237,3 @@ def measure_continuations(
         "bytes_per_step": compression.bytes_per_step,
         "phrase_share": 100 * sum(continuations.num_phrases) / total,
     }
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

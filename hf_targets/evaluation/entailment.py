@@ -14,12 +14,12 @@ from transformers import (
 )
 
 from hf_targets.backbones.devices import best_device
+from hf_targets.backbones.positions import token_limit
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
+from hf_targets.data.progress import progress
 from hf_targets.data.word_runs import word_runs
 from hf_targets.named_models import check_tokenizer, check_whole, model_at
-from hf_targets.positions import token_limit
-from hf_targets.progress import progress
 
 _UNLIMITED = 10**9  # tokenizers without a limit tell a number above it
 Pair = tuple[str, str]

@@ -15,9 +15,9 @@ from transformers import (
 )
 
 from hf_targets.backbones.checkpoint import listed
+from hf_targets.backbones.positions import token_limit
 from hf_targets.data.glue import GlueTask
 from hf_targets.named_models import check_tokenizer, model_at
-from hf_targets.positions import token_limit
 
 logger = logging.getLogger(__name__)
 

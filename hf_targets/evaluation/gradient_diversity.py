@@ -15,7 +15,6 @@ from transformers import Cache
 
 from hf_targets.backbones.dropout import in_mode
 from hf_targets.backbones.weight_access import is_readable
-from hf_targets.moved import moved_name
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +216,3 @@ def _loss(outputs: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:  # without labels a tuple begins with something else
         raise ValueError("the model must return a loss to have gradients, and there is none; give labels")
     return loss.squeeze()
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -15,11 +15,11 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.progress import progress
 from hf_targets.extras import require
-from hf_targets.positions import max_positions
-from hf_targets.progress import progress
 
 GIVEN = "given features"
 """The name of the feature model if the caller gave features."""

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.positions import room_after
 from hf_targets.evaluation.answers import check_references
 from hf_targets.evaluation.cited_prompts import INSTRUCTIONS, check_prompts_fit, cited_prompts, shown_documents
 from hf_targets.evaluation.cited_questions import Question, load_questions
 from hf_targets.evaluation.demonstrations import choose_demonstration, demonstration_answer
 from hf_targets.evaluation.sentences import Splitter, punkt_or_trained
-from hf_targets.positions import room_after
 
 
 @dataclass

@@ -7,12 +7,12 @@ import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.devices import best_device
+from hf_targets.backbones.positions import token_limit
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
+from hf_targets.data.progress import progress
 from hf_targets.data.texts import check_texts
 from hf_targets.named_models import check_tokenizer, check_whole, model_at
-from hf_targets.positions import token_limit
-from hf_targets.progress import progress
 
 
 class ExtractiveReader:

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_mean
-from hf_targets.moved import moved_name
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,3 @@ def format_speeds(speeds: Sequence[Speed]) -> str:
         ]
         lines.append(cells)
     return markdown_table(columns, lines)
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -8,12 +8,12 @@ from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import position_limit
 from hf_targets.data.pair_encoding import pair_lengths
+from hf_targets.data.progress import progress
 from hf_targets.data.references import pair_references
 from hf_targets.data.token_batches import TokenBatchSampler
 from hf_targets.evaluation.translation import translation_scores
-from hf_targets.positions import position_limit
-from hf_targets.progress import progress
 
 
 def translate(

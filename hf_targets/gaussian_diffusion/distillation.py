@@ -12,15 +12,15 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.fingerprint import Fingerprint
+from hf_targets.backbones.positions import position_limit
+from hf_targets.data.atomic_write import UNFINISHED, written_together
 from hf_targets.data.pair_columns import check_pairs
 from hf_targets.data.pair_encoding import encode_sources
 from hf_targets.data.references import is_target, pair_references
 from hf_targets.data.splits import SPLITS
 from hf_targets.data.token_rows import texts_of
 from hf_targets.evaluation.translating import translate
-from hf_targets.files import UNFINISHED, written_together
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
-from hf_targets.positions import position_limit
 from hf_targets.training.processes import started_processes
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.inputs import check_ids
+from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.maths.losses import IGNORED
-from hf_targets.positions import position_limit
 
 _MOST_LOGITS = 2**26
 

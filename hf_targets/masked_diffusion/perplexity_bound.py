@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
@@ -25,7 +26,6 @@ from hf_targets.masked_diffusion.length_protocols import (
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
-from hf_targets.progress import progress
 
 _MAX_ALPHA_MIN = 0.01
 

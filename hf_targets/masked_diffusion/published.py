@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from typing_extensions import deprecated
 
 from hf_targets.backbones.checkpoint import check_tensors
 from hf_targets.backbones.published import chosen_dtype, find_checkpoint, read_tensors
@@ -103,17 +102,6 @@ class PublishedLayout:
         check_tensors(name, renamed, shapes)
         model.load_state_dict(renamed, strict=False)
         return model.to(dtype=chosen_dtype(dtype, renamed) or model.dtype).eval()
-
-    @classmethod
-    @deprecated("from_original is from_published now")
-    def from_original(cls, source: str | PathLike | Mapping[str, Any], **kwargs: Any) -> Self:
-        """Return `from_published(source, **kwargs)`."""
-        return cls.from_published(source, **kwargs)
-
-    @deprecated("to_original is to_published now")
-    def to_original(self) -> dict[str, Tensor]:
-        """Return `to_published()`."""
-        return self.to_published()
 
     def to_published(self) -> dict[str, Tensor]:
         """Return a state dict with the names and shapes of the published layout.

@@ -7,14 +7,13 @@ weight -alpha'(t) / (1 - alpha(t)): the mean of the loss over t is then the nega
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hf_targets.maths.random_numbers import drawn
-from hf_targets.moved import moved_name
 
 ScheduleName = Literal["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
 
@@ -241,7 +240,3 @@ def mask_tokens(
     may = may_mask.flatten()
     uniform = drawn(torch.rand, may.shape, generator, ids.device)[may.cumsum(0) - 1].view_as(ids)
     return ids.masked_fill(may_mask & (uniform < schedule.masked(times)[:, None]), mask_token_id)
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -1,14 +1,12 @@
 """A layer of the key-value cache that keeps hidden states of earlier positions, for the ensemble."""
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
-
-from hf_targets.moved import moved_name
 
 
 class HiddenStateCache(DynamicLayer):
@@ -74,7 +72,3 @@ class HiddenStateCache(DynamicLayer):
 def cache_of_text(cache: Cache) -> Cache:
     """Return the cache of the text's own positions: of an encoder-decoder model's cache, the part of self-attention."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -20,7 +20,7 @@ from hf_targets.backbones.published import find_checkpoint, read_tensors
 from hf_targets.backbones.weight_access import call_inside, whole_state_dict
 from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 from hf_targets.backbones.wrapping import load_base
-from hf_targets.files import written_together
+from hf_targets.data.atomic_write import written_together
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.positions import position_limit
+from hf_targets.backbones.positions import position_limit
 
 
 @torch.no_grad()

@@ -8,9 +8,9 @@ from transformers import PreTrainedModel
 from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.decoder_positions import position_table
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.text_reader import text_reader
 from hf_targets.backbones.weight_access import execution_device
-from hf_targets.positions import max_positions
 
 
 @torch.no_grad()

@@ -14,12 +14,12 @@ from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.output_inputs import output_inputs
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import padded_rows
+from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.perplexity import BlockPerplexity, row_of_block
 from hf_targets.maths.losses import IGNORED
 from hf_targets.neural_cache.cache import NeuralCache
 from hf_targets.neural_cache.memory import CacheMemory
-from hf_targets.progress import progress
 
 WITHOUT = "without cache"
 _HALF = 0.5

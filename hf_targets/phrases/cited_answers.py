@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.data.texts import check_letters
 from hf_targets.evaluation.citations import citation_scores
@@ -21,7 +22,6 @@ from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.phrases.provenance import Provenance, provenance_columns, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
-from hf_targets.positions import room_after
 
 Marking = Literal["phrases", "afterwards"]
 

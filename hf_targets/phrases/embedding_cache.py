@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.backbones.weight_access import execution_device, is_readable
-from hf_targets.moved import moved_name
+from hf_targets.data.progress import progress
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.embedding_segments import joined
 from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
@@ -22,7 +21,6 @@ from hf_targets.phrases.encoder import PhraseEncoder
 from hf_targets.phrases.encoder_version import EncoderVersion, embedding_fingerprint
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.phrases.windows import ACCELERATOR_TOKENS, CPU_TOKENS, plan_windows
-from hf_targets.progress import progress
 
 
 class PhraseEmbeddingCache:
@@ -313,7 +311,3 @@ def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
             f"embedding {num_phrases:,} phrases needs {num_phrases * each / 2**30:.1f} GiB, and {device} has "
             f"{free / 2**30:.1f} GiB free; {free // each:,} would fit. Remove phrases, or use half precision"
         )
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

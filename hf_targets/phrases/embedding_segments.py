@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hf_targets.files import written_together
+from hf_targets.data.atomic_write import written_together
 
 SUFFIX = ".embeddings.safetensors"
 _FORMAT = "1"

@@ -12,7 +12,7 @@ from uuid import uuid4
 import numpy as np
 from torch import Tensor
 
-from hf_targets.files import UNFINISHED
+from hf_targets.data.atomic_write import UNFINISHED
 from hf_targets.phrases.embedding_segments import (
     SUFFIX,
     EmbeddingSegment,

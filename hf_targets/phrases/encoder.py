@@ -7,11 +7,11 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.activations import fuse_gelu
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
 from hf_targets.phrases.configuration import DynamicVocabConfig
 from hf_targets.phrases.inputs import check_windows
-from hf_targets.positions import max_positions
 
 
 def _projection(kind: str, width: int, out: int) -> nn.Module:

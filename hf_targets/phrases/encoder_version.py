@@ -9,8 +9,8 @@ import xxhash
 from torch import Tensor, nn
 
 from hf_targets.backbones.weight_access import execution_device, whole_state_dict
+from hf_targets.backbones.weight_hash import add_weights, model_settings
 from hf_targets.phrases.encoder import PhraseEncoder
-from hf_targets.weight_hash import add_weights, model_settings
 
 
 @dataclass(frozen=True)

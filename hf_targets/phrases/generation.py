@@ -16,6 +16,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from hf_targets.backbones.inputs import check_prompt_mask
+from hf_targets.backbones.positions import check_room, outgrown_positions_named
 from hf_targets.phrases.decoding.criteria import phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
 from hf_targets.phrases.decoding.feed import PhraseFeed
@@ -25,7 +26,6 @@ from hf_targets.phrases.decoding.schedule import PhraseCount
 from hf_targets.phrases.decoding.streaming import PhraseStreamer
 from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.positions import check_room, outgrown_positions_named
 
 
 class PhraseGenerationMixin(GenerationMixin):

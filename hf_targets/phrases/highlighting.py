@@ -1,9 +1,7 @@
 """A generated text in a terminal: its phrases marked, and where each comes from."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from hf_targets.moved import moved_name
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
@@ -70,7 +68,3 @@ def check_source(span: PhraseSpan, source: PhraseSource, document: str) -> None:
 def first_letter(text: str, span: PhraseSpan) -> int:
     """Return the index of the first character of a phrase that is no white space; its end if there is none."""
     return span.end - len(text[span.start : span.end].lstrip())
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

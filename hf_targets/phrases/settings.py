@@ -13,7 +13,6 @@ from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
-from hf_targets.moved import moved_name
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name
 from hf_targets.phrases.batches.retokenization import Retokenizer
@@ -177,7 +176,3 @@ def _token_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list
         encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
         rows += [np.array(ids, np.int32) for ids in encoded["input_ids"]]  # pyright: ignore[reportArgumentType]
     return rows
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

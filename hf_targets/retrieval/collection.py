@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_targets.data.progress import progress
 from hf_targets.data.texts import check_letters
-from hf_targets.progress import progress
 from hf_targets.retrieval.collection_manifest import MANIFEST_FILE, Manifest
 from hf_targets.retrieval.collection_shards import Shard, write_shard
 from hf_targets.retrieval.collection_state import CollectionState, locked, only_writer

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hf_targets.files import written_together
+from hf_targets.data.atomic_write import written_together
 
 MANIFEST_FILE = "collection.json"
 _VERSION = 1

@@ -9,7 +9,7 @@ from shutil import rmtree
 
 from filelock import FileLock, Timeout
 
-from hf_targets.files import UNFINISHED
+from hf_targets.data.atomic_write import UNFINISHED
 from hf_targets.retrieval.collection_manifest import Manifest
 from hf_targets.retrieval.collection_shards import OURS, Shard, id_hashes
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
-from hf_targets.files import written_together
 
 _VERSION = 1
 _KEYS = {"mode", "dim", "count", "num_probes", "fingerprint", "sha256"}

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_targets.data.progress import progress
 from hf_targets.extras import require
-from hf_targets.progress import progress
 
 _ROWS = 16384  # of a block
 _POINTS_PER_LIST, _ROUNDS = 64, 10  # of k-means

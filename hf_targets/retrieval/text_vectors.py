@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.positions import token_limit
 from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.progress import progress
 from hf_targets.data.texts import check_texts
-from hf_targets.positions import token_limit
-from hf_targets.progress import progress
 
 Pooling = Literal["mean", "cls", "last", "pooler"]
 

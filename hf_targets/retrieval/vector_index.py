@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from hf_targets.extras import require
-from hf_targets.moved import moved_name
 from hf_targets.retrieval.exact_search import NOT_FINITE, ROWS_AT_ONCE, check_products, top_products
 from hf_targets.retrieval.index_files import read_index, write_index
 from hf_targets.retrieval.inverted_lists import build_lists, default_num_lists
@@ -198,7 +197,3 @@ def _matrix(name: str, values: Tensor) -> Tensor:
         row = next(row for row, vector in enumerate(matrix) if not vector.isfinite().all())
         raise ValueError(f"{name} must be finite, got NaN or infinity in row {row}; look for an overflow before it")
     return matrix
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.distance_correlation import distance_correlations
 from hf_targets.maths.autocast import without_autocast
-from hf_targets.positions import position_limit
 from hf_targets.semi_autoregressive.model import SemiAutoregressiveForCausalLM
 
 

@@ -2,13 +2,12 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import torch
 from transformers import TrainingArguments
 
 from hf_targets.maths.cosine_regularization import check_cosine_weight
-from hf_targets.moved import moved_name
 
 
 @dataclass
@@ -68,7 +67,3 @@ class AveragedTrainingArguments(TargetTrainingArguments):
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}; None switches the average off")
         super().__post_init__()
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

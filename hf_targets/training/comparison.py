@@ -15,8 +15,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_targets.backbones.leaks import check_leaky_name
 from hf_targets.backbones.new_parts import new_part_of, unwrapped
-from hf_targets.moved import moved_name
-from hf_targets.positions import max_positions
+from hf_targets.backbones.positions import max_positions
 from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.best_checkpoints import best_checkpoints, load_mean
 from hf_targets.training.brief_log import log_briefly, say, without_bars_of_files
@@ -269,7 +268,3 @@ def _at_weight(test: dict[str, float], weight: float | None) -> dict[str, float]
         if weight is not None and f"{level}_{weight:g}" in metrics:
             metrics[f"{level}_ensemble"] = metrics[f"{level}_{weight:g}"]
     return metrics
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from hf_targets.moved import moved_name
 from hf_targets.training.outputs import (
     check_run_folder,
     check_run_names,
@@ -224,7 +223,3 @@ def _check_settings(
             + "; ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in others)
             + "; give those that were, or name another output_dir"
         )
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -7,15 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from yaml import YAMLError
 
-from hf_targets.moved import moved_name
-from hf_targets.positions import max_positions
+from hf_targets.backbones.positions import max_positions
 from hf_targets.training.comparison import Run
 from hf_targets.training.experiments import Experiment
 
@@ -251,7 +249,3 @@ def generate_sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     if room < 1:
         return prompt
     return str(tokenizer.decode(model.generate(**inputs, max_new_tokens=min(48, room), do_sample=True, top_p=0.9)[0]))  # pyright: ignore
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -11,7 +11,6 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from hf_targets.backbones.package_import import PACKAGE_IMPORT
-from hf_targets.moved import moved_name
 
 TRAINING_NAME = "training.json"
 """What a finished training took and logged, beside its checkpoints."""
@@ -137,7 +136,3 @@ def write_json(file: Path, content: Any) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(part, file)
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from hf_targets.moved import moved_name
+from typing import ClassVar
 
 
 @dataclass
@@ -49,7 +47,3 @@ def run_folder(name: str, seed: int | str) -> str:
     'plain-seed3'
     """
     return f"{name}-seed{seed}"
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_targets.moved import moved_name
 from hf_targets.training.misuse import end_on_misuse, end_with, is_first_process
 from hf_targets.training.plugins import import_plugins
 from hf_targets.training.processes import needs_cpu
@@ -190,7 +189,3 @@ def _as_arguments(settings: dict[str, Any]) -> list[str]:
 def _strings(values: Iterable[Any]) -> list[str]:
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [one for found in lists for one in found if isinstance(one, str)]
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

@@ -1,12 +1,10 @@
 """Tables of runs that were trained side by side: means over seeds, standard errors, and which differences are any."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from hf_targets.markdown import markdown_table
 from hf_targets.maths.losses import perplexity
 from hf_targets.maths.statistics import format_difference, format_mean, mean_and_standard_error
-from hf_targets.moved import moved_name
 from hf_targets.training.comparison import Run
 
 
@@ -166,7 +164,3 @@ def format_weights(runs: Sequence[Run], level: str = "perplexity") -> str:
 
 def _is_weight(key: str, prefix: str) -> bool:
     return key.startswith(prefix) and key.removeprefix(prefix).replace(".", "").isdigit()
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

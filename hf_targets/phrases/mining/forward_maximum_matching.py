@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from hf_targets.data.progress import progress
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
-from hf_targets.progress import progress
 
 _BREAK = -1  # in place of a token that no phrase holds
 

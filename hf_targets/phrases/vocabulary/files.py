@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from hf_targets.files import written_together
+from hf_targets.data.atomic_write import written_together
 
 ARRAYS_FILE = "phrase_vocabulary.safetensors"
 SETTINGS_FILE = "phrase_vocabulary.json"

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
-from typing_extensions import deprecated
 
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
@@ -215,11 +214,6 @@ class PhraseStore:
             merged.append(tokens[position] if end is None else self._ids[phrase_key(tokens[position:end])])
             position = position + 1 if end is None else end
         return merged
-
-    @deprecated("contract is merge_phrases now")
-    def contract(self, token_ids: TokenIds) -> list[int]:
-        """Return `merge_phrases(token_ids)`."""
-        return self.merge_phrases(token_ids)
 
     def _append(self, key: bytes, *, is_alive: bool) -> int:
         self._flat.frombytes(key)

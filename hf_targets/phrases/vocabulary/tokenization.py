@@ -3,11 +3,9 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from transformers import PreTrainedTokenizerBase
-
-from hf_targets.moved import moved_name
 
 LeadingSpace = Literal["add", "keep", "both"]
 Normalization = Literal["NFC"] | None
@@ -115,7 +113,3 @@ def _ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[
 
 def _decode(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: bool = False) -> str:
     return cast(str, tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
-
-
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)

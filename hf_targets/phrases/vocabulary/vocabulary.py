@@ -10,6 +10,7 @@ from typing import Literal, Self, cast
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.progress import progress
 from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.phrases.mining.mined_text import MinedText, mined_texts
@@ -26,7 +27,6 @@ from hf_targets.phrases.vocabulary.tokenization import (
     text_mid_text,
     tokenize_mid_text,
 )
-from hf_targets.progress import progress
 
 
 @dataclass(frozen=True)
