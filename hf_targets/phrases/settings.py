@@ -10,7 +10,7 @@ import numpy as np
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets.backbones.devices import best_device
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
