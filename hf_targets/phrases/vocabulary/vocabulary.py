@@ -11,8 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.progress import progress
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
 from hf_targets.phrases.mining.mined_text import MinedText, mined_texts
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.vocabulary.file_rules import check_arrays, check_settings
