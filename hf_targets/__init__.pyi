@@ -131,7 +131,7 @@ from .phrases.citations import citing_phrases as citing_phrases
 from .phrases.citations import with_source_markers as with_source_markers
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.continuations import with_phrases as with_phrases
-from .phrases.decoding.feed import PhraseFeed as PhraseFeed
+from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.document_files import read_documents as read_documents
 from .phrases.document_files import read_phrase_list as read_phrase_list
