@@ -141,11 +141,11 @@ from .phrases.generated_text import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.index import PhraseIndex as PhraseIndex
+from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
-from .phrases.mining.closed_class_tags import closed_class_tagger as closed_class_tagger
+from .phrases.mining.chunks import closed_class_tagger as closed_class_tagger
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
 from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
-from .phrases.mining.miners import MINERS as MINERS
 from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
