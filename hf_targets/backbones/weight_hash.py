@@ -36,7 +36,7 @@ def weight_hash(model: nn.Module, *, rounded_to: torch.dtype | None = None) -> s
         raise ValueError(f"weights of {type(model).__name__} are sharded over processes; load the model whole")
     parts: Any = list(model.modules())
     configs = {id(part.config): part.config for part in parts if hasattr(getattr(part, "config", None), "to_dict")}
-    told = [[model_settings(config) for config in configs.values()], _adapters_in_use(model)]
+    told = [[model_settings(config) for config in configs.values()], adapters_in_use(model)]
     digest = xxhash.xxh3_128(json.dumps(told, sort_keys=True, default=str).encode())
     add_weights(digest, whole_state_dict(model), rounded_to)
     return digest.hexdigest()
@@ -57,7 +57,7 @@ def model_settings(config: Any) -> dict[str, Any]:
     return {name: value for name, value in config.to_dict().items() if name not in ignored}
 
 
-def _adapters_in_use(model: nn.Module) -> list[tuple[str, ...]]:
+def adapters_in_use(model: nn.Module) -> list[tuple[str, ...]]:
     """Return for each layer of peft which adapters are on, which are merged, and their scales."""
     told = ("disable_adapters", "active_adapters", "merged_adapters", "scaling")
     return [
