@@ -163,7 +163,7 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ValueError, match=r"attention_mask must be .* got shape \(2, 1, 6, 6\): attention without"):
         model(ids, attention_mask=torch.ones(2, 1, 6, 6))
     cache = model(ids).past_key_values
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     assert model.train()(ids).past_key_values is None
     with pytest.raises(ValueError, match="gradient checkpointing in training takes no cache of earlier positions"):
         model(ids, past_key_values=cache)
