@@ -215,7 +215,7 @@ from .awd_lstm.rows import lstm_rows as lstm_rows
 from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
 from .awd_lstm.usage import AWD_LSTM_USAGE as AWD_LSTM_USAGE
 from .backbones.devices import best_device as best_device
-from .backbones.reformer import repair_reformer as repair_reformer
+from .backbones.reformer.repair import repair_reformer as repair_reformer
 from .cosine.digit_classifier import train_digit_classifier as train_digit_classifier
 from .cosine.geometry import EmbeddingGeometry as EmbeddingGeometry
 from .cosine.geometry import embedding_geometry as embedding_geometry

@@ -11,26 +11,27 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache, DynamicCache
 
-from hf_targets.maths.transforms import inside_transform
+from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.torch_modes import inside_transform
 
 _INTEGERS = (torch.int64, torch.int32)
+_NOT_FOR_MASKED = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
 
 
 def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) -> None:
     """Check that a count of targets comes with labels.
 
     With `label_smoothing_factor` or `compute_loss_func`, Trainer removes the labels but not the count, and computes its
-    own loss from the logits. That loss would train only the prediction of the next token.
+    own loss from the logits, which would train only the prediction of the next token.
 
     Raises:
         ValueError: If there is a count and no labels.
     """
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
-            "num_items_in_batch needs labels, and there are none: Trainer keeps them for label_smoothing_factor or "
-            "compute_loss_func, and replaces this model's loss. Use the trainer of hf_targets for this model, or set "
-            "label_smoothing_factor=0; for a custom loss set model.accepts_loss_kwargs=False before you create the "
-            "Trainer"
+            "num_items_in_batch needs labels: with label_smoothing_factor or compute_loss_func Trainer replaces this "
+            "model's loss. Use the trainer of hf_targets, or label_smoothing_factor=0; for a custom loss set "
+            "model.accepts_loss_kwargs=False before you create the Trainer"
         )
 
 
@@ -47,19 +48,11 @@ def check_shapes(
     given = inputs_embeds if input_ids is None else input_ids
     if given is None or given.dim() < 2 or 0 in given.shape[:2]:
         shape = None if given is None else tuple(given.shape)
-        raise ValueError(
-            f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time) and hold at least one token, got shape "
-            f"{shape}"
-        )
+        raise ValueError(f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time), not empty, got {shape}")
     for name, ids in labels.items():
         if ids is not None and ids.shape != given.shape[:2]:
-            hint = (
-                "give them unshifted, as the model shifts them"
-                if name == "labels"
-                else "give one target for each position"
-            )
             raise ValueError(
-                f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
+                f"{name} must have the shape of {prefix}input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}"
             )
     check_integers(**{f"{prefix}input_ids": input_ids}, **labels)
     return given
@@ -115,6 +108,43 @@ def check_embeddable(input_ids: Tensor | None, text: Tensor, *, vocab_size: int,
         raise ValueError(f"inputs_embeds must be (batch, time, {size}), as {field} says, got {tuple(text.shape)}")
 
 
+def check_masked_call(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    labels: Tensor | None,
+    num_items_in_batch: Tensor | int | None,
+    given: Mapping[str, Any],
+    *,
+    vocab_size: int,
+) -> Tensor:
+    """Check the arguments of a masked language model, and return the text: `input_ids` or `inputs_embeds`.
+
+    Args:
+        labels: (batch, time), the token at each masked position; -100 elsewhere.
+        given: The other arguments of the call.
+        vocab_size: Rows of the output matrix.
+    Raises:
+        ValueError: If an argument is one of models that write text, there is a count of targets but no labels, the text
+            is missing or empty, labels have another shape than the text, or an id is outside the vocabulary.
+    """
+    if wrong := [name for name in _NOT_FOR_MASKED if given.get(name) is not None]:
+        raise ValueError(f"{wrong[0]} is an argument of models that write text, not of masked ones; leave it out")
+    check_count(num_items_in_batch, has_labels=labels is not None)
+    text = check_shapes(input_ids, inputs_embeds, labels=labels)
+    if input_ids is not None:
+        check_ids(input_ids, vocab_size, "input_ids")
+    if labels is not None:
+        check_ids(labels, vocab_size, "labels", IGNORED)
+    return text
+
+
+def without_padding(labels: Tensor, attention_mask: Any) -> Tensor:
+    """Return labels (batch, time) that are -100 at padding, where a mask (batch, time) is 0."""
+    if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+        return labels.masked_fill(attention_mask == 0, IGNORED)
+    return labels
+
+
 def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenizer single texts, not pairs") -> None:
     """Check that all segment ids are 0, for a model that has no second segment.
 
@@ -151,7 +181,7 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
     batch, time = text.shape[:2]
     if attention_mask.shape != (batch, past + time):
         held = f" with the {past} positions in the cache" if past else ""
-        way_out = "use the mask that the tokenizer returned with the text, or leave it out if nothing is padded"
+        way_out = "use the tokenizer's mask, or none if nothing is padded"
         if cache is not None and not past and time == 1:
             way_out += "; to generate, call model.eval(): gradient checkpointing in training leaves the cache empty"
         raise ValueError(
@@ -269,3 +299,18 @@ def is_number(value: object) -> bool:
 def can_look(tensor: Tensor) -> bool:
     """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces or transforms code."""
     return tensor.is_cpu and not torch.compiler.is_compiling() and not inside_transform()
+
+
+def check_kept_ids(config: Any, new_num_tokens: int | None, *names: str) -> None:
+    """Check that a resized vocabulary keeps the ids that a configuration names.
+
+    Args:
+        new_num_tokens: None: it stays as it is.
+        names: Fields of the configuration, whose ids may be None.
+    Raises:
+        ValueError: If it does not.
+    """
+    for name in names:
+        number = getattr(config, name)
+        if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):
+            raise ValueError(f"the vocabulary must keep {name}={number}, got {new_num_tokens} tokens")

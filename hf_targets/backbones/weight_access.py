@@ -9,8 +9,7 @@ import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
 
-from hf_targets.maths.losses import IGNORED, token_cross_entropy
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, token_cross_entropy, weighted_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):

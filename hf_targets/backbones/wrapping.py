@@ -7,14 +7,23 @@ import copy
 import inspect
 import logging
 from os import PathLike
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from hf_targets.backbones.backbone import output_embedding
-from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS, broken_files_named
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
+from hf_targets.backbones.output_matrix import output_embedding
+from hf_targets.backbones.reformer.repair import repair_reformer
+from hf_targets.backbones.weight_access import execution_device, num_rows
 
 logger = logging.getLogger(__name__)
 
@@ -234,17 +243,16 @@ def backbone_inputs(**optional: Any) -> dict[str, Any]:
     return {name: value for name, value in optional.items() if value is not None}
 
 
-def check_copyable(base: PreTrainedModel) -> None:
-    """Check that a model's weights can be copied.
+def backbone_of(
+    config: PreTrainedConfig, given: PreTrainedModel | None, auto_class: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """Return the backbone of a wrapper: the given model, whose weights stay as they are, or a new one.
 
-    Raises:
-        ValueError: If they are offloaded or sharded.
+    Reformers are mended (`repair_reformer`).
     """
-    if not is_readable(base) and execution_device(base).type != "meta":
-        raise ValueError(
-            f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
-            "offloaded or sharded; give phrase_encoder=, or load the base model whole and save the resulting model"
-        )
+    if given is not None:
+        keep_weights(given)
+    return repair_reformer(auto_class.from_config(config) if given is None else given)
 
 
 def keep_weights(*models: PreTrainedModel) -> None:
@@ -252,3 +260,42 @@ def keep_weights(*models: PreTrainedModel) -> None:
     for model in models:
         for module in model.modules():
             module._is_hf_initialized = True  # pyright: ignore[reportArgumentType]
+
+
+class Headless:
+    """`AutoModel` of a wrapper: loads a checkpoint and returns its `base_model`, a plain model of Transformers.
+
+    Feature extraction relies on `AutoModel` to return hidden states for any checkpoint of Transformers, with or without
+    heads. The heads and the phrase encoder of the checkpoint are dropped.
+    """
+
+    config_class: ClassVar[type[PreTrainedConfig]]
+    whole: ClassVar[type[PreTrainedModel]]
+    """The wrapper's class, which loads the checkpoint."""
+
+    @classmethod
+    def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
+        """Return the base model of a checkpoint; takes the arguments of the wrapper's `from_pretrained`."""
+        loaded: Any = cls.whole.from_pretrained(name, *args, **kwargs)
+        return (_without_output(loaded[0]), loaded[1]) if isinstance(loaded, tuple) else _without_output(loaded)  # pyright: ignore
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> nn.Module:
+        return _without_output(cls.whole._from_config(config, **kwargs))
+
+
+def _without_output(model: Any) -> nn.Module:
+    """Return the base model of a wrapper; T5 and its kin have none, and another class of theirs takes their parts."""
+    backbone = model.backbone
+    if backbone.base_model is not backbone:
+        return backbone.base_model
+    with torch.device("meta"):
+        bare = AutoModel.from_config(backbone.config)
+    for name, _ in list(bare.named_children()):
+        setattr(bare, name, getattr(backbone, name))
+    return bare.train(model.training)
+
+
+def headless(whole: type[PreTrainedModel]) -> type[Headless]:
+    """Return the class to register with `AutoModel` for checkpoints of a wrapper class."""
+    return type(f"Headless{whole.__name__}", (Headless,), {"whole": whole, "config_class": whole.config_class})

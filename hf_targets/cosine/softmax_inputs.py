@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.output_inputs import output_inputs
+from hf_targets.backbones.output_reading import output_inputs
 
 
 @torch.no_grad()

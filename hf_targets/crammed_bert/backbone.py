@@ -12,9 +12,14 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
+from hf_targets.backbones.inputs import (
+    check_attention_mask,
+    check_embeddable,
+    check_kept_ids,
+    check_segments,
+    check_shapes,
+)
 from hf_targets.backbones.recorded_states import Wanted, recorded_weights
-from hf_targets.backbones.resizing import check_kept_ids
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 from hf_targets.crammed_bert.layers import CrammedBertLayer, ScaledSines

@@ -9,10 +9,11 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.class_labels import check_class_labels, class_loss
+from hf_targets.backbones.inputs import can_look
 from hf_targets.crammed_bert.backbone import CrammedBertModel, CrammedBertPreTrainedModel
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 from hf_targets.crammed_bert.published import PublishedCrammedBert
+from hf_targets.maths.losses import IGNORED
 
 
 class CrammedBertHead(nn.Module):
@@ -96,8 +97,7 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         logits = self.classifier(outputs.last_hidden_state, attention_mask)
         loss = None
         if labels is not None:
-            kind = check_class_labels(labels, len(logits), cast(int, config.num_labels), config.problem_type)
-            loss = class_loss(logits, labels.to(logits.device), kind)
+            loss = _class_loss(logits, labels.to(logits.device), config.problem_type)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -113,3 +113,34 @@ def _pooled(hidden: Tensor, attention_mask: Tensor | None, *, first: bool) -> Te
     # Departs: the published program takes the mean with the padding in it, so that a text's class depends on its batch
     kept = hidden.masked_fill(~keep[..., None], 0.0).sum(dim=1)
     return kept / keep.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _class_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tensor:
+    """Return the mean loss of logits (texts, num_labels) that Transformers' `problem_type` names; 0 without a class.
+
+    Args:
+        problem_type: None: a regression where there is one label, classes where labels are integers, and else several
+            classes.
+    Raises:
+        ValueError: If labels have another shape, or a class is out of range.
+    """
+    num_texts, num_labels = logits.shape
+    if problem_type is None:
+        classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        problem_type = "regression" if num_labels == 1 else classes
+    is_single = problem_type == "single_label_classification"
+    shape = (num_texts,) if is_single or (num_labels == 1 and labels.dim() == 1) else (num_texts, num_labels)
+    if labels.shape != shape or (is_single and labels.is_floating_point()):
+        raise ValueError(
+            f"labels of a {problem_type} must be {shape}{', integers' * is_single}, got {tuple(labels.shape)} of "
+            f"{labels.dtype}; change them, or set config.problem_type"
+        )
+    if problem_type == "regression":
+        return F.mse_loss(logits.view(labels.shape), labels.to(logits.dtype))
+    if not is_single:
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= num_labels))
+    if can_look(labels) and wrong.any():
+        raise ValueError(f"labels must be in [0, {num_labels - 1}] or -100, got {labels[wrong][0]}; set num_labels")
+    total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    return total / (labels != IGNORED).sum().clamp(min=1)

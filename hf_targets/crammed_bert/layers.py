@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_targets.backbones.eager_attention import eager_attention
+from hf_targets.backbones.recorded_states import eager_attention
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 
 _LONGEST_PERIOD = 10_000.0

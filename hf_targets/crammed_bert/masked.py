@@ -9,7 +9,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.masked_inputs import check_masked_call, without_padding
+from hf_targets.backbones.inputs import check_masked_call, without_padding
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.crammed_bert.backbone import CrammedBertModel, CrammedBertPreTrainedModel
 from hf_targets.crammed_bert.configuration import CrammedBertConfig

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hf_targets.backbones.causal_call import CausalCall
 from hf_targets.backbones.inputs import check_nll_weights
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.losses import ngram_weights

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
+from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.registry import Registry
 
 

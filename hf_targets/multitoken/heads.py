@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import call_inside
 from hf_targets.maths.differences import reconstructed_embeddings, reconstruction_conjugates
 from hf_targets.multitoken.configuration import MultiTokenConfig

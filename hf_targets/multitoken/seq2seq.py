@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import find_output_scale
+from hf_targets.backbones.output_matrix import find_output_scale
 from hf_targets.backbones.seq2seq_call import Seq2SeqCall, decoder_inputs_of, read_same
 from hf_targets.multitoken.call import call_outputs
 from hf_targets.multitoken.generation import HeadsGenerationMixin

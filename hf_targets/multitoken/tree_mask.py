@@ -5,11 +5,11 @@ import math
 import torch
 from transformers import PreTrainedModel
 
-from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.decoder_positions import position_table
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.generation import text_reader
+from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.positions import max_positions
-from hf_targets.backbones.text_reader import text_reader
 from hf_targets.backbones.weight_access import execution_device
 
 

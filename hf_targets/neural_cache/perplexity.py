@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.output_inputs import output_inputs
+from hf_targets.backbones.output_reading import output_inputs
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import padded_rows
 from hf_targets.data.progress import progress

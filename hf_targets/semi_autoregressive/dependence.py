@@ -13,7 +13,7 @@ from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.evaluation.distance_correlation import distance_correlations
-from hf_targets.maths.autocast import without_autocast
+from hf_targets.maths.torch_modes import without_autocast
 from hf_targets.semi_autoregressive.model import SemiAutoregressiveForCausalLM
 
 

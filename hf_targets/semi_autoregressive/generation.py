@@ -12,10 +12,9 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from hf_targets.backbones.generation_settings import generation_setting
+from hf_targets.backbones.generation import generation_setting, inputs_of_step
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, outgrown_positions_named
-from hf_targets.backbones.step_inputs import inputs_of_step
 
 _NOT_IN_BLOCKS = ("output_attentions", "output_hidden_states")
 

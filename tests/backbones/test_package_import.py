@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig
 
 from hf_targets import MdlmConfig, MultiTokenConfig
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from tests.hub_server import HubServer, run_against
 from tests.masked_diffusion.models import make_mdlm
 from tests.programs import LIBRARIES, ForkServer

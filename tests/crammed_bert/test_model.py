@@ -147,11 +147,11 @@ def test_texts_without_a_class_have_loss_0_and_finite_gradients():
 @pytest.mark.parametrize(
     ("num_labels", "labels", "told"),
     [
-        (3, [3, 0], "labels must be in [0, 2], the classes, or -100 for none, got 3"),
+        (3, [3, 0], "labels must be in [0, 2]"),
         (3, [-1, 0], "got -1"),
-        (3, [0.5, 1.0], "labels of a multi_label_classification must be (2, 3) for 2 texts and 3 labels, got (2,)"),
+        (3, [0.5, 1.0], "labels of a multi_label_classification must be (2, 3)"),
         (3, [1], "labels of a single_label_classification must be (2,)"),
-        (1, [0.5], "labels of a regression must be (2,) or (2, 1)"),
+        (1, [0.5], "labels of a regression must be (2,)"),
     ],
 )
 def test_labels_that_do_not_fit_are_told(num_labels, labels, told):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hf_targets.maths.centrosymmetric import join, split
+from hf_targets.maths.bsplines import join, split
 
 
 def matrix(rows, columns):

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.maths.noise import NoiseSchedule
-from hf_targets.maths.unmasking_times import hitting_times, time_of_share, unmasking_steps
+from hf_targets.maths.noise import NoiseSchedule, hitting_times, time_of_share, unmasking_steps
 
 SCHEDULES = ["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
 

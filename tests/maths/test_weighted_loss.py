@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
-from hf_targets.maths import losses, weighted_loss
-from hf_targets.maths.losses import IGNORED, token_cross_entropy
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths import losses
+from hf_targets.maths.losses import IGNORED, token_cross_entropy, weighted_cross_entropy
 from tests.maths.test_losses import problem
 
 VOCAB = 11
@@ -52,7 +51,7 @@ def test_the_sum_its_losses_and_gradients_are_those_of_whole_logits(
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "LOGITS_PER_CHUNK", chunk * VOCAB)
-        patch.setattr(weighted_loss, "LOGITS_IN_CACHE", block * VOCAB)
+        patch.setattr(losses, "LOGITS_IN_CACHE", block * VOCAB)
         for total, parts in (
             weighted_cross_entropy(hidden, weight, targets, row_weights, bias, label_smoothing=smoothing),
             brute_force(hidden, weight, targets, row_weights, bias, smoothing),

@@ -117,7 +117,7 @@ def _backward(backward: Callable[..., Any], layer: Any, index: int, *args: Any, 
     training, attention_seed, feed_forward_seed, cast = getattr(kwargs["attention_mask"], _SEEDS)[index]
     if training != layer.training:
         raise ValueError(
-            "the mode of a Reformer changed between the forward and the backward pass, in which it computes its layers "
+            "the mode of a Reformer changed between the forward pass and the backward pass, which computes its layers "
             "again; call train() or eval() before the forward pass"
         )
     device = kwargs["hidden_states"].device

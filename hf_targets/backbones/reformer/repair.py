@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, ReformerConfig
 
-from hf_targets.backbones.reformer_rows import ChunkRule, row_groups
-from hf_targets.backbones.reformer_seeds import is_seeded, mask_of_call, own_draws, seed_layer
+from hf_targets.backbones.reformer.rows import ChunkRule, row_groups
+from hf_targets.backbones.reformer.seeds import is_seeded, mask_of_call, own_draws, seed_layer
 
 _NOT_READ = ("position_ids", "past_key_values", "next_sequence_length", "use_cache", "is_first_iteration")
 
@@ -18,9 +18,9 @@ _NOT_READ = ("position_ids", "past_key_values", "next_sequence_length", "use_cac
 def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
     """Give every Reformer in a model fixed hashes, texts of any length, and right generation; return the model.
 
-    A model without a Reformer is returned as it is, and so is a repaired one. Models of this library repair the
-    backbone that they wrap; call this on a `ReformerModelWithLMHead` that is used without them. Methods are replaced on
-    this instance only: weights, names and files stay as they are.
+    A model without a Reformer is returned as it is, and so is a repaired one. Models and Trainers of this library do
+    this; call it on a `ReformerModelWithLMHead` that is used without them. Methods are replaced on this instance only:
+    weights, names and files stay as they are.
 
     - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. Neither
       evaluation nor the backward pass draws from the global generator, and a training pass draws one number for each
@@ -118,14 +118,11 @@ def _read(
     config, training = reformer.config, reformer.training
     if past_buckets_states is not None:
         raise ValueError(
-            "Reformer's cache reads other positions than a call without it, and for several rows those of the first; "
-            "leave out past_buckets_states and give the whole text"
+            "Reformer's cache reads other positions than a call without it; leave out past_buckets_states and give the "
+            "whole text"
         )
     if training and num_hashes not in (None, config.num_hashes):
-        raise ValueError(
-            f"num_hashes can differ from the configuration's {config.num_hashes} in evaluation only, got {num_hashes}; "
-            "set config.num_hashes before the model is made"
-        )
+        raise ValueError(f"num_hashes must be the configuration's {config.num_hashes} in training, got {num_hashes}")
     if num_hashes is not None and num_hashes < 1:
         raise ValueError(f"num_hashes must be 1 or more, got {num_hashes}")
     if (input_ids is None) == (inputs_embeds is None):
@@ -141,8 +138,8 @@ def _read(
     attentions = config.output_attentions if output_attentions is None else output_attentions
     if attentions and not (len(groups) == 1 and groups[0].as_given):
         raise ValueError(
-            "the attention weights of a Reformer are those of chunks: give rows of one length that is a multiple of "
-            "the chunk lengths, or leave out output_attentions"
+            "output_attentions of a Reformer are those of chunks: give rows of one length, a multiple of the chunk "
+            "lengths, or leave it out"
         )
     outputs: Any = None
     for group in groups:

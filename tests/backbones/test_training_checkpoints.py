@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from hf_targets.backbones.published import StandIn, read_training_checkpoint
 
 
 class Hostile:

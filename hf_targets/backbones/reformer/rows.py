@@ -40,10 +40,9 @@ class ChunkRule:
         rule = cls(min(used), math.lcm(*used), longest, grid if training else None)
         if rule.only is not None and (rule.only > longest or (rule.only > rule.shortest and rule.only % rule.multiple)):
             raise ValueError(
-                f"in training, texts are padded to prod(axial_pos_shape), which must be a multiple of {rule.multiple}, "
-                f"the common multiple of the chunk lengths, and at most max_position_embeddings; got "
-                f"{tuple(config.axial_pos_shape)}, {rule.only} positions, and {config.max_position_embeddings}; "
-                "choose another axial_pos_shape or axial_pos_embds=False"
+                f"prod(axial_pos_shape) must be a multiple of {rule.multiple}, as of the chunk lengths, and at most "
+                f"max_position_embeddings={config.max_position_embeddings} in training, got "
+                f"{tuple(config.axial_pos_shape)}; choose another, or axial_pos_embds=False"
             )
         return rule
 
@@ -57,8 +56,8 @@ class ChunkRule:
         longest = self.longest if self.only is None else self.only
         if padded > longest:
             raise ValueError(
-                f"a text of {length} tokens fills {padded} positions, as it is read in chunks, and this Reformer has "
-                f"{longest}; give a shorter text"
+                f"a text of {length} tokens fills {padded} positions in chunks, and this Reformer has {longest}; "
+                "give a shorter text"
             )
         return padded if self.only is None else self.only
 
@@ -112,8 +111,7 @@ def row_groups(attention_mask: Tensor | None, text: Tensor, rule: ChunkRule) -> 
         keep = torch.ones(num_rows, time, dtype=torch.bool, device=device)
     elif attention_mask.shape != (num_rows, time):
         raise ValueError(
-            f"Reformer's attention_mask must be (batch, time), here {(num_rows, time)}, got "
-            f"{tuple(attention_mask.shape)}; give 1 at tokens and 0 at padding"
+            f"Reformer's attention_mask must be (batch, time), {(num_rows, time)}, got {tuple(attention_mask.shape)}"
         )
     else:
         keep = attention_mask.bool()
