@@ -80,9 +80,10 @@ from .masked_diffusion.settings import curve_rows as curve_rows
 from .masked_diffusion.trainer import DiffusionTrainer as DiffusionTrainer
 from .masked_diffusion.usage import DIFFUSION_METRICS as DIFFUSION_METRICS
 from .masked_diffusion.usage import DIFFUSION_USAGE as DIFFUSION_USAGE
-from .multitoken.arguments import MultiTokenTrainingArguments as MultiTokenTrainingArguments
 from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
+from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
+from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.difference_figure import plot_differences as plot_differences
 from .multitoken.difference_map import TargetDiversity as TargetDiversity
 from .multitoken.difference_map import TargetVectors as TargetVectors
@@ -92,15 +93,12 @@ from .multitoken.difference_map import target_diversity as target_diversity
 from .multitoken.difference_map import target_vectors as target_vectors
 from .multitoken.draft_heads import train_draft_heads as train_draft_heads
 from .multitoken.drafting.output import DraftedGenerationOutput as DraftedGenerationOutput
-from .multitoken.head_kinds import HEADS as HEADS
-from .multitoken.head_kinds import Head as Head
+from .multitoken.heads import HEADS as HEADS
+from .multitoken.heads import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
-from .multitoken.masked_arguments import (
-    MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments,
-)
-from .multitoken.masked_configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.masked_rows import masked_model_rows as masked_model_rows
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
+from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments
 from .multitoken.masking import MaskingCollator as MaskingCollator
 from .multitoken.masking import mask_rows as mask_rows
 from .multitoken.medusa import MedusaReport as MedusaReport
@@ -115,8 +113,8 @@ from .multitoken.search_report import format_chosen as format_chosen
 from .multitoken.search_report import format_search as format_search
 from .multitoken.search_report import plot_search as plot_search
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
-from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
+from .multitoken.trainer import MultiTokenTrainingArguments as MultiTokenTrainingArguments
 from .multitoken.usage import DRAFT_USAGE as DRAFT_USAGE
 from .multitoken.usage import MASKED_USAGE as MASKED_USAGE
 from .phrases.arguments import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
@@ -273,8 +271,8 @@ from .gaussian_diffusion.usage import pair_usage as pair_usage
 from .maths.cosine_regularization import cosine_regularization as cosine_regularization
 from .multitoken.bag_of_words import BagOfWordsSettings as BagOfWordsSettings
 from .multitoken.bag_of_words import BagOfWordsTrainer as BagOfWordsTrainer
-from .multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
+from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
 from .multitoken.translation_rows import TranslationRow as TranslationRow
 from .multitoken.translation_rows import translation_rows as translation_rows
 from .neural_cache.cache import NeuralCache as NeuralCache

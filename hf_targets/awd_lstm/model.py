@@ -12,7 +12,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_targets.awd_lstm.backbone import AwdLstmModel, AwdLstmPreTrainedModel
 from hf_targets.awd_lstm.configuration import AwdLstmConfig
 from hf_targets.backbones.alignment import steps_into_sequence
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.maths.losses import IGNORED
@@ -89,7 +89,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -104,7 +104,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         smoothing: float = call.others.pop("label_smoothing", 0.0)
         call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
-        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
+        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets
         loss = parts = None
         if targets is not None:
             loss, parts = self._losses(hidden, outputs.undropped, targets, call, smoothing)
@@ -133,7 +133,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         hidden: Tensor,
         undropped: Tensor,
         targets: Tensor,
-        call: CausalCall,
+        call: Call,
         smoothing: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of last hidden states (batch, time, d), and its parts."""

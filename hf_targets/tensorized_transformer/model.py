@@ -10,7 +10,7 @@ from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.tensorized_transformer.backbone import (
@@ -99,7 +99,7 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -114,7 +114,7 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         smoothing: float = call.others.pop("label_smoothing", 0.0)
         call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
-        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
+        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets
         loss = parts = None
         if targets is not None:
             equal = torch.ones_like(targets, dtype=torch.float32)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets.data import corpora
-from hf_targets.data.corpora import SPLITS, documentation_documents, load_corpus
+from hf_targets.data.corpora import SPLITS, load_corpus
+from hf_targets.data.documentation import documentation_documents
 
 LINES = [f"line {number}\n" for number in range(40)]
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from hf_targets.backbones.decoder_positions import decoder_positions, position_table
+from hf_targets.backbones.encoder_decoder import decoder_positions, position_table
 from tests.tiny_backbones import token_ids
 from tests.tiny_seq2seq import make_pair_backbone
 
