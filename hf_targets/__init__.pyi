@@ -125,7 +125,7 @@ from .phrases.citations import citing_phrases as citing_phrases
 from .phrases.citations import with_source_markers as with_source_markers
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.continuations import with_phrases as with_phrases
-from .phrases.decoding.feed import PhraseFeed as PhraseFeed
+from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.document_files import read_documents as read_documents
 from .phrases.document_files import read_phrase_list as read_phrase_list
@@ -135,11 +135,11 @@ from .phrases.generated_text import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.index import PhraseIndex as PhraseIndex
+from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
-from .phrases.mining.closed_class_tags import closed_class_tagger as closed_class_tagger
+from .phrases.mining.chunks import closed_class_tagger as closed_class_tagger
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
 from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
-from .phrases.mining.miners import MINERS as MINERS
 from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM

@@ -16,8 +16,8 @@ from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name
 from hf_targets.phrases.batches.retokenization import Retokenizer
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
+from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.miner import MiningTask
-from hf_targets.phrases.mining.miners import MINERS
 from hf_targets.training.recipe_settings import field_of
 from hf_targets.training.settings import parse_mapping
 
