@@ -13,8 +13,6 @@ from .data.blocks import enclosed_blocks as enclosed_blocks
 from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import documents_of as documents_of
 from .data.corpora import load_corpus as load_corpus
-from .data.glue import GLUE_TASKS as GLUE_TASKS
-from .data.glue import load_glue as load_glue
 from .data.pair_encoding import encode_pairs as encode_pairs
 from .data.pair_encoding import filter_pairs as filter_pairs
 from .data.pair_encoding import pair_lengths as pair_lengths
@@ -35,10 +33,6 @@ from .evaluation.continuations import take_prefixes as take_prefixes
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.entailment import LexicalEntailment as LexicalEntailment
 from .evaluation.entailment import ModelEntailment as ModelEntailment
-from .evaluation.glue import GlueRun as GlueRun
-from .evaluation.glue import glue_table as glue_table
-from .evaluation.glue import pretrained_of as pretrained_of
-from .evaluation.glue import read_glue_results as read_glue_results
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.intervals import format_intervals as format_intervals
 from .evaluation.pairwise import PairwiseJudge as PairwiseJudge
@@ -55,8 +49,8 @@ from .evaluation.speed import compare_speeds as compare_speeds
 from .evaluation.speed import format_speeds as format_speeds
 from .evaluation.translating import translate as translate
 from .evaluation.translation import TranslationScores as TranslationScores
+from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import translation_scores as translation_scores
-from .evaluation.translation_intervals import bleu_interval as bleu_interval
 from .figures.gradient_diversity import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .figures.page_style import shown_command as shown_command
