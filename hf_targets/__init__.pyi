@@ -2,9 +2,9 @@
 # checkers. A name is imported when it is first asked for.
 
 from .backbones.positions import room_after as room_after
-from .crammed_bert.classifier import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
 from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
-from .crammed_bert.masked import CrammedBertForMaskedLM as CrammedBertForMaskedLM
+from .crammed_bert.model import CrammedBertForMaskedLM as CrammedBertForMaskedLM
+from .crammed_bert.model import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
 from .curves.configuration import CurveConfig as CurveConfig
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
 from .data.atomic_write import written_together as written_together
@@ -205,35 +205,18 @@ from .training.text_settings import BlockSettings as BlockSettings
 from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
-from .awd_lstm.arguments import AwdLstmTrainingArguments as AwdLstmTrainingArguments
-from .awd_lstm.backbone import AwdLstmModel as AwdLstmModel
 from .awd_lstm.configuration import AwdLstmConfig as AwdLstmConfig
 from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
-from .awd_lstm.rows import LstmRow as LstmRow
-from .awd_lstm.rows import equally_trained as equally_trained
-from .awd_lstm.rows import lstm_rows as lstm_rows
 from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
-from .awd_lstm.usage import AWD_LSTM_USAGE as AWD_LSTM_USAGE
+from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArguments
 from .backbones.devices import best_device as best_device
 from .backbones.reformer import repair_reformer as repair_reformer
-from .cosine.digit_classifier import train_digit_classifier as train_digit_classifier
-from .cosine.geometry import EmbeddingGeometry as EmbeddingGeometry
 from .cosine.geometry import embedding_geometry as embedding_geometry
-from .cosine.inspection import Inspection as Inspection
-from .cosine.inspection import inspect_embeddings as inspect_embeddings
-from .cosine.inspection import inspection_columns as inspection_columns
-from .cosine.inspection import inspection_numbers as inspection_numbers
-from .cosine.negative_direction import DirectionCertificate as DirectionCertificate
 from .cosine.negative_direction import direction_certificate as direction_certificate
+from .cosine.negative_direction import softmax_inputs as softmax_inputs
 from .cosine.negative_direction import uniformly_negative_direction as uniformly_negative_direction
-from .cosine.page import write_inspection as write_inspection
-from .cosine.softmax_inputs import softmax_inputs as softmax_inputs
-from .cosine.text_of_model import text_batches as text_batches
-from .cosine.text_of_model import token_frequencies as token_frequencies
 from .cosine.trainer import CosineRegularizedSeq2SeqTrainer as CosineRegularizedSeq2SeqTrainer
 from .cosine.trainer import CosineRegularizedTrainer as CosineRegularizedTrainer
-from .cosine.word_vectors import read_word_vectors as read_word_vectors
-from .cosine.word_vectors import train_word_vectors as train_word_vectors
 from .curves.error_importance import ErrorImportance as ErrorImportance
 from .curves.error_importance import error_importance as error_importance
 from .curves.error_importance_figure import plot_error_importance as plot_error_importance
@@ -281,7 +264,6 @@ from .neural_cache.cache import NeuralCache as NeuralCache
 from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
 from .neural_cache.perplexity import search_cache as search_cache
-from .neural_cache.settings import CacheSettings as CacheSettings
 from .phrases.answer_page import PageAnswer as PageAnswer
 from .phrases.answer_page import answer_page as answer_page
 from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
@@ -292,22 +274,11 @@ from .phrases.provenance import provenance_columns as provenance_columns
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.text_comparison import TextComparison as TextComparison
 from .phrases.text_comparison import load_model as load_model
-from .semi_autoregressive.configuration import PUBLISHED_CURVES as PUBLISHED_CURVES
 from .semi_autoregressive.configuration import SemiAutoregressiveConfig as SemiAutoregressiveConfig
-from .semi_autoregressive.dependence import Dependence as Dependence
-from .semi_autoregressive.dependence import DependenceSettings as DependenceSettings
-from .semi_autoregressive.dependence import block_dependence as block_dependence
-from .semi_autoregressive.dependence_figure import plot_dependence as plot_dependence
 from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
-from .semi_autoregressive.rows import block_rows as block_rows
 from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer
-from .semi_autoregressive.usage import BLOCK_METRICS as BLOCK_METRICS
-from .semi_autoregressive.usage import BLOCK_PERPLEXITIES as BLOCK_PERPLEXITIES
-from .semi_autoregressive.usage import BLOCK_USAGE as BLOCK_USAGE
-from .tensorized_transformer.backbone import TensorizedTransformerModel as TensorizedTransformerModel
 from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
 from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
-from .tensorized_transformer.usage import LEAKY_USAGE as LEAKY_USAGE
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.best_checkpoints import best_checkpoints as best_checkpoints
 from .training.best_checkpoints import load_mean as load_mean
