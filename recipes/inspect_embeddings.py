@@ -11,6 +11,10 @@ recipes/cosine.md.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
+from hf_targets import load_corpus, softmax_inputs
+from hf_targets.backbones.positions import max_positions
 from lab.card import command_line
 from lab.embedding_figures import write_figures
 from lab.embeddings import (
@@ -27,10 +31,6 @@ from lab.models import load_language_model
 from lab.results import write_results
 from lab.settings import parse_settings
 from lab.tables import markdown_table
-from transformers import AutoTokenizer
-
-from hf_targets import load_corpus, softmax_inputs
-from hf_targets.backbones.positions import max_positions
 
 
 @dataclass

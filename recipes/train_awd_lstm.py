@@ -17,10 +17,6 @@ With cosine regularisation: `--cosine_weight 1`. The paper's table 1, with seeds
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.card import write_card
-from lab.results import measure, write_results
-from lab.settings import parse_settings
-from lab.text import BlockSettings
 from transformers import set_seed
 
 from hf_targets import (
@@ -33,6 +29,10 @@ from hf_targets import (
     search_cache,
     word_level_tokenizer,
 )
+from lab.card import write_card
+from lab.results import measure, write_results
+from lab.settings import parse_settings
+from lab.text import BlockSettings
 
 USAGE = """inputs = tokenizer("The", return_tensors="pt")
 state = model(**inputs, use_cache=True).past_key_values  # of constant size, however long the text is

@@ -17,8 +17,8 @@ from transformers.trainer_utils import IntervalStrategy
 
 from hf_targets.awd_lstm.layers import as_lstm_cache, lstm_layers
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
+from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.backbones.new_parts import unwrapped
-from hf_targets.data.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.averaged_trainer import AveragedTrainer

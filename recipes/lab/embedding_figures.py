@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab.embeddings import Inspection
 
 from hf_targets.figures.canvas import new_figure
+from lab.embeddings import Inspection
 
 _MOST_POINTS = 20_000
 _FEW_PAIRS = 1000

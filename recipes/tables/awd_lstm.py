@@ -14,10 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import train_awd_lstm as recipe
-from lab.runs import Table, compare, histories, parse_table, run_folder
-from lab.tables import differences_table, results_table
 
 from hf_targets import plot_learning_curves
+from lab.runs import Table, compare, histories, parse_table, run_folder
+from lab.tables import differences_table, results_table
 
 COLUMNS = {
     "word_perplexity": "word perplexity",

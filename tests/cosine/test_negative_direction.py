@@ -157,5 +157,5 @@ def test_padding_has_no_state_and_so_many_are_read_as_are_asked_for():
 
 @pytest.mark.parametrize("make", [make_pair_backbone, lambda: make_backbone("llama").model], ids=["encoder", "no head"])
 def test_what_has_no_states_is_refused(make):
-    with pytest.raises(ValueError, match="no output embeddings|an encoder"):
+    with pytest.raises(ValueError, match=r"no output embeddings|an encoder"):
         softmax_inputs(make(), [], 3)

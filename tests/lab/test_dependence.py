@@ -3,9 +3,9 @@
 import pytest
 import torch
 from datasets import Dataset
-from lab.dependence import DependenceSettings, _disturbed, block_dependence, plot_dependence
 
 from hf_targets import distance_correlation
+from lab.dependence import DependenceSettings, _disturbed, block_dependence, plot_dependence
 from tests.semi_autoregressive.models import KINDS, make_block_model
 from tests.tiny_backbones import token_ids
 

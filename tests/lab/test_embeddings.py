@@ -4,6 +4,9 @@ import warnings
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from lab.embedding_figures import FIGURES, write_figures
 from lab.embeddings import (
     inspect_embeddings,
@@ -14,8 +17,6 @@ from lab.embeddings import (
     train_digit_classifier,
     train_word_vectors,
 )
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 
 def test_a_text_is_counted_and_cut_into_batches():
