@@ -111,9 +111,9 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         loading |= backbone_kwargs or {}
         check_loading(loading, base)
         base = load_base(base, loading)
+        output_embedding(base)  # raises an error before anything is made
         if isinstance(base, SemiAutoregressiveForCausalLM):
             raise ValueError("the base model predicts blocks already; give its `.backbone` for a new block decoder")
-        output_embedding(base)  # raises an error before anything is made
         own = SemiAutoregressiveConfig(backbone=copy.deepcopy(base.config), dtype=base.dtype, **config)
         if own.curve is not None:
             SentenceCurve(cast(CurveConfig, own.curve)).check(own.ngram_size)
