@@ -6,9 +6,8 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.texts import check_texts
-from hf_targets.phrases.mining.mined_text import MinedText
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.data.words import check_texts
+from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.documents import DocumentRetriever
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hf_targets.data.progress import progress
-from hf_targets.data.texts import check_letters, check_texts
-from hf_targets.data.word_runs import word_runs
+from hf_targets.data.words import check_letters, check_texts, word_runs
 from hf_targets.extras import require
 from hf_targets.retrieval.encoders import Encoder, vectors_of
 

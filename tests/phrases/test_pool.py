@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from hf_targets.phrases.mining.mined_text import MinedText
+from hf_targets.phrases.mining.miner import MinedText
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.pool import PhrasePool
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
