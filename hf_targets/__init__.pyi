@@ -220,10 +220,10 @@ from .phrases.usage import PHRASE_USAGE as PHRASE_USAGE
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
 from .retrieval.collection import DocumentCollection as DocumentCollection
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
-from .retrieval.near_duplicates import without_near_duplicates as without_near_duplicates
+from .retrieval.encoders import dpr_encoder as dpr_encoder
 from .retrieval.passages import passages_of as passages_of
 from .retrieval.passages import source_in_document as source_in_document
-from .retrieval.sentence_encoder import SentenceEncoder as SentenceEncoder
+from .retrieval.vector_index import VectorIndex as VectorIndex
 from .semi_autoregressive.configuration import SemiAutoregressiveConfig as SemiAutoregressiveConfig
 from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
 from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer

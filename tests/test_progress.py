@@ -1,7 +1,6 @@
 """Progress bars: what they count, and when there are none."""
 
 import pytest
-import torch
 from datasets import Dataset
 from transformers.utils import logging
 
@@ -13,8 +12,6 @@ from hf_targets.evaluation.mauve import text_features
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
-from hf_targets.retrieval.text_vectors import text_encoder
-from hf_targets.retrieval.vector_index import VectorIndex
 from tests.masked_diffusion.models import make_mdlm
 from tests.tiny_models import make_backbone
 
@@ -33,20 +30,13 @@ def embed_phrases():
     return DynamicVocabForCausalLM.from_base(backbone()).eval().phrase_table(vocabulary)
 
 
-def build_lists():
-    pytest.importorskip("faiss")
-    return VectorIndex.build(torch.randn(30, 4), mode="ivf", num_lists=2)
-
-
 def retrieve():
     pytest.importorskip("sklearn")
     return DocumentRetriever.lexical({"pets": "a cat", "sky": "stars"}).retrieve(["the cat"] * 70, 1)
 
 
 WORK = {
-    "encoding texts": (lambda: text_encoder(backbone().base_model, TOKENIZER, batch_size=2)(TEXTS), len(TEXTS)),
     "matching documents": (retrieve, 70),
-    "building the index": (build_lists, 10 * 30 + 30),
     "encoding phrases": (embed_phrases, 40),
     "mining phrases": (
         lambda: PhraseVocabulary(TOKENIZER).add_documents(TEXTS, TokenNgrams()),

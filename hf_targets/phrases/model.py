@@ -235,7 +235,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Args:
-            settings: Arguments of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
+            settings: Arguments of `PhraseIndex.build`: `factory="Flat"`, or "IVF1024,Flat" for many phrases ...
         Raises:
             ValueError: As `phrase_table` and `PhraseIndex.build` do.
         """
