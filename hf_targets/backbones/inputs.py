@@ -38,17 +38,19 @@ def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) ->
 def check_shapes(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, *, prefix: str = "", **labels: Tensor | None
 ) -> Tensor:
-    """Check that the input has at least one token and that all labels have its shape, and return the input.
+    """Return the input, (batch, time) or (batch, time, d).
 
     Args:
         prefix: What the names of the input begin with, for the errors.
     Raises:
-        ValueError: If the input is missing or empty, or labels have another shape or are not integers.
+        ValueError: If it is missing or empty, or labels have another shape or are not integers.
     """
     given = inputs_embeds if input_ids is None else input_ids
     if given is None or given.dim() < 2 or 0 in given.shape[:2]:
         shape = None if given is None else tuple(given.shape)
-        raise ValueError(f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time), not empty, got {shape}")
+        raise ValueError(
+            f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time) and hold at least one token, got {shape}"
+        )
     for name, ids in labels.items():
         if ids is not None and ids.shape != given.shape[:2]:
             raise ValueError(
@@ -59,25 +61,19 @@ def check_shapes(
 
 
 def check_integers(**named: Tensor | None) -> None:
-    """Check that the given tensors hold integers; None is allowed.
-
-    Raises:
-        ValueError: If a tensor has another type; the message has its name.
-    """
+    """Raise a ValueError if a given tensor does not hold integers; None is allowed."""
     for name, ids in named.items():
         if ids is not None and ids.dtype not in _INTEGERS:
             raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}; convert them with .long()")
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:
-    """Check that all ids are in the vocabulary.
+    """Raise a ValueError if an id is outside the vocabulary.
 
     Args:
         name: The name of the argument, for the error.
         ignored: A value that is allowed too, such as the label -100.
         hint: Advice for the end of the error; by default about the tokenizer.
-    Raises:
-        ValueError: If an id is outside the vocabulary.
     """
     if not can_look(ids):
         return
@@ -93,15 +89,13 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
 
 
 def check_embeddable(input_ids: Tensor | None, text: Tensor, *, vocab_size: int, **width: int) -> None:
-    """Check that ids are in the vocabulary, or that what stands in for their embeddings is as wide as these.
+    """Raise a ValueError if ids are outside the vocabulary, or embeddings given in their place have another width.
 
     Args:
         text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
         width: d, under the name that it has in the configuration.
-    Raises:
-        ValueError: If they are not.
     """
-    (field, size), *_ = width.items()
+    ((field, size),) = width.items()
     if input_ids is not None:
         check_ids(input_ids, vocab_size, "input_ids")
     elif text.shape[2:] != (size,):
@@ -146,16 +140,8 @@ def without_padding(labels: Tensor, attention_mask: Any) -> Tensor:
 
 
 def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenizer single texts, not pairs") -> None:
-    """Check that all segment ids are 0, for a model that has no second segment.
-
-    Args:
-        hint: Advice for the end of the error.
-    Raises:
-        ValueError: If a segment id is not 0.
-    """
-    if token_type_ids is None or not can_look(token_type_ids):
-        return
-    if token_type_ids.any():
+    """Raise a ValueError, with a hint at its end, if a segment id is not 0, for a model that has no second segment."""
+    if token_type_ids is not None and can_look(token_type_ids) and token_type_ids.any():
         raise ValueError(
             f"token_type_ids must be 0, as this model has no second segment, got {int(token_type_ids.max())}; {hint}"
         )
@@ -190,15 +176,12 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
 
 
 def check_padding(attention_mask: Tensor, input_ids: Tensor, *, hint: str, needs_token: bool = False) -> None:
-    """Check that a mask has a number for each token, and is 0 at the ends of its rows alone.
+    """Raise a ValueError if a mask has another shape than `input_ids`, or is 0 elsewhere than at the ends of its rows.
 
     Args:
         attention_mask: (batch, length), 0 at padding.
-        input_ids: (batch, length).
         hint: What to do about a hole, at the end of the error.
         needs_token: Whether each row must have a token outside padding.
-    Raises:
-        ValueError: If it has not, or is 0 elsewhere.
     """
     if attention_mask.shape != input_ids.shape:
         raise ValueError(
@@ -214,8 +197,7 @@ def check_padding(attention_mask: Tensor, input_ids: Tensor, *, hint: str, needs
         row = int(wrong[0])
         found = "has a hole in it" if has_hole[row] else "has no token"
         raise ValueError(
-            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
-            f"{found}. {hint}"
+            f"attention_mask must be 1 at one run of tokens a row, 0 at padding; row {row} {found}. {hint}"
         )
 
 
@@ -230,15 +212,11 @@ def have_holes(keep: Tensor) -> Tensor:
 
 
 def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
-    """Check that the mask of a prompt covers the prompt, or the cached positions followed by the prompt.
-
-    With a filled cache the prompt may be the whole text, or only the part that is not cached.
+    """Raise a ValueError if a mask covers neither the prompt nor the cached positions followed by the prompt.
 
     Args:
         inputs: The prompt, if it is the first positional argument of `generate`.
         given: The keyword arguments of `generate`.
-    Raises:
-        ValueError: If the mask has another shape.
     """
     mask = given.get("attention_mask")
     prompts = (given.get("inputs_embeds"), inputs, given.get("inputs"), given.get("input_ids"))
@@ -266,27 +244,13 @@ def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
 
 
 def check_nll_weights(nll_weights: Sequence[float] | None, *, has_labels: bool) -> None:
-    """Check that `nll_weights`, if given, are not empty and come with labels.
-
-    Raises:
-        ValueError: If they are empty, or there are no labels.
-    """
-    if nll_weights is None:
-        return
-    if not len(nll_weights):
-        raise ValueError("nll_weights must have an ensemble weight, such as 0 for none, got []; or leave them out")
-    if not has_labels:
-        raise ValueError("nll_weights score labels; give labels, or leave nll_weights out")
+    """Raise a ValueError if `nll_weights` are given and empty, or come without labels."""
+    if nll_weights is not None and not (len(nll_weights) and has_labels):
+        raise ValueError(f"nll_weights must be one weight or more, beside labels, got {list(nll_weights)}")
 
 
 def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None:
-    """Check that all values are in [start, stop).
-
-    Args:
-        name: The beginning of the error, such as "ids must be".
-    Raises:
-        ValueError: If a value is not.
-    """
+    """Raise a ValueError, which begins with a name such as "ids must be", if a value is not in [start, stop)."""
     if can_look(values) and (wrong := (values < start) | (values >= stop)).any():
         raise ValueError(f"{name} in [{start}, {stop - 1}], got {values[wrong][0].item()}")
 
@@ -302,14 +266,7 @@ def can_look(tensor: Tensor) -> bool:
 
 
 def check_kept_ids(config: Any, new_num_tokens: int | None, *names: str) -> None:
-    """Check that a resized vocabulary keeps the ids that a configuration names.
-
-    Args:
-        new_num_tokens: None: it stays as it is.
-        names: Fields of the configuration, whose ids may be None.
-    Raises:
-        ValueError: If it does not.
-    """
+    """Raise a ValueError if a resized vocabulary drops an id that a configuration names; None: it is not resized."""
     for name in names:
         number = getattr(config, name)
         if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):

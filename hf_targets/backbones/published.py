@@ -56,8 +56,6 @@ def _read_config(file: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not whole JSON: {error}; copy or download it again") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{file} must hold settings by name, got a {type(config).__name__}; download it again")
     return config
 
 
@@ -121,7 +119,7 @@ def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> 
         dtype: None, a type or its name, or "auto" for that of the checkpoint.
         of_checkpoint: Its tensors; None, where only `dtype` is to be checked.
     Raises:
-        ValueError: If it is anything else.
+        ValueError: If it is no type of floating-point numbers.
 
     >>> chosen_dtype("bfloat16")
     torch.bfloat16
@@ -133,8 +131,5 @@ def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> 
         return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(
-            f"dtype must be a type of floating-point numbers such as torch.bfloat16, its name, 'auto' or None, got "
-            f"{dtype!r}"
-        )
+        raise ValueError(f"dtype must be a floating-point type such as torch.bfloat16, 'auto' or None, got {dtype!r}")
     return found

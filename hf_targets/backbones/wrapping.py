@@ -29,17 +29,8 @@ logger = logging.getLogger(__name__)
 
 LOADING_ARGUMENTS = (
     *HUB_ARGUMENTS,
-    "attn_implementation",
-    "device_map",
-    "dtype",
-    "max_memory",
-    "offload_buffers",
-    "offload_folder",
-    "quantization_config",
-    "torch_dtype",
-    "trust_remote_code",
-    "use_safetensors",
-    "variant",
+    *("attn_implementation", "device_map", "dtype", "max_memory", "offload_buffers", "offload_folder"),
+    *("quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
 )
 """Arguments that `from_base` passes on to `from_pretrained` if the base is a name or a path."""
 
@@ -69,7 +60,7 @@ class WrapsBackbone:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, and give its backbone a copy of the model's `generation_config` if it has one."""
+        """Load a model, whose backbone gets a copy of its `generation_config`."""
         loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if model.can_generate():
@@ -90,10 +81,7 @@ class WrapsBackbone:
 
     @property
     def base_model(self) -> nn.Module:
-        """The backbone without its output embedding, which computes the hidden states for all predictions.
-
-        `base_model_prefix` is the name of the whole backbone, as its weights have that prefix in a checkpoint.
-        """
+        """The backbone without its output embedding; `base_model_prefix` names the whole one, as checkpoints do."""
         return self.backbone.base_model
 
     def train(self, mode: bool = True) -> Self:
@@ -130,24 +118,18 @@ class WrapsBackbone:
         """Tag the model; TRL's trainers call this on the model that they will train.
 
         Raises:
-            ValueError: If the trainer is SFTTrainer: it computes the loss of the next token itself, from hidden states
-                and output matrix, and would never train the part that the target adds.
+            ValueError: If it is SFTTrainer, which computes the loss itself and would never train the new part.
         """
         names = {tags} if isinstance(tags, str) else set(tags)
         new_part = getattr(self, self.new_part)
         if {"trl", "sft"} <= names:
             raise ValueError(
-                f"TRL's SFTTrainer computes only the loss of the next token, and would never train this model's "
-                f"{self.new_part}; use {self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
+                f"SFTTrainer computes its own loss and would never train this model's {self.new_part}; use "
+                f"{self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
             )
         if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
-            logger.warning(
-                "TRL trains the backbone of %s but not its %s, which will no longer fit: train them again afterwards, "
-                "with %s",
-                type(self).__name__,
-                self.new_part,
-                self.trained_by,
-            )
+            told = "TRL trains the backbone but not the %s, which will no longer fit: train them again with %s"
+            logger.warning(told, self.new_part, self.trained_by)
         super().add_model_tags(tags)  # pyright: ignore
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
@@ -177,7 +159,6 @@ def load_base(
     Args:
         backbone_kwargs: Arguments of `from_pretrained`.
         name: The name of the caller's argument, for the error.
-        auto_class: The Auto class that loads the model.
     Raises:
         ValueError: If `base` is neither, or one of its files is cut short.
     """
@@ -206,25 +187,19 @@ def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
 
 
 def check_loading(loading: dict[str, Any], *sources: Any) -> None:
-    """Check that arguments for loading come with a name or path to load.
-
-    Raises:
-        ValueError: If there are such arguments, and all of the sources are models or None.
-    """
+    """Raise a ValueError if there are arguments for loading, and all of the sources are models or None."""
     if loading and not any(isinstance(source, str | PathLike) for source in sources):
         raise ValueError(
-            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; pass it to the "
-            "base model's from_pretrained, or give the model's name as base"
+            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; pass it to "
+            "from_pretrained"
         )
 
 
 def split_fields(
     config_class: type, given: dict[str, Any], allowed: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the arguments of `from_base` into fields of the configuration and arguments for loading.
+    """Split the arguments of `from_base` into fields of the configuration, those allowed, and arguments for loading.
 
-    Args:
-        allowed: The fields that a user may choose.
     Raises:
         ValueError: If an argument is neither; the message lists the fields.
     """
@@ -233,7 +208,7 @@ def split_fields(
     if unknown := given.keys() - fields.keys() - loading.keys():
         raise ValueError(
             f"no such field of {config_class.__name__}: {', '.join(sorted(unknown))}; there are {', '.join(allowed)}. "
-            "Other arguments of the base model's from_pretrained are given as backbone_kwargs"
+            "other arguments of from_pretrained are given as backbone_kwargs"
         )
     return fields, loading
 
