@@ -15,8 +15,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.tokenization import tokenizer_fingerprint
+from hf_targets.evaluation.diversity_callback import SmoothedLoss
 from hf_targets.evaluation.gradient_diversity import gradient_diversity
-from hf_targets.evaluation.smoothed_loss import SmoothedLoss
 from hf_targets.maths.statistics import mean_and_standard_error
 from hf_targets.named_models import model_at
 from hf_targets.training.brief_log import without_bars_of_files

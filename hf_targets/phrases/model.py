@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
 from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
@@ -235,7 +235,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Args:
-            settings: Arguments of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
+            settings: Arguments of `PhraseIndex.build`: `factory="Flat"`, or "IVF1024,Flat" for many phrases ...
         Raises:
             ValueError: As `phrase_table` and `PhraseIndex.build` do.
         """
@@ -295,7 +295,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             raise ValueError("a training batch brings its own phrases; leave out phrases, or all phrase fields")
         if token_type_ids is not None and batch is not None:
             raise ValueError("token_type_ids are not supported with a PhraseCollator batch; leave out token_type_ids")
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -314,7 +314,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         embeds = None if table is None or input_ids is None else self._embed(input_ids, table)
         outputs = call.read(self.backbone, embeds)
         hidden: Tensor = outputs[0]
-        output, targets = self.get_output_embeddings(), call.targets()
+        output, targets = self.get_output_embeddings(), call.targets
 
         loss = loss_parts = row_losses = logits = None
         if targets is not None:
@@ -348,14 +348,14 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attentions=outputs.get("attentions"),
         )
 
-    def _check_ids(self, table: PhraseTable | None, call: CausalCall) -> None:
+    def _check_ids(self, table: PhraseTable | None, call: Call) -> None:
         if table is None:
             vocab_size = num_rows(self.get_output_embeddings())
             hint = f"an id from {vocab_size} on is a phrase: give its vocabulary with phrases="
             call.check_ids(vocab_size, hint)
             return
-        if call.input_ids is not None:
-            table.check_batch(len(call.input_ids))
+        if call.tokens is not None:
+            table.check_batch(len(call.tokens))
         for name, ids in call.ids.items():
             if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
                 table.check_ids(ids, name, None if name == "input_ids" else IGNORED)

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.alignment import steps_into_sequence
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.output_matrix import OutputMap, find_output_scale, output_embedding, read_causal
 from hf_targets.backbones.weight_access import num_rows
@@ -111,9 +111,9 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         loading |= backbone_kwargs or {}
         check_loading(loading, base)
         base = load_base(base, loading)
+        output_embedding(base)  # raises an error before anything is made
         if isinstance(base, SemiAutoregressiveForCausalLM):
             raise ValueError("the base model predicts blocks already; give its `.backbone` for a new block decoder")
-        output_embedding(base)  # raises an error before anything is made
         own = SemiAutoregressiveConfig(backbone=copy.deepcopy(base.config), dtype=base.dtype, **config)
         if own.curve is not None:
             SentenceCurve(cast(CurveConfig, own.curve)).check(own.ngram_size)
@@ -166,7 +166,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -181,7 +181,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         to_logits = OutputMap.of(self.backbone, cast(SemiAutoregressiveConfig, self.config).output_scale)
         call.check_ids(num_rows(to_logits.layer))
         outputs = call.read(self.backbone)
-        hidden, targets = cast(Tensor, outputs[0]), call.targets()
+        hidden, targets = cast(Tensor, outputs[0]), call.targets
         predicted = probabilities = None
         own: dict[str, Any] = {}
         if targets is not None:
@@ -216,7 +216,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         words, probabilities = self.block_decoder(hidden.flatten(0, 1), count)
         return words.unflatten(0, hidden.shape[:2]), probabilities
 
-    def _scores(self, to_logits: OutputMap, predicted: Tensor, targets: Tensor, call: CausalCall) -> dict[str, Any]:
+    def _scores(self, to_logits: OutputMap, predicted: Tensor, targets: Tensor, call: Call) -> dict[str, Any]:
         """Return the fields of the output that score predicted embeddings (batch, time, N, d)."""
         batch, time, num_words = predicted.shape[:3]
         steps = steps_into_sequence(batch, time, call.attention_mask, call.position_ids, targets.device)

@@ -330,18 +330,6 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({}, 'separate_output_heads=True needs target="embedding", got target="difference"'),
-        ({"target": "embedding", "ensemble_weight": 0.2}, "needs ensemble_weight=None, got 0.2"),
-    ],
-)
-def test_separate_output_heads_are_refused_where_one_shared_matrix_is_needed(fields, told):
-    with pytest.raises(ValueError, match=told):
-        MultiTokenConfig(separate_output_heads=True, **fields)
-
-
 def test_only_separate_output_heads_add_tensors():
     fields = {"ngram_size": 3, "head": "medusa", "target": "embedding"}
     shared = FutureHeads(MultiTokenConfig(**fields), WIDTH, VOCAB)

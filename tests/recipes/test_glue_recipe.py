@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.data.glue_files import write_glue
+from tests.lab.glue_files import write_glue
 from tests.recipes.running import run_recipe, small_text
 
 

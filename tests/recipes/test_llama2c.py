@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from lab.llama2c import load_llama2c, load_llama2c_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lab.llama2c import load_llama2c, load_llama2c_tokenizer
 from tests.memory import realigned
 from tests.programs import run_program
 
