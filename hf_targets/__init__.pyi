@@ -87,7 +87,7 @@ from .evaluation.translating import translate as translate
 from .evaluation.translation import TranslationScores as TranslationScores
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import translation_scores as translation_scores
-from .figures.gradient_diversity import plot_gradient_diversity as plot_gradient_diversity
+from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .figures.page_style import shown_command as shown_command
 from .gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments
