@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hf_targets.backbones.inputs import is_number
-from hf_targets.maths.bag_of_words import bag_of_words_losses, bag_of_words_weight
-from hf_targets.maths.losses import target_count
+from hf_targets.maths.losses import bag_of_words_losses, bag_of_words_weight, target_count
 from hf_targets.multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer, MultiTokenSeq2SeqTrainingArguments
 
 
