@@ -22,8 +22,6 @@ from .data.tokenization import train_joint_bpe as train_joint_bpe
 from .data.tokenization import train_masking_tokenizer as train_masking_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
 from .evaluation.answers import measure_answers as measure_answers
-from .evaluation.checkpoint_diversity import checkpoint_diversities as checkpoint_diversities
-from .evaluation.checkpoint_diversity import run_checkpoints as run_checkpoints
 from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import PrefixBegin as PrefixBegin
@@ -44,9 +42,6 @@ from .evaluation.repetition import count_ngrams as count_ngrams
 from .evaluation.score_columns import format_column_differences as format_column_differences
 from .evaluation.score_columns import format_columns as format_columns
 from .evaluation.sentences import train_splitter as train_splitter
-from .evaluation.speed import DecodingMethod as DecodingMethod
-from .evaluation.speed import compare_speeds as compare_speeds
-from .evaluation.speed import format_speeds as format_speeds
 from .evaluation.translating import translate as translate
 from .evaluation.translation import TranslationScores as TranslationScores
 from .evaluation.translation import bleu_interval as bleu_interval

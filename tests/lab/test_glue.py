@@ -8,12 +8,12 @@ import pytest
 from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import glue
-from lab.glue import GLUE_TASKS, SCORES, fine_tune, glue_scores, load_glue
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, TrainingArguments
 
 from hf_targets import CrammedBertConfig, CrammedBertForMaskedLM, train_masking_tokenizer
+from lab import glue
+from lab.glue import GLUE_TASKS, SCORES, fine_tune, glue_scores, load_glue
 from tests.lab.glue_files import write_glue
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
