@@ -41,8 +41,6 @@ from .data.tokenization import train_joint_bpe as train_joint_bpe
 from .data.tokenization import train_masking_tokenizer as train_masking_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
 from .evaluation.answers import measure_answers as measure_answers
-from .evaluation.checkpoint_diversity import checkpoint_diversities as checkpoint_diversities
-from .evaluation.checkpoint_diversity import run_checkpoints as run_checkpoints
 from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.cited_prompts import INSTRUCTIONS as INSTRUCTIONS
@@ -78,9 +76,6 @@ from .evaluation.score_columns import format_column_differences as format_column
 from .evaluation.score_columns import format_columns as format_columns
 from .evaluation.sentences import punkt_or_trained as punkt_or_trained
 from .evaluation.sentences import train_splitter as train_splitter
-from .evaluation.speed import DecodingMethod as DecodingMethod
-from .evaluation.speed import compare_speeds as compare_speeds
-from .evaluation.speed import format_speeds as format_speeds
 from .evaluation.translating import generated_texts as generated_texts
 from .evaluation.translating import score_texts as score_texts
 from .evaluation.translating import translate as translate

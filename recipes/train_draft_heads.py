@@ -24,14 +24,11 @@ from hf_targets import (
     TOKENIZER_OUTPUT,
     TRAINER_OUTPUT,
     CardFacts,
-    DecodingMethod,
     Experiment,
     ExperimentSettings,
     MultiTokenTrainingArguments,
     TextSettings,
-    compare_speeds,
     field_of,
-    format_speeds,
     loadable_name,
     log_briefly,
     parse_settings,
@@ -40,6 +37,7 @@ from hf_targets import (
 )
 from hf_targets.backbones.positions import position_limit
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
+from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
 @dataclass(kw_only=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.markdown import markdown_table
 from hf_targets.maths.statistics import format_mean
+from lab.tables import markdown_table
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,7 @@ def compare_speeds(
         batches: Prompts (rows, time) without padding, or with their masks as a tokenizer gives them: what an encoder
             reads may be padded.
         max_new_tokens: At most so many, fewer where the end token comes.
-    Raises:
-        ValueError: If there is no method, no prompt or no round.
     """
-    if not methods or not batches or rounds < 1:
-        raise ValueError(f"speeds take a method, a prompt and a round, got {len(methods)}, {len(batches)} and {rounds}")
     texts = {name: [] for name in methods}
     passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
     for name, method in methods.items():
