@@ -5,9 +5,9 @@ from .awd_lstm.configuration import AwdLstmConfig as AwdLstmConfig
 from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
 from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
 from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArguments
-from .backbones.devices import best_device as best_device
 from .backbones.positions import room_after as room_after
 from .backbones.reformer.repair import repair_reformer as repair_reformer
+from .backbones.weight_access import best_device as best_device
 from .cosine.geometry import embedding_geometry as embedding_geometry
 from .cosine.negative_direction import direction_certificate as direction_certificate
 from .cosine.negative_direction import softmax_inputs as softmax_inputs

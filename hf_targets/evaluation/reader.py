@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.positions import token_limit
-from hf_targets.backbones.weight_access import execution_device
+from hf_targets.backbones.weight_access import best_device, execution_device
 from hf_targets.data.batches import by_length
 from hf_targets.data.progress import progress
 from hf_targets.data.words import check_texts
