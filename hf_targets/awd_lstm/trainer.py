@@ -17,8 +17,8 @@ from hf_targets.awd_lstm.arguments import AwdLstmTrainingArguments
 from hf_targets.awd_lstm.averaged_sgd import NonMonotoneTrigger, evaluated, no_longer_better
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.awd_lstm.state import as_lstm_cache, lstm_layers
+from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.backbones.new_parts import unwrapped
-from hf_targets.data.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.averaging import AveragingCallback, MeanOfWeights

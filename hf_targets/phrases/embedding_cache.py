@@ -1,63 +1,48 @@
 """A cache of phrase embeddings, by the tokens of the phrases, for the current state of the phrase encoder."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from xxhash import xxh3_128_hexdigest
 
 from hf_targets.backbones.weight_access import execution_device, is_readable
-from hf_targets.data.progress import progress
+from hf_targets.backbones.weight_hash import adapters_in_use, weight_hash
 from hf_targets.phrases.decoding.table import PhraseTable
-from hf_targets.phrases.embedding_segments import joined
-from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
-from hf_targets.phrases.encoder import PhraseEncoder
-from hf_targets.phrases.encoder_version import EncoderVersion, embedding_fingerprint
+from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
+from hf_targets.phrases.encoder import PhraseEncoder, encode
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.phrases.windows import ACCELERATOR_TOKENS, CPU_TOKENS, plan_windows
 
 
 class PhraseEmbeddingCache:
     """A cache of phrase embeddings. Each phrase is encoded once, until the encoder changes or the cache is full.
 
     Several threads may use it at once. The cache is cleared when the encoder's parameters change or move, and when
-    another peft adapter or autocast type becomes active.
+    another peft adapter or autocast type becomes active. A copy of a cache is empty.
 
     Args:
         max_phrases: The largest number of embeddings that are kept between calls. If a single call has more phrases,
             all of its embeddings are kept.
-        store: Embeddings on disk, which are read instead of encoding phrases again, and to which new ones are added.
-            None: only those in memory.
+        files: Embeddings on disk, of whole vocabularies; None: only those in memory.
     """
 
-    def __init__(self, max_phrases: int = 2**17, store: PhraseEmbeddingStore | None = None) -> None:
-        self.max_phrases, self.store = max_phrases, store
+    def __init__(self, max_phrases: int = 2**17, files: PhraseEmbeddingFiles | None = None) -> None:
+        self.max_phrases, self.files = max_phrases, files
         self._lock = Lock()
-        self._clear(None)
+        self._version: tuple | None = None
+        self._clear()
 
-    def _clear(self, version: EncoderVersion | None) -> None:
-        self._version, self._fingerprint = version, None
-        self._drop_embeddings()
+    def __reduce__(self) -> tuple:
+        return PhraseEmbeddingCache, (self.max_phrases, self.files)
 
-    def _drop_embeddings(self) -> None:
-        self._tables: WeakKeyDictionary[PhraseVocabulary, KeptTable] = WeakKeyDictionary()
+    def _clear(self) -> None:
+        self._tables: WeakKeyDictionary[PhraseVocabulary, tuple] = WeakKeyDictionary()
         self._indices: dict[bytes, int] = {}
-        self._kept: list[Tensor] = []
-
-    def __deepcopy__(self, memo: dict) -> "PhraseEmbeddingCache":
-        return PhraseEmbeddingCache(self.max_phrases, copy.copy(self.store))
-
-    def __getstate__(self) -> dict:
-        return {"max_phrases": self.max_phrases, "store": self.store}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__init__(**state)
+        self._kept: tuple[Tensor, ...] = ()
 
     def table(
         self,
@@ -68,201 +53,152 @@ class PhraseEmbeddingCache:
         """Return the phrase table of vocabularies, one for all rows or one for each row.
 
         A phrase in several vocabularies is encoded once. The table of a vocabulary is cached until the vocabulary
-        changes, with at most `max_phrases` phrases in all tables unless there is only one. Neither embeddings nor
-        tables are cached if gradients are enabled, the encoder is in training mode, or its weights are offloaded or
-        sharded.
+        changes, with at most `max_phrases` phrases in all tables unless there is only one. Nothing is cached if
+        gradients are enabled, the encoder is in training mode, or its weights are offloaded or sharded.
 
         Args:
-            encoder: The phrase encoder.
-            vocabularies: The vocabularies of the table.
             counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
-            ValueError: If a phrase is longer than the encoder's positions, or the embeddings do not fit into memory.
+            ValueError: If a phrase is longer than the encoder's positions.
         """
         if torch.is_grad_enabled() or encoder.training or not is_readable(encoder):
-            return self._make_table(encoder, vocabularies, counts, lambda keys: encode(encoder, keys))
+            return _make_table(encoder, vocabularies, counts, lambda keys: encode(encoder, keys))
         with self._lock, _for_all_modes():
-            self._follow(encoder)
+            version = _version_of(encoder)
+            if version != self._version:
+                self._version, self._encoder_hash = version, None
+                self._clear()
             (first, *others), counts = vocabularies, None if counts is None else list(counts)
-            state = (first.arrays(), counts)
-            if not others and (kept := self._tables.get(first)) is not None and kept.is_of(*state):
-                return kept.table(first)
-            table = self._make_table(encoder, vocabularies, counts, lambda keys: self._embed(encoder, keys))
+            arrays, kept_counts, parts, output_rows = self._tables.get(first, (None,) * 4)
+            if not others and arrays is first.arrays() and kept_counts == counts:
+                table = PhraseTable([first], *parts)
+                table.output_rows = output_rows
+                return table
+            arrays = first.arrays()
+            if others and counts is None and self.files is not None:
+                for vocabulary in vocabularies:  # each has a file of its own
+                    self._embed(encoder, _keys_of(vocabulary), is_whole=True)
+            is_whole = not others and counts is None
+            table = _make_table(
+                encoder, vocabularies, counts, lambda keys: self._embed(encoder, keys, is_whole=is_whole)
+            )
             if not others:
                 self._tables.pop(first, None)
-                self._tables[first] = KeptTable.of(table, *state)
-                while len(self._tables) > 1 and sum(len(one) for one in self._tables.values()) > self.max_phrases:
+                parts = (table.inputs, table.outputs, table.slots, table.exists)
+                self._tables[first] = (arrays, counts, parts, table.output_rows)  # not the vocabulary itself
+                while len(self._tables) > 1 and sum(len(one[-1]) for one in self._tables.values()) > self.max_phrases:
                     self._tables.pop(next(iter(self._tables)))
             return table
 
-    def rows(
-        self, encoder: PhraseEncoder, vocabulary: PhraseVocabulary, first: int, stop: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of the slots [first, stop) of a vocabulary, cached under the same conditions as tables.
-
-        Returns: The input and output embeddings, (stop - first, width) each; zeros at removed phrases.
-        Raises:
-            ValueError: As `table`.
-        """
-        ids, offsets, alive = vocabulary.arrays()
-        _check_lengths(encoder, vocabulary, offsets[: stop + 1], alive[:stop], first)
-        slots = first + np.flatnonzero(alive[first:stop])
-        keys = [ids[offsets[slot] : offsets[slot + 1]].tobytes() for slot in slots]
-        check_memory(len(keys), encoder)
-        rows = _zero_rows(encoder, stop - first)
-        if not keys:
-            return rows
-        if torch.is_grad_enabled() or encoder.training or not is_readable(encoder):
-            found = encode(encoder, keys)
-        else:
-            with self._lock, _for_all_modes():
-                self._follow(encoder)
-                found = self._embed(encoder, keys)
-        if len(keys) == stop - first:
-            return found
-        positions = torch.from_numpy(slots - first).to(found[0].device)
-        inputs = rows[0].index_copy(0, positions, found[0])
-        return inputs, inputs if found[0] is found[1] else rows[1].index_copy(0, positions, found[1])
-
-    def _follow(self, encoder: PhraseEncoder) -> None:
-        """Drop everything if the encoder has changed."""
-        version = EncoderVersion.of(encoder)
-        if self._version is None or not version.equals(self._version):
-            self._clear(version)
-
-    def _make_table(
-        self,
-        encoder: PhraseEncoder,
-        vocabularies: Sequence[PhraseVocabulary],
-        counts: Sequence[int] | None,
-        embed: Callable[[list[bytes]], tuple[Tensor, Tensor]],
-    ) -> PhraseTable:
-        arrays = [vocabulary.arrays() for vocabulary in vocabularies]
-        num_slots = max(len(alive) for _, _, alive in arrays)
-        exists = np.zeros((len(arrays), num_slots), bool)
-        keys: dict[bytes, int] = {}
-        slots = np.zeros((len(arrays), num_slots), np.int64)
-        for row, (ids, offsets, alive) in enumerate(arrays):
-            _check_lengths(encoder, vocabularies[row], offsets, alive)
-            count = len(alive) if counts is None else counts[row]
-            exists[row, :count] = alive[:count]
-            there, edges = np.flatnonzero(exists[row]), offsets * ids.itemsize
-            data, edges = ids.tobytes(), zip(edges[there].tolist(), edges[there + 1].tolist(), strict=True)
-            slots[row, there] = [keys.setdefault(data[begin:end], len(keys)) for begin, end in edges]
-        check_memory(len(keys), encoder)
-        # if no phrase is available yet, or all were removed, their slots point to a row of zeros
-        pair = embed(list(keys)) if keys else _zero_rows(encoder, 1)
-        device = execution_device(encoder)
-        return PhraseTable(vocabularies, *pair, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device))
-
-    def _embed(self, encoder: PhraseEncoder, keys: list[bytes]) -> tuple[Tensor, Tensor]:
-        missing = [key for key in keys if key not in self._indices]
+    def _embed(self, encoder: PhraseEncoder, keys: list[bytes], *, is_whole: bool) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of phrases, from memory, from the file of these phrases, or by the encoder."""
+        missing = [number for number, key in enumerate(keys) if key not in self._indices]
         if missing and len(self._indices) + len(missing) > self.max_phrases:
-            self._drop_embeddings()
-            missing = keys
-        if missing:
-            new = self._stored_or_encoded(encoder, missing)
-            start = len(self._kept[0]) if self._kept else 0
-            if start:
-                new = tuple(torch.cat(pair) for pair in zip(self._kept, new, strict=True))
-            tied = encoder.output_projection is None
-            self._kept = [new[0], new[0] if tied else new[1]]
-            self._indices |= {key: start + number for number, key in enumerate(missing)}
-        inputs, outputs = self._kept
-        if len(missing) == len(keys) == len(inputs):
-            return inputs, outputs
-        indices = torch.tensor([self._indices[key] for key in keys], device=inputs.device)
-        chosen = inputs[indices]
-        return chosen, chosen if outputs is inputs else outputs[indices]
+            self._clear()
+            missing = list(range(len(keys)))
+        if not missing:
+            return self._rows(keys)
+        widths = encoder.widths[:1] if encoder.output_projection is None else encoder.widths
+        name = self._file_name(encoder, keys) if is_whole and self.files is not None else None
+        stored = None if name is None else self.files.read(name, [(len(keys), width) for width in widths])
+        if stored is None:
+            new = encode(encoder, [keys[number] for number in missing])[: len(widths)]
+        else:
+            new = tuple(table[missing].to(execution_device(encoder)) for table in stored)
+        start = len(self._indices)
+        self._kept = tuple(map(torch.cat, zip(self._kept, new, strict=True))) if start else new
+        self._indices |= {keys[number]: start + index for index, number in enumerate(missing)}
+        rows = self._rows(keys)
+        if name is not None and stored is None:
+            self.files.write(name, rows[: len(widths)])
+        return rows
 
-    def _stored_or_encoded(self, encoder: PhraseEncoder, keys: list[bytes]) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of phrases as `encode` does, from the store if they are there; add the others to it."""
-        if self.store is None:
-            return encode(encoder, keys)
-        if self._fingerprint is None:
-            self._fingerprint = embedding_fingerprint(encoder)
-        widths = encoder.widths if encoder.output_projection is not None else encoder.widths[:1]
-        stored = self.store.read(self._fingerprint, keys, widths)
-        is_stored = np.zeros(len(keys), bool)
-        if stored is not None:
-            is_stored[stored[0]] = True
-        left = np.flatnonzero(~is_stored)
-        parts = []
-        if len(left):
-            keys_left = [keys[index] for index in left.tolist()]
-            encoded = encode(encoder, keys_left)[: len(widths)]
-            self.store.write(self._fingerprint, keys_left, encoded)
-            parts.append((left, encoded))
-        if stored is not None:
-            parts.append((stored[0], [table.to(execution_device(encoder)) for table in stored[1]]))
-        order = np.concatenate([indices for indices, _ in parts])
-        tables = [joined(of_width) for of_width in zip(*(tables for _, tables in parts), strict=True)]
-        if (np.diff(order) < 0).any():
-            back = torch.from_numpy(np.argsort(order))
-            tables = [table[back.to(table.device)] for table in tables]
-        return tables[0], tables[-1]
+    def _rows(self, keys: list[bytes]) -> tuple[Tensor, Tensor]:
+        indices = [self._indices[key] for key in keys]
+        if indices == list(range(len(self._indices))):
+            return self._kept[0], self._kept[-1]
+        chosen = [table[torch.tensor(indices, device=table.device)] for table in self._kept]
+        return chosen[0], chosen[-1]
+
+    def _file_name(self, encoder: PhraseEncoder, keys: list[bytes]) -> str:
+        self._encoder_hash = self._encoder_hash or encoder_hash(encoder)
+        about = [f"{execution_device(encoder).type} {_autocast_of(encoder)}".encode(), *keys]
+        return f"{self._encoder_hash}-{xxh3_128_hexdigest(b''.join(len(key).to_bytes(4) + key for key in about))}"
 
 
-@dataclass(frozen=True, eq=False)
-class KeptTable:
-    """The parts of a phrase table of one vocabulary, which do not keep the vocabulary itself in memory.
+def encoder_hash(encoder: PhraseEncoder) -> str:
+    """Return a hash of an encoder's weights, settings and adapters in use, the same in every process."""
+    return weight_hash(_parts(encoder))
 
-    Attributes:
-        arrays: The arrays of the vocabulary, of which it makes new ones when it changes.
-        counts: The number of available slots, if it was given.
-        parts: The tensors of the table.
-        output_rows: Its output embeddings by slot.
+
+def _parts(encoder: PhraseEncoder) -> nn.ModuleList:
+    """Return the parts of an encoder; if peft has a copy of it, those of the copy in use."""
+    parts = (encoder.transformer, encoder.input_projection, encoder.output_projection)
+    return nn.ModuleList([part for part in parts if part is not None])
+
+
+def _autocast_of(encoder: PhraseEncoder) -> torch.dtype | None:
+    device = next(encoder.parameters()).device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+@torch.no_grad()
+def _version_of(encoder: PhraseEncoder) -> tuple:
+    """Return a summary of an encoder's state that differs after the encoder has changed, and is cheap to compute.
+
+    Fused optimizers and writes to `parameter.data` do not increase torch's version counters. A few values of each
+    parameter are compared to notice an optimizer's step; a write to a few rows of `.data` may pass unnoticed.
     """
-
-    arrays: tuple[np.ndarray, ...]
-    counts: list[int] | None
-    parts: tuple[Tensor, Tensor, Tensor, Tensor]
-    output_rows: Tensor
-
-    @classmethod
-    def of(cls, table: PhraseTable, arrays: tuple[np.ndarray, ...], counts: list[int] | None) -> "KeptTable":
-        """Return the parts of a table."""
-        return cls(arrays, counts, (table.inputs, table.outputs, table.slots, table.exists), table.output_rows)
-
-    def is_of(self, arrays: tuple[np.ndarray, ...], counts: list[int] | None) -> bool:
-        """Return whether the table is of these arrays and counts."""
-        return self.arrays is arrays and self.counts == counts
-
-    def table(self, vocabulary: PhraseVocabulary) -> PhraseTable:
-        """Return the table."""
-        table = PhraseTable([vocabulary], *self.parts)
-        table.output_rows = self.output_rows
-        return table
-
-    def __len__(self) -> int:
-        return len(self.output_rows)
+    parameters = list(encoder.parameters())
+    written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+    samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
+    # with peft, the projection is the active adapter's
+    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(_parts(encoder))))
+    return (*state, *written, samples.double().cpu().numpy().tobytes())
 
 
-def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
-    """Return the input and output embeddings of phrases, (phrases, width) each.
-
-    Args:
-        encoder: The phrase encoder.
-        keys: For each phrase, the bytes of its int64 token ids.
-    """
-    if not keys:
-        return _zero_rows(encoder, 0)
+def _make_table(
+    encoder: PhraseEncoder,
+    vocabularies: Sequence[PhraseVocabulary],
+    counts: Sequence[int] | None,
+    embed: Callable[[list[bytes]], tuple[Tensor, Tensor]],
+) -> PhraseTable:
+    arrays = [vocabulary.arrays() for vocabulary in vocabularies]
+    num_slots = max(len(alive) for _, _, alive in arrays)
+    exists = np.zeros((len(arrays), num_slots), bool)
+    slots = np.zeros((len(arrays), num_slots), np.int64)
+    keys: dict[bytes, int] = {}
+    for row, (ids, offsets, alive) in enumerate(arrays):
+        lengths = np.diff(offsets) * alive
+        if encoder.max_tokens is not None and lengths.max(initial=0) > encoder.max_tokens:
+            raise ValueError(
+                f"a phrase must have at most {encoder.max_tokens} tokens, the phrase encoder's positions, got "
+                f"{lengths.max()} in phrase {vocabularies[row].vocab_size + lengths.argmax()}; remove it"
+            )
+        count = len(alive) if counts is None else counts[row]
+        exists[row, :count] = alive[:count]
+        there = np.flatnonzero(exists[row])
+        slots[row, there] = [keys.setdefault(key, len(keys)) for key in _keys_at(there, ids, offsets)]
     device = execution_device(encoder)
-    offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
-    ids = np.frombuffer(b"".join(keys), np.int64)
-    parts, order = [], []
-    max_tokens = CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
-    with progress(len(keys), "encoding phrases", unit="phrase") as bar:
-        for batch in plan_windows(ids, offsets, max_tokens=max_tokens):
-            windows = torch.from_numpy(batch.windows).to(device)
-            parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
-            order.append(batch.phrases)
-            bar.update(len(batch.phrases))
-    back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
-    inputs = torch.cat([part[0] for part in parts])[back]
-    if parts[0][0] is parts[0][1]:
-        return inputs, inputs
-    return inputs, torch.cat([part[1] for part in parts])[back]
+    if keys:
+        inputs, outputs = embed(list(keys))
+    else:  # all slots point to a row of zeros
+        dtype = next(encoder.parameters()).dtype
+        inputs, outputs = (torch.zeros(1, width, dtype=dtype, device=device) for width in encoder.widths)
+    return PhraseTable(
+        vocabularies, inputs, outputs, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device)
+    )
+
+
+def _keys_at(slots: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> Iterator[bytes]:
+    data, edges = ids.tobytes(), offsets * ids.itemsize
+    pairs = zip(edges[slots].tolist(), edges[slots + 1].tolist(), strict=True)
+    return (data[begin:end] for begin, end in pairs)
+
+
+def _keys_of(vocabulary: PhraseVocabulary) -> list[bytes]:
+    ids, offsets, alive = vocabulary.arrays()
+    return list(_keys_at(np.flatnonzero(alive), ids, offsets))
 
 
 @contextmanager
@@ -270,44 +206,3 @@ def _for_all_modes() -> Iterator[None]:
     """Make tensors that autograd can read later, in inference mode, too."""
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _zero_rows(encoder: PhraseEncoder, count: int) -> tuple[Tensor, Tensor]:
-    parameter, device = next(encoder.parameters()), execution_device(encoder)
-    inputs, outputs = (torch.zeros(count, width, dtype=parameter.dtype, device=device) for width in encoder.widths)
-    return inputs, outputs
-
-
-def _check_lengths(
-    encoder: PhraseEncoder, vocabulary: PhraseVocabulary, offsets: np.ndarray, alive: np.ndarray, first: int = 0
-) -> None:
-    longest = encoder.max_tokens
-    lengths = np.diff(offsets[first:]) * alive[first:]
-    if longest is not None and len(lengths) and lengths.max() > longest:
-        slot = first + int(lengths.argmax())
-        raise ValueError(
-            f"a phrase must have at most {longest} tokens, the number of the phrase encoder's positions, got "
-            f"{lengths.max()} in phrase {vocabulary.vocab_size + slot}; remove it, or mine shorter ones"
-        )
-
-
-def check_memory(num_phrases: int, encoder: PhraseEncoder) -> None:
-    """Check that the embeddings of `num_phrases` phrases fit into the free memory of the encoder's device.
-
-    Raises:
-        ValueError: If they do not fit. The message gives the number of phrases that would fit.
-    """
-    parameter, device = next(encoder.parameters()), execution_device(encoder)
-    width = encoder.widths[0] if encoder.output_projection is None else sum(encoder.widths)
-    each = 2 * width * parameter.element_size()  # twice, as joining batches and adding to the cache copies embeddings
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    elif device.type == "cpu":
-        free = psutil.virtual_memory().available
-    else:
-        return
-    if num_phrases * each > free:
-        raise ValueError(
-            f"embedding {num_phrases:,} phrases needs {num_phrases * each / 2**30:.1f} GiB, and {device} has "
-            f"{free / 2**30:.1f} GiB free; {free // each:,} would fit. Remove phrases, or use half precision"
-        )

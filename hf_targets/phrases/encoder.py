@@ -1,5 +1,10 @@
-"""The encoder that embeds a phrase: a causal Transformer, and a projection of the last token's hidden state."""
+"""The encoder that embeds phrases: a causal Transformer, and a projection of the last token's hidden state."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
@@ -7,11 +12,14 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.activations import fuse_gelu
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.inputs import check_range
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
+from hf_targets.data.progress import progress
 from hf_targets.phrases.configuration import DynamicVocabConfig
-from hf_targets.phrases.inputs import check_windows
+
+CPU_TOKENS, ACCELERATOR_TOKENS = 2**10, 2**14  # on a CPU the activations of larger batches leave the caches
 
 
 def _projection(kind: str, width: int, out: int) -> nn.Module:
@@ -125,3 +133,98 @@ def check_causal(transformer: PreTrainedModel) -> int:
             "phrase encoder must embed all prefixes of a window in one pass; give a causal language model"
         )
     return whole.shape[-1]
+
+
+def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:
+    """Check that each phrase is a prefix of a window; `PhraseEncoder.forward` gives the shapes.
+
+    Values are checked only on a CPU; on other devices a check would have to wait.
+    """
+    for name, tensor, right in (
+        ("windows must be (windows, length)", windows, windows.dim() == 2),
+        ("phrase_windows must be (phrases, 2)", phrase_windows, phrase_windows.shape[1:] == (2,)),
+    ):
+        if not right or tensor.dtype not in (torch.int64, torch.int32):
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            raise ValueError(f"{name}, integers, got {got}; PhraseCollator makes such batches")
+    check_range(phrase_windows[:, 0], len(windows), "phrase_windows must name windows")
+    check_range(phrase_windows[:, 1], windows.shape[1] + 1, "phrase_windows must have lengths", start=1)
+
+
+def encode(encoder: PhraseEncoder, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
+    """Return the input and output embeddings of phrases, (phrases, width) each.
+
+    Args:
+        keys: For each phrase, at least one, the bytes of its int64 token ids.
+    """
+    device = execution_device(encoder)
+    offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
+    ids = np.frombuffer(b"".join(keys), np.int64)
+    parts, order = [], []
+    max_tokens = CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
+    with progress(len(keys), "encoding phrases", unit="phrase") as bar:
+        for batch in plan_windows(ids, offsets, max_tokens=max_tokens):
+            windows = torch.from_numpy(batch.windows).to(device)
+            parts.append(encoder(windows, torch.from_numpy(batch.phrase_windows).to(device)))
+            order.append(batch.phrases)
+            bar.update(len(batch.phrases))
+    back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
+    inputs = torch.cat([part[0] for part in parts])[back]
+    if parts[0][0] is parts[0][1]:
+        return inputs, inputs
+    return inputs, torch.cat([part[1] for part in parts])[back]
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """Windows of the same length, and the phrases that they embed.
+
+    Attributes:
+        windows: (windows, length), token ids.
+        phrase_windows: (phrases, 2): phrase k is the first `phrase_windows[k, 1]` tokens of window
+            `phrase_windows[k, 0]`.
+        phrases: (phrases,), the index of each phrase among all phrases given to `plan_windows`.
+    """
+
+    windows: np.ndarray
+    phrase_windows: np.ndarray
+    phrases: np.ndarray
+
+
+def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = CPU_TOKENS) -> Iterator[WindowBatch]:
+    """Yield batches of windows that embed every phrase once. The windows of a batch have one length, without padding.
+
+    In lexicographic order, a phrase comes directly before the phrases that it is a prefix of. So a phrase needs a
+    window of its own only if it is not a prefix of the next phrase.
+
+    Args:
+        ids: The token ids of all phrases, one phrase after the other.
+        offsets: (phrases + 1), the index in `ids` at which each phrase begins, and the length of `ids`.
+        max_tokens: The largest number of tokens in a batch. A longer window is a batch of its own.
+
+    >>> batches = list(plan_windows(np.array([5, 6, 5, 6, 7, 8, 9]), np.array([0, 2, 5, 7])))
+    >>> [(batch.windows.tolist(), batch.phrase_windows.tolist(), batch.phrases.tolist()) for batch in batches]
+    [([[8, 9]], [[0, 2]], [2]), ([[5, 6, 7]], [[0, 2], [0, 3]], [0, 1])]
+    """
+    big_endian = np.ascontiguousarray(ids, dtype=">i4")  # so that bytes sort in the order of token ids
+    data, ends = big_endian.tobytes(), (np.asarray(offsets) * 4).tolist()
+    keys = [data[start:end] for start, end in pairwise(ends)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    window_of = np.empty(len(keys), np.int64)  # the phrase whose tokens are the window
+    for index in range(len(order) - 1, -1, -1):
+        phrase = order[index]
+        after = order[index + 1] if index + 1 < len(order) else None
+        shares = after is not None and keys[after].startswith(keys[phrase])
+        window_of[phrase] = window_of[after] if shares else phrase
+    lengths = np.diff(offsets)
+    by_window = np.argsort(window_of, kind="stable")
+    longest, firsts = np.unique(window_of[by_window], return_index=True)
+    members = np.split(by_window, firsts[1:])
+    for length in np.unique(lengths[longest]):
+        chosen = np.flatnonzero(lengths[longest] == length)
+        for start in range(0, len(chosen), max(1, max_tokens // int(length))):
+            group = chosen[start : start + max(1, max_tokens // int(length))]
+            windows = np.asarray(ids)[np.asarray(offsets)[longest[group]][:, None] + np.arange(length)]
+            phrases = np.concatenate([members[number] for number in group])
+            rows = np.repeat(np.arange(len(group)), [len(members[number]) for number in group])
+            yield WindowBatch(windows.astype(np.int64), np.stack([rows, lengths[phrases]], axis=1), phrases)

@@ -19,10 +19,9 @@ from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, outgrown_positions_named
 from hf_targets.phrases.decoding.criteria import phrase_criteria
 from hf_targets.phrases.decoding.expansion import Expansion
-from hf_targets.phrases.decoding.feed import PhraseFeed
 from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.processing import phrase_processors
-from hf_targets.phrases.decoding.schedule import PhraseCount
+from hf_targets.phrases.decoding.schedule import PhraseCount, PhraseFeed
 from hf_targets.phrases.decoding.streaming import PhraseStreamer
 from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
@@ -54,7 +53,7 @@ class PhraseGenerationMixin(GenerationMixin):
 
         Args:
             phrases: One vocabulary for all rows, one for each row, a table made by `phrase_table`, or a `PhraseFeed`,
-                whose phrases are encoded in the background and join when they are ready.
+                whose vocabulary may grow while the texts are written.
             phrase_schedule: Gives the number of available phrases: a `PhraseSchedule`, or any function of the number of
                 new tokens and the number of phrases. A phrase is embedded when it becomes available.
             phrase_index: A `PhraseIndex` over the phrases' output embeddings. Each step considers only the best

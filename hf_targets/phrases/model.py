@@ -28,15 +28,14 @@ from hf_targets.backbones.wrapping import (
     place_new_part,
     split_fields,
 )
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
-from hf_targets.phrases.decoding.feed import PhraseFeed
+from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache
-from hf_targets.phrases.embedding_store import PhraseEmbeddingStore
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_hash
+from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
-from hf_targets.phrases.encoder_version import encoder_fingerprint
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex
 from hf_targets.phrases.interleaved_losses import interleaved_losses
@@ -182,23 +181,20 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         The model caches the embeddings by the phrases' tokens, until the encoder changes.
 
         Args:
-            phrases: One vocabulary for all rows of a batch, or one for each row; a table is returned unchanged, and a
-                `PhraseFeed` gives the phrases that are encoded by now.
+            phrases: One vocabulary for all rows of a batch, or one for each row; a table is returned unchanged.
             counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
             ValueError: If there is no vocabulary, a vocabulary does not have the model's number of tokens or its
-                tokenizer, the embeddings do not fit into memory, or a phrase was removed since a table was made.
+                tokenizer, or a phrase was removed since a table was made.
         """
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
             return phrases
-        if isinstance(phrases, PhraseFeed):
-            return phrases.begin(self)
-        vocabularies = vocabularies_of(phrases)
-        self.check_vocabularies(vocabularies)
+        vocabularies = vocabularies_of(phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases)
+        self._check_vocabularies(vocabularies)
         return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
 
-    def check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
+    def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
         """Check that vocabularies are of this model.
 
         Raises:
@@ -220,29 +216,17 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                     f"vocab_size={vocab_size}"
                 )
 
-    def phrase_embeddings(self, vocabulary: PhraseVocabulary, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of the slots [first, stop) of a vocabulary, cached as by `phrase_table`.
-
-        Returns: For input and output (stop - first, width) each, zeros at removed phrases.
-
-        Raises:
-            ValueError: If a phrase is longer than the encoder's positions, or the embeddings do not fit into memory.
-        """
-        return self._embeddings.rows(self.phrase_encoder, vocabulary, first, stop)
-
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
         """Keep the embeddings of phrases in a folder, so that no later process has to encode the same phrases again.
 
-        They are found by the phrases' tokens and by a fingerprint of the phrase encoder, so that one folder may serve
-        several models, processes and states of training. The folder is a setting of this object and not saved with it.
+        There is a file for each vocabulary and state of the phrase encoder, so that one folder may serve several models
+        and processes. The folder is a setting of this object and not saved with it.
 
         Args:
             folder: The folder, made if it is missing; None: embeddings are kept only in memory, as at the beginning.
             max_bytes: The largest size of all files in the folder; the oldest files are removed.
-        Raises:
-            ValueError: As `PhraseEmbeddingStore` does.
         """
-        self._embeddings.store = None if folder is None else PhraseEmbeddingStore(folder, max_bytes)
+        self._embeddings.files = None if folder is None else PhraseEmbeddingFiles(folder, max_bytes)
 
     def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> PhraseIndex:
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
@@ -260,7 +244,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return digests of the encoder and of the phrases, by which `PhraseIndex.load` checks a saved index."""
         ids, offsets, alive = vocabulary.arrays()
         phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
-        return {"phrase encoder": encoder_fingerprint(self.phrase_encoder), "phrases": phrases}
+        return {"phrase encoder": encoder_hash(self.phrase_encoder), "phrases": phrases}
 
     @can_return_tuple
     def forward(

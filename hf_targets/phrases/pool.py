@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 from xxhash import xxh3_128_digest
 
-from hf_targets.phrases.mining.mined_text import MinedText
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.documents import DocumentRetriever
 

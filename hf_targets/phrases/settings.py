@@ -11,14 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.reformer import repair_reformer
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name
 from hf_targets.phrases.batches.retokenization import Retokenizer
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
+from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.miner import MiningTask
-from hf_targets.phrases.mining.miners import MINERS
 from hf_targets.training.recipe_settings import field_of
 from hf_targets.training.settings import parse_mapping
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, parse_settings, train_bpe_tokenizer
 from hf_targets.phrases.costs import format_phrase_costs, model_size, phrase_costs
 from hf_targets.phrases.decoding.table import PhraseTable
-from hf_targets.phrases.windows import plan_windows
+from hf_targets.phrases.encoder import plan_windows
 from hf_targets.retrieval.index_benchmark import clustered_embeddings, compare_indexes, format_index_speeds
 
 

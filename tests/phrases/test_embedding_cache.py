@@ -1,15 +1,13 @@
 import copy
 import pickle
-from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache
-from hf_targets.phrases.encoder_version import embedding_fingerprint, encoder_fingerprint
+from hf_targets.phrases import embedding_cache
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_hash
 from hf_targets.training.lora import add_lora
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 
@@ -163,7 +161,7 @@ def two_adapters():
     return tuned.eval()
 
 
-def test_adapters_inside_the_encoder_have_embeddings_of_their_own(tmp_path):
+def test_adapters_inside_the_encoder_have_embeddings_of_their_own():
     tuned, vocabulary = two_adapters(), make_vocabulary()
     core, found, prints = tuned.get_base_model(), [], []
 
@@ -171,7 +169,7 @@ def test_adapters_inside_the_encoder_have_embeddings_of_their_own(tmp_path):
         with torch.no_grad():
             found.append(core.phrase_table(vocabulary))
             assert_same(found[-1], fresh(core, vocabulary))
-        prints.append(embedding_fingerprint(core.phrase_encoder))
+        prints.append(encoder_hash(core.phrase_encoder))
 
     for name in ("a", "b"):
         tuned.set_adapter(name)
@@ -225,20 +223,9 @@ def fresh_uncounted(model, vocabulary, counts):
     return table
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_more_phrases_than_memory_allows_are_refused_with_how_many_would_fit(tied, monkeypatch):
-    model = make_dynamic_model(tie_phrase_embeddings=tied)
-    each = 2 * 32 * 4 * (1 if tied else 2)
-    free = namedtuple("Memory", "available")(each * 3)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    model.phrase_table(make_vocabulary(*PHRASES[:3]))
-    with pytest.raises(ValueError, match=r"4 phrases needs 0.0 GiB.*cpu has 0.0 GiB free; 3 would fit. Remove phrases"):
-        model.phrase_table(make_vocabulary())
-
-
 def test_a_phrase_longer_than_the_encoder_reads_is_refused():
     model, vocabulary = make_dynamic_model("gpt2"), make_vocabulary((1, 2), (3,) * 65, (4,) * 64)
-    with pytest.raises(ValueError, match=r"at most 64 tokens.*got 65 in phrase 51; remove it, or mine shorter ones"):
+    with pytest.raises(ValueError, match="got 65 in phrase 51"):
         model.phrase_table(vocabulary)
     vocabulary.remove([51])
     assert model.phrase_table(vocabulary).exists.tolist() == [[True, False, True]]
@@ -246,8 +233,8 @@ def test_a_phrase_longer_than_the_encoder_reads_is_refused():
 
 def test_the_table_of_an_unchanged_vocabulary_is_not_made_again(monkeypatch):
     model, vocabulary = make_dynamic_model(), make_vocabulary(*PHRASES)
-    made, make = [], PhraseEmbeddingCache._make_table
-    monkeypatch.setattr(PhraseEmbeddingCache, "_make_table", lambda *args: made.append(1) or make(*args))
+    made, make = [], embedding_cache._make_table
+    monkeypatch.setattr(embedding_cache, "_make_table", lambda *args: made.append(1) or make(*args))
     with torch.no_grad():
         first, again = model.phrase_table(vocabulary), model.phrase_table([vocabulary])
         assert len(made) == 1
@@ -305,7 +292,7 @@ def test_a_fingerprint_is_of_the_encoders_weights_and_of_the_phrases(tmp_path):
     digest = model.phrase_fingerprint(vocabulary)
     model.save_pretrained(tmp_path)
     assert type(model).from_pretrained(tmp_path).phrase_fingerprint(make_vocabulary()) == digest
-    assert encoder_fingerprint(copy.deepcopy(model).phrase_encoder) == digest["phrase encoder"]
+    assert encoder_hash(copy.deepcopy(model).phrase_encoder) == digest["phrase encoder"]
     vocabulary.remove([50])
     other = model.phrase_fingerprint(vocabulary)
     assert other["phrase encoder"] == digest["phrase encoder"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, DPRConfig, DPRContextEncoder, DPRQuestionEncoder
 
-from hf_targets.phrases.mining.mined_text import MinedText
+from hf_targets.phrases.mining.miner import MinedText
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.pool import PhrasePool
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary

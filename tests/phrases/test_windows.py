@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.windows import plan_windows
+from hf_targets.phrases.encoder import plan_windows
 
 TOKENS = st.sampled_from([0, 1, 255, 256, 2**16, 2**24 + 1, 2**31 - 1])  # whose bytes sort otherwise than they do
 PHRASES = st.lists(st.lists(TOKENS, min_size=1, max_size=6).map(tuple), unique=True, max_size=25)

@@ -1,8 +1,10 @@
-"""Vocabularies that grow while a text is generated."""
+"""Phrases that become available while a text is generated: by a schedule, or as they are added to a vocabulary."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
+
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 PhraseCount = Callable[[int, int], int]
 """Maps the number of tokens generated so far, with phrases expanded, and the number of phrases to how many phrases are
@@ -42,6 +44,38 @@ class PhraseSchedule:
         # Rounded to thousandths of a phrase before rounding up: in floats, (.1 + .2) * 10 is a little more than 3.
         share = min(1.0, self.initial + self.added * (num_tokens // self.every))
         return min(num_phrases, int(-(-round(share * num_phrases * 1000) // 1000)))
+
+
+@dataclass(frozen=True, eq=False)
+class PhraseFeed:
+    """A vocabulary that may grow while texts are written with it: `model.generate(..., phrases=feed)`.
+
+    Add phrases to `feed.vocabulary` from any thread, with any of its methods. The next step encodes them and may
+    generate them. Do not remove phrases that a text being written has.
+
+    >>> feed = PhraseFeed(vocabulary)  # doctest: +SKIP
+    >>> Thread(target=lambda: vocabulary.add_documents(retrieve_more(), miner)).start()
+    >>> ids = model.generate(**inputs, phrases=feed)
+
+    Args:
+        vocabulary: For all rows of a batch.
+        max_per_step: How many new phrases a step encodes at most, so that it is not long; later steps encode the rest.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", appendix D.
+    """
+
+    vocabulary: PhraseVocabulary
+    max_per_step: int = 2048
+
+    def schedule(self) -> PhraseCount:
+        """Return the schedule of one text."""
+        available = 0
+
+        def count(num_tokens: int, num_phrases: int) -> int:
+            nonlocal available
+            available = min(num_phrases, available + self.max_per_step)
+            return available
+
+        return count
 
 
 def checked_count(schedule: PhraseCount, num_tokens: int, num_phrases: int) -> int:

@@ -1,15 +1,34 @@
 """Phrases in the grammatical sense: constituents of parsed sentences."""
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hf_targets.extras import require
-from hf_targets.phrases.mining.constituents import LABELS, check_constituents, constituent_spans
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
+
+LABELS = ("NP", "VP", "PP")
+"""Noun, verb and prepositional phrases: the constituents of the paper, section 3.5."""
+
+
+def constituent_spans(text: TokenizedText, found: Sequence[tuple[int, int]], max_tokens: int | None) -> np.ndarray:
+    """Return constituents as spans of tokens, (phrases, 2): sorted, distinct, without special tokens.
+
+    Left out are those across a line end, those whose ends no tokens agree with, and those that do not have 2 to
+    `max_tokens` tokens.
+
+    Args:
+        found: Characters [start, end) of each, without white space at either end.
+        max_tokens: None: any number.
+    """
+    on_a_line = [(start, end) for start, end in found if len(text.text[start:end].splitlines()) == 1]
+    starts, ends = text.token_edges(np.array(on_a_line, np.int64).reshape(-1, 2))
+    lengths = np.where((starts >= 0) & (ends >= 0), ends - starts, 0)
+    keep = (lengths >= 2) & (lengths <= (max_tokens or len(text)))
+    return text.without_special(np.unique(np.stack([starts[keep], ends[keep]], axis=1), axis=0))
 
 
 class ConstituencyPhrases:
@@ -36,7 +55,6 @@ class ConstituencyPhrases:
         labels: Collection[str] = LABELS,
         max_tokens: int | None = None,
     ) -> None:
-        check_constituents(labels, max_tokens)
         self.labels, self.max_tokens = frozenset(labels), max_tokens
         self._pipeline = _load(pipeline) if isinstance(pipeline, str | os.PathLike) else pipeline
 

@@ -1,77 +1,74 @@
-"""A phrase vocabulary on disk: a safetensors file of arrays, and a JSON file of settings and of both checksums."""
+"""A phrase vocabulary on disk: one safetensors file, with the settings as JSON in its header."""
 
 import json
 import os
-from hashlib import sha256
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from hf_targets.data.atomic_write import written_together
 
-ARRAYS_FILE = "phrase_vocabulary.safetensors"
-SETTINGS_FILE = "phrase_vocabulary.json"
-FORMAT_VERSION = 1
+FILE = "phrase_vocabulary.safetensors"
+_ARRAYS = {"is_alive": (np.bool_, 1), "offsets": (np.int64, 1), "tokens": (np.int64, 1), "sources": (np.int64, 2)}
 
 
 def write_phrases(folder: str | os.PathLike, settings: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write both files to `folder`, which is created if it is missing.
-
-    After an interrupted write, `folder` holds either the previous files or files that `read_phrases` refuses.
-    """
-    content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    settings = {"format_version": FORMAT_VERSION, "arrays_sha256": sha256(content).hexdigest(), **settings}
-    text = json.dumps({**settings, "settings_sha256": _checksum(settings)}, indent=1)
-    with written_together(folder, ARRAYS_FILE, SETTINGS_FILE) as unfinished:
-        (unfinished / ARRAYS_FILE).write_bytes(content)
-        (unfinished / SETTINGS_FILE).write_bytes(text.encode())
+    """Write the file to `folder`, which is made if it is missing; an earlier file stays until this one is complete."""
+    content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    with written_together(folder, FILE) as unfinished:
+        save_file(content, unfinished / FILE, {"settings": json.dumps(settings)})
 
 
-def read_phrases(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the settings and arrays that `write_phrases` wrote to `folder`.
+def read_phrases(
+    folder: str | os.PathLike, special_ids: Iterable[int]
+) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    """Return the file, and the settings and arrays that `write_phrases` wrote to it.
+
+    Arrays: `tokens`, `offsets` and `is_alive` as `PhraseStore.arrays` returns them, and `sources` (sources, 4): phrase
+    id, index of the document, and its characters [start, end).
 
     Raises:
-        ValueError: If a file is missing, truncated or altered, or has another format. The message names the file.
+        ValueError: If the file is missing or truncated, or an index in it points to nothing.
     """
-    settings_file, arrays_file = Path(folder, SETTINGS_FILE), Path(folder, ARRAYS_FILE)
+    file = Path(folder, FILE)
     try:
-        settings = json.loads(_read(settings_file))
-        as_written = settings.pop("settings_sha256") == _checksum(settings)
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError):
-        settings, as_written = {}, False
-    if not as_written:
-        raise ValueError(f"{settings_file} has changed since it was written; save the phrase vocabulary again")
-    if (version := settings.get("format_version")) != FORMAT_VERSION:
-        raise ValueError(
-            f"{settings_file} must have format_version {FORMAT_VERSION}, got {version!r}; "
-            f"load it with the release of hf_targets that saved it, or build the phrase vocabulary again"
-        )
-    content = _read(arrays_file)
-    if sha256(content).hexdigest() != settings.get("arrays_sha256"):
-        raise ValueError(
-            f"{arrays_file} ({len(content)} bytes) is truncated or altered, or was not saved together with "
-            f"{SETTINGS_FILE}; copy both files again, or save the phrase vocabulary again"
-        )
-    try:
-        return settings, load(content)
-    except SafetensorError as error:
-        raise ValueError(
-            f"{arrays_file} is not a valid safetensors file: {error}; save the phrase vocabulary again"
-        ) from error
+        with safe_open(file, "numpy") as content:
+            settings = json.loads((content.metadata() or {}).get("settings", "{}"))
+            arrays = {name: content.get_tensor(name) for name in _ARRAYS}
+            _check(arrays, settings["vocab_size"], settings["documents"], [*special_ids])
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} is no whole phrase vocabulary: {error}; build and save it again") from error
+    return file, settings, arrays
 
 
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"a saved phrase vocabulary consists of {SETTINGS_FILE} and {ARRAYS_FILE}, and {file} cannot be read "
-            f"({error.strerror}); give the folder that the vocabulary was saved to"
-        ) from error
+def _check(arrays: dict[str, np.ndarray], vocab_size: int, documents: list[str], special_ids: list[int]) -> None:
+    kinds = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
+    _require(kinds == {name: (np.dtype(kind), dims) for name, (kind, dims) in _ARRAYS.items()}, "arrays of other types")
+    alive, offsets, tokens, sources = arrays.values()
+    fits = len(offsets) == len(alive) + 1 and offsets[0] == 0 and offsets[-1] == len(tokens)
+    _require(fits and (np.diff(offsets) >= 2).all(), "offsets must rise from 0 to the number of tokens, by 2 or more")
+    _require(_within(tokens, vocab_size), f"tokens must be in [0, {vocab_size})")
+    _require(not np.isin(tokens, special_ids).any(), "a phrase must have no special token")
+    phrases = {
+        tokens[first:stop].tobytes() for first, stop in zip(offsets[:-1][alive], offsets[1:][alive], strict=True)
+    }
+    _require(len(phrases) == alive.sum(), "phrases must be distinct")
+    _require(len(set(documents)) == len(documents), "documents must be distinct names")
+    _require(sources.shape[1] == 4, "sources must have 4 columns")
+    slots, numbers, starts, ends = (sources - [vocab_size, 0, 0, 0]).T
+    _require(_within(slots, len(alive)) and alive[slots].all(), "a source must name a phrase")
+    _require(_within(numbers, len(documents)), "a source must name a document")
+    _require(((starts >= 0) & (starts <= ends)).all(), "a source must have characters 0 <= start <= end")
 
 
-def _checksum(settings: dict[str, Any]) -> str:
-    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+def _within(values: np.ndarray, stop: int) -> bool:
+    return bool(((values >= 0) & (values < stop)).all())
+
+
+def _require(holds: bool | np.bool_, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

@@ -32,12 +32,7 @@ class PhraseStore:
     """
 
     def __init__(self, vocab_size: int, special_ids: Iterable[int] = ()) -> None:
-        """Make an empty set.
-
-        Args:
-            vocab_size: The number of token ids, and the id of the first phrase.
-            special_ids: Tokens that a phrase must not contain.
-        """
+        """Make an empty set; `vocab_size` is the id of the first phrase, and `special_ids` are in no phrase."""
         self.vocab_size = vocab_size
         self._special_ids = frozenset(special_ids)
         self._flat, self._offsets, self._alive = array("q"), array("q", [0]), bytearray()
@@ -66,12 +61,11 @@ class PhraseStore:
         Args:
             phrases: The token ids of each phrase.
             sources: The sources of each phrase; None: none.
-
         Raises:
             ValueError: If a phrase has fewer than two tokens, a special token, or a token id outside [0, vocab_size),
                 or if there are not as many lists of sources as phrases. Nothing is added in this case.
         """
-        checked = [self._checked(phrase, index) for index, phrase in enumerate(several(phrases, "phrases"))]
+        checked = [self._checked(phrase) for phrase in several(phrases, "phrases")]
         origins = one_for_each(sources, len(checked))
         with self._lock:
             ids = self._add(map(phrase_key, checked))
@@ -147,20 +141,15 @@ class PhraseStore:
         slot = index(phrase_id) - self.vocab_size
         if not 0 <= slot < self.num_ids:
             raise ValueError(
-                f"ids must be tokens in [0, {self.vocab_size}) or phrases in "
-                f"[{self.vocab_size}, {self.vocab_size + self.num_ids}), got {phrase_id}; "
-                f"use the vocabulary that the id comes from, and remove padding such as -100"
+                f"ids must be tokens in [0, {self.vocab_size}) or phrases in [{self.vocab_size}, "
+                f"{self.vocab_size + self.num_ids}), got {phrase_id}; use the vocabulary that the id comes from"
             )
         if not self._alive[slot]:
-            raise ValueError(f"phrase {phrase_id} was removed; use the id of another phrase, or add it again")
+            raise ValueError(f"phrase {phrase_id} was removed; add it again")
         return tuple(self._flat[self._offsets[slot] : self._offsets[slot + 1]])
 
     def sources(self, phrase_id: int) -> tuple[PhraseSource, ...]:
-        """Return the sources that were given for a phrase.
-
-        Raises:
-            ValueError: As for `token_ids`.
-        """
+        """Return the sources that were given for a phrase.; ValueError as for `token_ids`."""
         self.token_ids(phrase_id)
         with self._lock:
             return self._sources.of(index(phrase_id))
@@ -229,23 +218,18 @@ class PhraseStore:
         self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         self._trie: TokenTrie | None = None
 
-    def _checked(self, phrase: TokenIds, index: int) -> tuple[int, ...]:
+    def _checked(self, phrase: TokenIds) -> tuple[int, ...]:
         tokens = tuple(integers(phrase))
         if len(tokens) < 2:
-            raise ValueError(
-                f"a phrase must have two tokens or more, got {list(tokens)} at index {index}; leave it out, "
-                f"since a model generates a single token in one step already"
-            )
+            raise ValueError(f"a phrase must have two tokens or more, got {list(tokens)}; leave it out")
         if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
             raise ValueError(
-                f"the tokens of a phrase must be in [0, {self.vocab_size}), got {list(tokens)} at index {index}; "
-                f"expand the phrases in it, or use the tokenizer of this vocabulary"
+                f"the tokens of a phrase must be in [0, {self.vocab_size}), got {list(tokens)}; use the tokenizer of "
+                "this vocabulary"
             )
         if not self._special_ids.isdisjoint(tokens):
-            special = next(id_ for id_ in tokens if id_ in self._special_ids)
             raise ValueError(
-                f"a phrase must have no special token, got {special} in {list(tokens)} at index {index}; "
-                f"leave the phrase out, or cut it at that token"
+                f"a phrase must have no special token, got {list(tokens)}; leave it out, or cut it at that token"
             )
         return tokens
 
@@ -256,55 +240,23 @@ def phrase_key(tokens: Sequence[int]) -> bytes:
 
 
 def integers(ids: TokenIds) -> list[int]:
-    """Return ids in one dimension as a list.
-
-    Raises:
-        ValueError: If the ids are not integers in one dimension.
-    """
-    plain = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
+    """Return ids in one dimension as a list; ValueError if they are something else, such as a batch."""
     try:
-        return list(map(index, plain))
+        return list(map(index, ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids))
     except TypeError as error:
-        raise ValueError(
-            f"ids must be integers in one list or a tensor of one dimension, got {ids!r:.80}; "
-            f"put a single id into a list, pass the rows of a batch one by one, and add strings with `add`"
-        ) from error
+        raise ValueError(f"ids must be integers in one dimension, such as a row of a batch, got {ids!r:.80}") from error
 
 
 def several(items: Iterable[_Item], name: str) -> list[_Item]:
-    """Return items as a list.
-
-    Raises:
-        ValueError: If `items` is a string.
-    """
+    """Return items as a list; ValueError if they are a single string."""
     if isinstance(items, str):
         raise ValueError(f"{name} must be a list or another iterable, got the string {items!r:.80}; put it in a list")
     return list(items)
 
 
 def one_for_each(sources: Iterable[Iterable[PhraseSource]] | None, num_phrases: int) -> list[tuple[PhraseSource, ...]]:
-    """Return the sources of each phrase; without `sources`, no phrase has a source.
-
-    Raises:
-        ValueError: If there are not as many lists of sources as phrases, or an item of a list is not a source.
-    """
-    found = [()] * num_phrases if sources is None else [tuple(map(_source, each)) for each in sources]
+    """Return the sources of each phrase; without `sources`, no phrase has a source."""
+    found = [()] * num_phrases if sources is None else [tuple(map(PhraseSource._make, each)) for each in sources]
     if len(found) != num_phrases:
-        raise ValueError(
-            f"sources must have an item for each of {num_phrases} phrases, got {len(found)}; give () for no source"
-        )
+        raise ValueError(f"sources must have an item for each of {num_phrases} phrases, got {len(found)}")
     return found
-
-
-def _source(given: PhraseSource) -> PhraseSource:
-    try:
-        source = PhraseSource(given[0], *map(index, given[1:]))
-        is_one = isinstance(source.document, str) and 0 <= source.start <= source.end
-    except (TypeError, LookupError):
-        is_one = False
-    if not is_one:
-        raise ValueError(
-            f"a source must be a document's name and its characters [start, end) with 0 <= start <= end, "
-            f"got {given!r:.80}; give PhraseSource(document, start, end)"
-        )
-    return source

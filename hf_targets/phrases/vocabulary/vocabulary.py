@@ -4,19 +4,15 @@ import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Self, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.progress import progress
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
-from hf_targets.phrases.mining.mined_text import MinedText, mined_texts
-from hf_targets.phrases.mining.miner import PhraseMiner
-from hf_targets.phrases.vocabulary.file_rules import check_arrays, check_settings
-from hf_targets.phrases.vocabulary.files import ARRAYS_FILE, SETTINGS_FILE, read_phrases, write_phrases
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
+from hf_targets.phrases.mining.miner import MinedText, PhraseMiner, mined_texts
+from hf_targets.phrases.vocabulary.files import read_phrases, write_phrases
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
 from hf_targets.phrases.vocabulary.store import PhraseStore, TokenIds, integers, one_for_each, phrase_key, several
 from hf_targets.phrases.vocabulary.tokenization import (
@@ -72,7 +68,7 @@ class PhraseVocabulary(PhraseStore):
         if vocab_size is not None and vocab_size < num_tokens:
             raise ValueError(
                 f"vocab_size must be at least {num_tokens}, the number of the tokenizer's ids, got {vocab_size}; give "
-                f"the number of rows of the model's embedding, and call resize_token_embeddings first if it is smaller"
+                "the number of rows of the model's embedding"
             )
         super().__init__(num_tokens if vocab_size is None else vocab_size, special_token_ids(tokenizer))
         self.tokenizer = tokenizer
@@ -158,9 +154,11 @@ class PhraseVocabulary(PhraseStore):
                 continue
             if len(ids) < 2 or not self._special_ids.isdisjoint(ids):
                 rule = "no special token in it" if len(ids) > 1 else "two tokens or more"
-                way_out = "leave it out" + (", as single_tokens='skip' does" if len(ids) == 1 else "")
                 tokens = self.tokenizer.convert_ids_to_tokens(ids)
-                raise ValueError(f"a phrase must have {rule}, and the tokens of {form!r} are {tokens}; {way_out}")
+                raise ValueError(
+                    f"a phrase must have {rule}, and the tokens of {form!r} are {tokens}; leave it out, or give "
+                    "single_tokens='skip'"
+                )
             found.append((ids, origins))
         return self.add_token_ids([ids for ids, _ in found], sources=[origins for _, origins in found])
 
@@ -184,8 +182,8 @@ class PhraseVocabulary(PhraseStore):
                 comes from. A source is the phrase without it. None: no text.
 
         Raises:
-            ValueError: If `documents` is a single text, the tokenizer is not a fast one, `num_proc` is not a positive
-                integer, the miner gives an invalid phrase, or a document has no marker.
+            ValueError: If `documents` is a single text, the tokenizer is not a fast one, the miner gives an invalid
+                phrase, or a document has no marker.
         Source: of the markers, Liu et al., "Generation with Dynamic Vocabulary", section 3.5.
         """
         if isinstance(documents, Mapping):
@@ -238,17 +236,15 @@ class PhraseVocabulary(PhraseStore):
         in_range = ((used >= 0) & (used < self.vocab_size)).all() and not np.isin(used, list(self._special_ids)).any()
         lengths = mined.spans[:, 1] - mined.spans[:, 0] + len(ending)
         if not in_range or (lengths < 2).any():
-            for index, (first, stop) in enumerate(mined.spans[:, :2].tolist()):
-                self._checked(mined.ids[first:stop] + ending, index)
+            for first, stop in mined.spans[:, :2].tolist():
+                self._checked(mined.ids[first:stop] + ending)
 
     def _ending(self, name: str, markers: Mapping[str, str] | None) -> tuple[int, ...]:
         """Return the tokens of a document's marker."""
         if markers is None:
             return ()
         if not markers.get(name):
-            raise ValueError(
-                f"each document needs a marker, and {name!r} has none; give more markers or fewer documents"
-            )
+            raise ValueError(f"each document needs a marker, and {name!r} has none")
         return tuple(tokenize_mid_text([markers[name]], self.tokenizer)[0])
 
     def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
@@ -315,19 +311,12 @@ class PhraseVocabulary(PhraseStore):
         ]
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the phrases, their ids and sources to two files in a folder.
-
-        `load` refuses the files of an incomplete write.
-        """
+        """Write the phrases, their ids and sources to a file in a folder."""
         with self._lock:
             tokens, offsets, is_alive = self.arrays()
             documents, sources = self._sources.rows()
         arrays = {"tokens": tokens, "offsets": offsets, "is_alive": is_alive, "sources": sources}
-        settings = {
-            "vocab_size": self.vocab_size,
-            "tokenizer": self.fingerprint,
-            "documents": documents,
-        }
+        settings = {"vocab_size": self.vocab_size, "tokenizer": self.fingerprint, "documents": documents}
         write_phrases(folder, settings, arrays)
 
     @classmethod
@@ -335,36 +324,17 @@ class PhraseVocabulary(PhraseStore):
         """Return the vocabulary that was saved to a folder, with the same ids. Removed phrases stay removed.
 
         Raises:
-            ValueError: If a file is missing, truncated, altered or invalid, or the tokenizer is a different one. The
-                message names the file and the rule.
+            ValueError: If the file is missing or damaged, or the tokenizer is another one.
         """
-        settings, arrays = read_phrases(folder)
-        settings_file, arrays_file = Path(folder, SETTINGS_FILE), Path(folder, ARRAYS_FILE)
-        check_settings(settings_file, settings)
-        cls(tokenizer)._check_tokenizer(settings["tokenizer"], f"the vocabulary in {settings_file}")
-        try:
-            vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
-        except ValueError as error:
-            raise ValueError(f"{settings_file} is damaged: {error}") from error
-        documents = settings["documents"]
-        sizes = {"vocab_size": vocabulary.vocab_size, "num_documents": len(documents)}
-        # files of before may have phrases with special tokens that have no role
-        check_arrays(arrays_file, arrays, special_ids=tokenizer.all_special_ids, **sizes)
-        offsets, tokens = arrays["offsets"].tolist(), arrays["tokens"].tolist()
+        file, settings, arrays = read_phrases(folder, special_token_ids(tokenizer))
+        vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
+        vocabulary._check_tokenizer(settings["tokenizer"], f"the vocabulary in {file}")
+        edges, data = (arrays["offsets"] * 8).tolist(), arrays["tokens"].tobytes()
         for slot, is_alive in enumerate(arrays["is_alive"].tolist()):
-            phrase = tokens[offsets[slot] : offsets[slot + 1]]
-            if is_alive and phrase_key(phrase) in vocabulary._ids:
-                raise ValueError(
-                    f"{arrays_file} is damaged: phrases must be distinct, and {phrase} appears twice; "
-                    "build the phrase vocabulary again"
-                )
-            vocabulary._append(phrase_key(phrase), is_alive=is_alive)
-        vocabulary._sources = SourceTable.of_rows(documents, arrays["sources"])
+            vocabulary._append(data[edges[slot] : edges[slot + 1]], is_alive=is_alive)
+        vocabulary._sources = SourceTable.of_rows(settings["documents"], arrays["sources"])
         return vocabulary
 
     def _check_tokenizer(self, fingerprint: str, owner: str) -> None:
         if fingerprint != self.fingerprint:
-            raise ValueError(
-                f"all phrases must have the same tokenizer, and {owner} was made with another than this "
-                f"{type(self.tokenizer).__name__}; use that tokenizer, or build the vocabulary again from the texts"
-            )
+            raise ValueError(f"all phrases must have the same tokenizer, and {owner} has another; use that one")

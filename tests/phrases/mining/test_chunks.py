@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
+from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.chunks import ChunkPhrases
 from hf_targets.phrases.mining.miner import MiningTask
-from hf_targets.phrases.mining.miners import MINERS
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 TEXT = "The old cat sat on the red mat."

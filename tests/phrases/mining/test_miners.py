@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.miner import MiningTask
-from hf_targets.phrases.mining.miners import MINERS
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.settings import PhraseSettings, make_collator
 from tests.tiny_models import VOCAB, WORDS

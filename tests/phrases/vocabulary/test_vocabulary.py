@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenization import train_bpe_tokenizer
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint, train_bpe_tokenizer
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.tokenization import character_ends, len_common_prefix
@@ -55,7 +53,7 @@ def state(vocabulary):
     return {id_: (vocabulary.token_ids(id_), vocabulary.text(id_), vocabulary.sources(id_)) for id_ in ids}
 
 
-def test_no_new_phrase_has_a_special_token_without_a_role(tmp_path):
+def test_no_phrase_has_a_special_token_without_a_role():
     tokenizer = copy.deepcopy(BPE)
     tokenizer.add_special_tokens({"additional_special_tokens": []})
     tokenizer.add_tokens(AddedToken("<|end of turn|>", special=True), special_tokens=True)
@@ -66,10 +64,6 @@ def test_no_new_phrase_has_a_special_token_without_a_role(tmp_path):
     document = "the cat<|end of turn|> sat on the mat"
     vocabulary = PhraseVocabulary.from_documents([document], tokenizer, TokenNgrams(2, 3))
     assert len(vocabulary) and not any(end in vocabulary.token_ids(id_) for id_ in vocabulary)
-    vocabulary._special_ids = frozenset(tokenizer.all_special_ids)  # as they were before
-    added = vocabulary.add_token_ids([[5, end]], sources=[[PhraseSource("a", 0, 9)]])
-    vocabulary.save(tmp_path)
-    assert PhraseVocabulary.load(tmp_path, tokenizer).sources(added[0])
 
 
 def test_saving_while_another_thread_adds_keeps_every_source(tmp_path):
@@ -268,12 +262,6 @@ def test_what_a_miner_must_not_give_is_refused(num_proc):
         PhraseVocabulary.from_documents(["the cat", "a dog"], BPE, SingleTokens(), num_proc=num_proc)
 
 
-@pytest.mark.parametrize("num_proc", [0, -1, 1.5])
-def test_a_number_of_processes_is_a_positive_integer(num_proc):
-    with pytest.raises(ValueError, match=f"num_proc must be a positive integer.*got {num_proc}"):
-        PhraseVocabulary.from_documents(["the cat"], BPE, TokenNgrams(), num_proc=num_proc)
-
-
 def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
     vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog", "flat mat"], BPE, vocab_size=1000)
     assert list(vocabulary) == [1000, 1001, 1002]
@@ -313,9 +301,9 @@ def test_another_tokenizer_is_refused(tmp_path):
     vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog"], BPE)
     vocabulary.save(tmp_path)
     other = train_bpe_tokenizer(SENTENCES[:1], vocab_size=300)
-    with pytest.raises(ValueError, match="made with another"):
+    with pytest.raises(ValueError, match="has another"):
         PhraseVocabulary.load(tmp_path, other)
-    with pytest.raises(ValueError, match="the other vocabulary was made with another"):
+    with pytest.raises(ValueError, match="the other vocabulary has another"):
         vocabulary.merge(PhraseVocabulary(other))
     again = train_bpe_tokenizer(SENTENCES, vocab_size=300)
     assert state(PhraseVocabulary.load(tmp_path, again)) == state(vocabulary)
@@ -327,7 +315,7 @@ def test_another_tokenizer_is_refused(tmp_path):
     [
         ([""], "more than white space, got ''"),
         (["a dog", " \n"], "more than white space"),
-        (["the"], r"two tokens or more.*' the' are \['Ġthe'\].*single_tokens='skip'"),
+        (["the"], "two tokens or more.*single_tokens='skip'"),
         (["a dog<|endoftext|>"], "no special token"),
         ("the cat", "iterable, got the string 'the cat'"),
         ([["a"]], "must be a text"),
@@ -366,7 +354,7 @@ def test_unknown_and_removed_ids_are_told_apart():
             use([400, 401])
         with pytest.raises(ValueError, match="got -100"):
             use([-100])
-        with pytest.raises(ValueError, match="rows of a batch one by one"):
+        with pytest.raises(ValueError, match="a row of a batch"):
             use(torch.tensor([[5, 6]]))
     assert list(vocabulary) == [400], "nothing is removed where one id is bad"
 
