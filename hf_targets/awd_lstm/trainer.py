@@ -182,9 +182,11 @@ class AwdLstmTrainer(AveragedTrainer):
         return {**found, "word_perplexity": perplexity(total / num_words)} if num_words else found
 
     def has_ended(self, state: TrainerState) -> bool:
-        """Return whether a finetuning has come to the end that its evaluations set."""
+        """Return whether a training has come to its end, or a finetuning to the one that its evaluations set."""
         interval = self.args.nonmonotone_interval
-        return self.args.average_from_start and interval is not None and no_longer_better(evaluated(state), interval)
+        if self.args.average_from_start and interval is not None and no_longer_better(evaluated(state), interval):
+            return True
+        return super().has_ended(state)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of all parameters: the published program lets biases decay, too."""
