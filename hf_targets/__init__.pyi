@@ -119,7 +119,6 @@ from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTo
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.usage import DRAFT_USAGE as DRAFT_USAGE
 from .multitoken.usage import MASKED_USAGE as MASKED_USAGE
-from .phrases.arguments import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
 from .phrases.batches.generated_negatives import Generation as Generation
 from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
@@ -136,10 +135,10 @@ from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.document_files import read_documents as read_documents
 from .phrases.document_files import read_phrase_list as read_phrase_list
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
-from .phrases.generated_text import WITHOUT_PHRASES as WITHOUT_PHRASES
-from .phrases.generated_text import GeneratedText as GeneratedText
+from .phrases.highlighting import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
+from .phrases.highlighting import phrase_page as phrase_page
 from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
@@ -149,12 +148,12 @@ from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as F
 from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
-from .phrases.phrase_page import phrase_page as phrase_page
 from .phrases.pool import PhrasePool as PhrasePool
 from .phrases.settings import PhraseSettings as PhraseSettings
 from .phrases.settings import make_phrase_collator as make_phrase_collator
 from .phrases.settings import phrase_rows as phrase_rows
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
+from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
 from .phrases.usage import PHRASE_USAGE as PHRASE_USAGE
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
 from .retrieval.collection import DocumentCollection as DocumentCollection

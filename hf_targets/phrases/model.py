@@ -38,9 +38,7 @@ from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex
-from hf_targets.phrases.interleaved_losses import interleaved_losses
-from hf_targets.phrases.loss import phrase_loss, token_loss
-from hf_targets.phrases.phrase_batch import PhraseBatch
+from hf_targets.phrases.losses import PhraseBatch, interleaved_losses, phrase_loss, token_loss
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 

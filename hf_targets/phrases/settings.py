@@ -14,8 +14,8 @@ from hf_targets.backbones.reformer import repair_reformer
 from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
+from hf_targets.phrases.batches.generated_negatives import Retokenizer
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name
-from hf_targets.phrases.batches.retokenization import Retokenizer
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.miner import MiningTask

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
 
 import torch
 from accelerate.data_loader import SeedableRandomSampler
@@ -16,10 +17,10 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import perplexity
-from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.phrases.model import DynamicVocabForCausalLM
+from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.trainer import TargetTrainer, num_targets
 from hf_targets.training.weak_methods import WeaklyBound
 
@@ -33,6 +34,32 @@ def _first_epoch() -> int:
 def has_phrases(model: nn.Module) -> bool:
     """Return whether a model has a dynamic vocabulary, with or without peft."""
     return isinstance(unwrapped(model), DynamicVocabForCausalLM)
+
+
+@dataclass
+class DynamicVocabTrainingArguments(TargetTrainingArguments):
+    """Arguments of `DynamicVocabTrainer`."""
+
+    encoder_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the phrase encoder, with the same schedule; None: learning_rate."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.encoder_learning_rate is not None and self.encoder_learning_rate < 0:
+            raise ValueError(f"encoder_learning_rate must be 0 or more, got {self.encoder_learning_rate}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0 for a dynamic vocabulary, got {self.label_smoothing_factor}; leave "
+                "it out, since the vocabulary over which it would smooth changes with each batch"
+            )
+        super().__post_init__()
+
+    def for_baseline(self) -> Self:
+        """Return a copy for a model without a phrase encoder, without the encoder's learning rate."""
+        args = super().for_baseline()
+        args.encoder_learning_rate = None
+        return args
 
 
 class DynamicVocabTrainer(TargetTrainer):

@@ -75,11 +75,6 @@ def test_a_trainer_names_the_arguments_it_takes(tmp_path):
         DynamicVocabTrainer(make_dynamic_model(), TrainingArguments(str(tmp_path)))
 
 
-def test_a_schedule_is_a_function():
-    with pytest.raises(ValueError, match=r"such as PhraseSchedule\(\), got 0.5"):
-        make_dynamic_model().generate(token_ids(1, 5), phrases=make_vocabulary(), phrase_schedule=0.5, **GREEDY)
-
-
 def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
     other = word_level_tokenizer([" ".join(f"q{number}" for number in range(VOCAB - 3)) + "\n"])
     model = DynamicVocabForCausalLM.from_base(make_backbone("gpt2"), tokenizer=WORDS).eval()

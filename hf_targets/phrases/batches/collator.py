@@ -12,8 +12,15 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.data.special_tokens import special_token_ids
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.trie import TokenTrie
-from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseWindow, padded
-from hf_targets.phrases.batches.interleaving import PhrasedText, choose_spans, usable_spans
+from hf_targets.phrases.batches.entries import (
+    Phrase,
+    PhrasedText,
+    PhraseEntries,
+    PhraseWindow,
+    choose_spans,
+    padded,
+    usable_spans,
+)
 from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN
 from hf_targets.phrases.mining.miner import PhraseMiner

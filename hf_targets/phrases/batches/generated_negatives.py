@@ -4,11 +4,36 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from hf_targets.phrases.batches.entries import Phrase, PhraseWindow, checked_num_successors
-from hf_targets.phrases.batches.interleaving import PhrasedText
-from hf_targets.phrases.batches.retokenization import Retokenizer
+from hf_targets.phrases.batches.entries import Phrase, PhrasedText, PhraseWindow
+from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
+
+_PART_OF_A_CHARACTER = "\ufffd"
+
+
+class Retokenizer:
+    r"""A converter of token ids from one tokenizer to another, for ids in the middle of a text.
+
+    >>> from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+    >>> lines = ["the cat sat on the mat\n"] * 9
+    >>> words, pieces = word_level_tokenizer(lines), train_bpe_tokenizer(lines, vocab_size=262)
+    >>> [ids] = Retokenizer(words, pieces)([words("cat sat")["input_ids"]])
+    >>> pieces.decode(ids)
+    ' cat sat'
+    """
+
+    def __init__(self, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
+        self.source, self.target = source, target
+
+    def __call__(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the target's ids for the text of each row, up to the first incomplete character."""
+        texts = [text_mid_text(row, self.source).split(_PART_OF_A_CHARACTER)[0] for row in rows]
+        return tokenize_mid_text(texts, self.target)
+
+    def inverse(self) -> "Retokenizer":
+        """Return the converter from the target's ids to the source's."""
+        return Retokenizer(self.target, self.source)
 
 
 class LanguageModel(Protocol):
@@ -61,17 +86,14 @@ class Generation:
         batch_size: int = 256,
         max_cached: int = 65_536,
     ) -> None:
-        self.num_successors = checked_num_successors(num_successors)
-        if min(num_continuations, batch_size, max_cached) < 1 or (num_continuations > 1 and sampling_seed is None):
+        if min(num_successors, num_continuations) < 1 or (num_continuations > 1 and sampling_seed is None):
             raise ValueError(
-                "num_continuations, batch_size and max_cached must be at least 1, and more than one continuation needs "
-                f"a sampling_seed, got {num_continuations}, {batch_size}, {max_cached} and {sampling_seed}"
+                "num_successors and num_continuations must be at least 1, and more than one continuation needs a "
+                f"sampling_seed, got {num_successors}, {num_continuations} and {sampling_seed}"
             )
         if model.training:
-            raise ValueError(
-                "the model that generates negatives must be in evaluation mode, got one in training mode; call eval() "
-                "on it"
-            )
+            raise ValueError("the model that generates negatives must be in evaluation mode; call eval() on it")
+        self.num_successors = num_successors
         self.model = model
         self.retokenizer = retokenizer
         self.num_continuations = num_continuations
