@@ -77,12 +77,9 @@ def mark_in_terminal(text: str, spans: Sequence[PhraseSpan], *, colour: bool = T
     """Return a text whose phrases are bold and blue in a terminal, or in brackets.
 
     Args:
-        text: Generated.
-        spans: Its phrases, from `PhraseVocabulary.spans`.
+        spans: The phrases of the text, from `PhraseVocabulary.spans`.
         colour: Whether the text goes to a terminal; brackets mark phrases in a file or a pipe.
 
-    >>> mark_in_terminal("on the mat", [PhraseSpan(2, 10, 9, " the mat", ())])
-    'on \\x1b[1;34mthe mat\\x1b[0m'
     >>> mark_in_terminal("on the mat", [PhraseSpan(2, 10, 9, " the mat", ())], colour=False)
     'on [the mat]'
     """
@@ -117,15 +114,11 @@ def source_of(span: PhraseSpan) -> str:
 
 
 def check_source(span: PhraseSpan, source: PhraseSource, document: str) -> None:
-    """Check that the place that a phrase comes from is one of its document.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Check that the source of a phrase lies in its document."""
     if not 0 <= source.start < source.end <= len(document):
         raise ValueError(
-            f"the phrase {span.text!r} comes from characters [{source.start}, {source.end}) of document "
-            f"{source.document!r}, which has {len(document)}; give the documents that the phrases were found in"
+            f"{span.text!r} comes from characters [{source.start}, {source.end}) of {source.document!r}, which has "
+            f"{len(document)}; give the documents that the phrases were found in"
         )
 
 

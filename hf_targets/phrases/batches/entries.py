@@ -74,16 +74,14 @@ def usable_spans(candidates: np.ndarray, barred: np.ndarray, max_tokens: int | N
     Raises:
         ValueError: If the candidates are not sorted spans of at least two tokens inside the text.
     """
-    if candidates.ndim != 2 or candidates.shape[1] != 2:
-        raise ValueError(f"a miner's spans must have the shape (spans, 2), got {candidates.shape}")
     starts, ends = candidates[:, 0], candidates[:, 1]
     lengths = ends - starts
     is_wrong = (starts < 0) | (ends > len(barred)) | (lengths < MIN_PHRASE_TOKENS)
     is_wrong[1:] |= (starts[1:] < starts[:-1]) | ((starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1]))
     if is_wrong.any():
         raise ValueError(
-            f"a miner's spans [start, end) must be sorted and distinct, have at least {MIN_PHRASE_TOKENS} tokens and "
-            f"lie in the text of {len(barred)} tokens, got {candidates[is_wrong][0].tolist()}; correct the miner"
+            f"a miner's spans must be sorted and distinct, of {MIN_PHRASE_TOKENS} tokens or more, inside the "
+            f"{len(barred)} tokens, got {candidates[is_wrong][0].tolist()}"
         )
     num_barred = np.concatenate([[0], np.cumsum(barred)])
     keep = num_barred[ends] == num_barred[starts]

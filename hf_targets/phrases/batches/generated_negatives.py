@@ -1,7 +1,7 @@
 """Negative phrases that a language model generates: each phrase of a text with another continuation."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -36,31 +36,14 @@ class Retokenizer:
         return Retokenizer(self.target, self.source)
 
 
-class LanguageModel(Protocol):
-    """The part of a causal language model that `Generation` uses; all models of Transformers have it."""
-
-    training: bool
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model's input."""
-        ...
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `input_ids` followed by the generated ids."""
-        ...
-
-
 class Generation:
     """Each phrase followed by the first 1 to `num_successors` tokens that a language model generates after it.
 
-    The prompt is only the phrase, and the model always generates `num_successors` tokens. The continuations of a phrase
-    are cached in this object, so that each is generated once; the cache of a dataloader worker is lost when the worker
-    ends. With a model on an accelerator set `dataloader_num_workers=0`, since a forked worker cannot use it.
+    The prompt is only the phrase. The continuations of a phrase are cached in this object, so that each is generated
+    once. With a model on an accelerator set `dataloader_num_workers=0`, since a forked worker cannot use it.
 
-    A model with another tokenizer reads the text of the phrase and generates `num_successors` of its own tokens. Their
-    text is converted to the collator's ids, and the first `num_successors` of these follow the phrase. A phrase without
-    a complete character has no continuation.
+    A model with another tokenizer reads the text of the phrase, and the text of `num_successors` of its own tokens is
+    converted to the collator's ids. A phrase without a complete character has no continuation.
 
     Args:
         model: A causal language model in evaluation mode.
@@ -68,16 +51,15 @@ class Generation:
         num_continuations: The number of continuations of each phrase; more than one needs sampling.
         sampling_seed: Seed of sampling from the model's full distribution; None: greedy decoding.
         batch_size: Phrases in a forward pass; all of them have the same length, so that none is padded.
-        max_cached: The largest number of phrases in the cache, about 16 MiB by default; the oldest are dropped first.
+        max_cached: The largest number of phrases in the cache; the oldest are dropped first.
     Raises:
-        ValueError: If a count is below 1, several continuations are wanted without sampling, or the model is in
-            training mode.
+        ValueError: If several continuations are wanted without sampling, or the model is in training mode.
     Source: Liu et al. 2024, section 2.4, with GPT-2 for GPT-2 and TinyLlama alike.
     """
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Any,
         *,
         retokenizer: Retokenizer | None = None,
         num_successors: int = 2,

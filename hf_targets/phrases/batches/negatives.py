@@ -2,11 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.batches.entries import MIN_PHRASE_TOKENS, Phrase, PhrasedText, PhraseWindow
-from hf_targets.phrases.batches.generated_negatives import Generation, LanguageModel, Retokenizer
+from hf_targets.phrases.batches.generated_negatives import Generation, Retokenizer
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 
@@ -43,20 +43,17 @@ class PreBatch:
     """The phrases of earlier batches, in the table of each row.
 
     With `DynamicVocabTrainer`, the earlier batches are those of the same epoch and process. Otherwise this object keeps
-    the phrases from call to call, and each dataloader worker has a copy, which sees only the batches of its worker. Its
-    previous batch is then `num_workers` batches old, and a new set of workers begins without phrases.
+    the phrases from call to call, in each dataloader worker those of its own batches.
 
     Args:
         num_batches: The number of earlier batches.
         prefixes: Whether the prefixes of their phrases are negatives too.
-    Raises:
-        ValueError: If `num_batches` is below 1.
     Source: Liu et al. 2024, table 5: one batch, with prefixes.
     """
 
     def __init__(self, num_batches: int = 1, *, prefixes: bool = True) -> None:
         if num_batches < 1:
-            raise ValueError(f"num_batches must be at least 1, got {num_batches}; leave out PreBatch for 0")
+            raise ValueError(f"num_batches must be at least 1, got {num_batches}")
         self.num_batches = num_batches
         self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
@@ -84,8 +81,6 @@ class PreBatch:
 class SelfRetrieval:
     """Each phrase followed by the next 1 to `num_successors` tokens, for each of its occurrences in its own text.
 
-    Raises:
-        ValueError: If `num_successors` is below 1.
     Source: Liu et al. 2024, section 2.4, whose example has two successors.
     """
 
@@ -128,8 +123,6 @@ class CorpusRetrieval:
             phrases: Token ids of each phrase, such as the phrases of a `ForwardMaximumMatching`.
             num_successors: The largest number of tokens after a phrase.
             max_continuations: The number of distinct continuations of a phrase; the first are kept. None: all.
-        Raises:
-            ValueError: If a count is below 1.
         """
         # Departs: the paper does not limit the continuations. A frequent phrase has many thousands of them, and each is
         # a window to encode in every batch that has the phrase.
@@ -158,7 +151,7 @@ def negatives_by_name(
     *,
     num_successors: int = 2,
     corpus_retrieval: CorpusRetrieval | None = None,
-    language_model: LanguageModel | None = None,
+    language_model: Any = None,
     retokenizer: Retokenizer | None = None,
 ) -> tuple[NegativeStrategy, ...]:
     """Return the sources of negatives with the given names.

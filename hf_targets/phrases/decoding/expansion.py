@@ -19,8 +19,6 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
-COUNT_STEPS = (MaxLengthCriteria, MaxTimeCriteria)
-
 
 class Expansion:
     """The expansion of the rows of a batch, each by its own vocabulary.
@@ -122,10 +120,7 @@ class PhraseEnd(EosTokenCriteria):
 class MaxNewStaticTokens(StoppingCriteria):
     """A criterion that ends a row with `limit` new tokens or more, counted with phrases expanded.
 
-    Args:
-        limit: The number of new tokens.
-        prompt_length: Steps of the prompt (tokens and phrases), padding included.
-        expansion: Expands the phrases of the rows.
+    `prompt_length` is the number of steps of the prompt (tokens and phrases), padding included.
     """
 
     def __init__(self, limit: int, prompt_length: int, expansion: Expansion) -> None:
@@ -156,19 +151,17 @@ def phrase_criteria(
     """Return criteria for texts with phrases, given criteria made for tokens.
 
     Args:
-        criteria: The criteria made for tokens.
-        expansion: Expands the phrases of the rows.
         static_limit: The number of new tokens at which a row ends; None: no such limit.
         prompt_length: Steps of the prompt, padding included.
         pads: Whether there is a padding token.
     """
-
-    def wrapped_criterion(criterion: StoppingCriteria) -> StoppingCriteria:
+    wrapped: list[StoppingCriteria] = []
+    for criterion in criteria:
         if isinstance(criterion, EosTokenCriteria):
-            return PhraseEnd(criterion, expansion)
-        return criterion if isinstance(criterion, COUNT_STEPS) else ExpandedCriteria(criterion, expansion)
-
-    wrapped = [wrapped_criterion(criterion) for criterion in criteria]
+            wrapped.append(PhraseEnd(criterion, expansion))
+        else:
+            counts_steps = isinstance(criterion, MaxLengthCriteria | MaxTimeCriteria)
+            wrapped.append(criterion if counts_steps else ExpandedCriteria(criterion, expansion))
     if static_limit is not None:
         kind = PaddedMaxNewStaticTokens if pads else MaxNewStaticTokens
         wrapped.append(kind(static_limit, prompt_length, expansion))
