@@ -17,8 +17,8 @@ from hf_targets.awd_lstm.arguments import AwdLstmTrainingArguments
 from hf_targets.awd_lstm.averaged_sgd import NonMonotoneTrigger, evaluated, no_longer_better
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.awd_lstm.state import as_lstm_cache, lstm_layers
+from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.backbones.new_parts import unwrapped
-from hf_targets.data.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.averaging import AveragingCallback, MeanOfWeights
@@ -182,9 +182,11 @@ class AwdLstmTrainer(AveragedTrainer):
         return {**found, "word_perplexity": perplexity(total / num_words)} if num_words else found
 
     def has_ended(self, state: TrainerState) -> bool:
-        """Return whether a finetuning has come to the end that its evaluations set."""
+        """Return whether a training has come to its end, or a finetuning to the one that its evaluations set."""
         interval = self.args.nonmonotone_interval
-        return self.args.average_from_start and interval is not None and no_longer_better(evaluated(state), interval)
+        if self.args.average_from_start and interval is not None and no_longer_better(evaluated(state), interval):
+            return True
+        return super().has_ended(state)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of all parameters: the published program lets biases decay, too."""

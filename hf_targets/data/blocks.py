@@ -1,4 +1,4 @@
-"""Texts packed into blocks of token ids that together predict every token once, with the words each block predicts."""
+"""Texts packed into blocks of token ids: for causal models, and between special tokens for masked ones."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -8,8 +8,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.offsets import encode
-from hf_targets.data.token_rows import NUM_WORDS, ROWS_AT_ONCE, check_fills_a_block, rows_of, text_batches
+from hf_targets.data.token_rows import NUM_WORDS, ROWS_AT_ONCE, check_fills_a_block, encode, rows_of, text_batches
 from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
 
@@ -73,30 +72,47 @@ def pack_blocks(
     return rows_of(columns)
 
 
-def check_token_ids(dataset: Dataset, vocab_sizes: Mapping[str, int]) -> None:
-    """Check that a model has embeddings for the ids in columns of a data set.
+def enclosed_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+    """Return the tokens of `texts`, row after row, in blocks that begin with `[CLS]` and end with `[SEP]`.
+
+    Each token is in one block. The last block is shorter than the others, or as long.
 
     Args:
-        vocab_sizes: How many there are for each column, `input_ids` or `labels`; others may be missing.
+        texts: A data set with a column `text`.
+        tokenizer: A fast tokenizer with `cls_token` and `sep_token`.
+        block_size: Tokens in a block, at least 3.
+    Returns: `input_ids`.
     Raises:
-        ValueError: If an id is negative, other than a label of -100, or as large as the number or larger.
+        ValueError: If the tokenizer lacks one of these tokens, the block is too small, or there is no text.
+
+    >>> from hf_targets.data.tokenization import train_masking_tokenizer
+    >>> texts = Dataset.from_dict({"text": ["abc", "de"]})
+    >>> tokenizer = train_masking_tokenizer(texts["text"], vocab_size=261)
+    >>> [tokenizer.decode(ids) for ids in enclosed_blocks(texts, tokenizer, block_size=5)["input_ids"]]
+    ['[CLS]abc[SEP]', '[CLS]de[SEP]']
     """
+    first, last, room = tokenizer.cls_token_id, tokenizer.sep_token_id, block_size - 2
+    if first is None or last is None or room < 1:
+        raise ValueError(f"a block is cls_token, text and sep_token, got the ids {first} and {last}, and {block_size=}")
+    rows = [encode(batch, tokenizer)[0] for batch in text_batches(texts, tokenizer)]
+    ids = list(chain.from_iterable(chain.from_iterable(rows)))
+    check_fills_a_block(len(ids), 1)
+    return Dataset.from_dict(
+        {"input_ids": [[first, *ids[start : start + room], last] for start in range(0, len(ids), room)]}
+    )
+
+
+def check_token_ids(dataset: Dataset, vocab_sizes: Mapping[str, int]) -> None:
+    """Raise a ValueError if a model has no embedding for an id in `input_ids` or `labels`, whose numbers are given."""
     columns = [name for name in vocab_sizes if name in dataset.column_names]
     for rows in dataset.select_columns(columns).with_format("numpy").iter(ROWS_AT_ONCE):
         for name, lists in cast(dict[str, np.ndarray], rows).items():
             ids, vocab_size = np.concatenate(lists), vocab_sizes[name]
-            if name == "labels":
-                ids = ids[ids != IGNORED]
-            lowest, highest = ids.min(initial=0), ids.max(initial=-1)
-            if lowest < 0:
+            wrong = ids[((ids < 0) | (ids >= vocab_size)) & ((ids != IGNORED) | (name != "labels"))]
+            if len(wrong):
                 raise ValueError(
-                    f"{name} must be token ids in [0, {vocab_size - 1}], got {lowest}; padding belongs in labels alone"
-                )
-            if highest >= vocab_size:
-                raise ValueError(
-                    f"{name} must be token ids in [0, {vocab_size - 1}] for a model with vocab_size={vocab_size}, got "
-                    f"{highest}, which takes at least {highest + 1}; use the model's own tokenizer, or "
-                    f"resize_token_embeddings"
+                    f"{name} must be token ids in [0, {vocab_size - 1}], got {wrong[0]}; use the model's own "
+                    "tokenizer, or resize_token_embeddings; padding belongs in labels alone"
                 )
 
 

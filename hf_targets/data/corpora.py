@@ -1,31 +1,43 @@
 """Text with the splits train, validation and test: shipped with Python, in local files, or on the Hub."""
 
-import ast
-import hashlib
 import os
 import re
-import sysconfig
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import datasets
 from datasets import Dataset, DatasetDict
 
-from hf_targets.data.hub_data import load_named, load_parts, without_progress_bars
-from hf_targets.data.splits import SPLIT_WORDS, SPLITS, of_dev_and_test, split_rows
-from hf_targets.data.text8 import text8_rows
-from hf_targets.data.text_files import DATA_VARIABLE, files_below, read_lines
+from hf_targets.data.documentation import documentation_rows
 
-MIN_DOCSTRING_WORDS = 20
-_TEXT_SUFFIXES = (".txt", ".txt.gz", ".tokens", ".raw")
-_DOMAINS = "opus-multidomain:"
-_WIKITEXTS = ("wikitext-2", "wikitext-103")
-_LM1B_FILES = ("1b_benchmark.dev.tokens", "1b_benchmark.test.tokens")
-_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
+SPLITS = ("train", "validation", "test")
+DATA_VARIABLE = "HF_TARGETS_DATA"
+"""The environment variable that names the folder with the folders of known corpora."""
+_BENCHMARKS = ("ptb", "wikitext-2", "wikitext-103", "us-code-legal")
+KNOWN_FILES: dict[str, tuple[str, tuple[str | None, ...], str, str]] = {
+    "lm1b-sample": ("lm1b-sample", (None,), "1b_benchmark.dev.tokens", "1b_benchmark.test.tokens"),
+    "multi30k": ("multi30k-en-de", ("train",), "val", "test_2016_flickr"),
+    "iwslt14": ("iwslt14-de-en", ("train", "train_sample"), "valid", "test"),
+    **{
+        f"opus-multidomain:{one}": ("opus-multidomain-de-en", (f"{one}.train", None), f"{one}.dev", f"{one}.test")
+        for one in ("law", "medical", "it", "koran")
+    },
+}
+"""Of known corpora: the folder, and how the files to train on, to validate on and to test on begin.
+
+Those to train on are the first that are there. With None they may be missing: train is then the text to validate on,
+and validation and test are the halves of the test text.
+"""
+_READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+_TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".tokens", ".raw")
+_TEXT8_ROW = 100_000
+"""Characters in a row of text8, and up to the end of its last word."""
+
+_Row = TypeVar("_Row")
 
 
-@without_progress_bars()
 def load_corpus(
     name_or_path: str | os.PathLike[str] = "documentation",
     *,
@@ -42,181 +54,239 @@ def load_corpus(
         name_or_path: One of
             `"documentation"`: the language reference and the docstrings that ship with this Python, a paragraph a row;
             `"documentation:topics"`: the language reference alone, about 50,000 words;
-            `"ptb"`, `"wikitext-2"`, `"wikitext-103"`: the folder of that name below the one that `HF_TARGETS_DATA`
-            names, a line a row (if there is none, WikiText comes from the Hub);
+            `"ptb"`, `"wikitext-2"`, `"wikitext-103"`, `"us-code-legal"`: the folder of that name below the one that
+            `HF_TARGETS_DATA` names, a line a row (if there is none, WikiText comes from the Hub);
             `"text8"`: likewise, from the file text8 in that folder, in rows of whole words that end with a space, as it
             has no lines: 90% of its characters to train on, 5% to validate and 5% to test;
-            `"us-code-legal"`: likewise, paragraphs of the United States Code;
             `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise, the English sentences of a domain, from the
             folder opus-multidomain-de-en; where a domain has no file to train on, train is its dev file, and validation
             and test are the halves of its test file;
-            `"lm1b-sample"`: likewise, sentences held out from the One Billion Word benchmark, one a row: as there is
-            no file to train on, the splits are made as those of such a domain;
-            a folder with a text file for each split, or one text file, a line a row;
-            a folder written by `save_to_disk`; anything else that `datasets.load_dataset` takes.
+            `"lm1b-sample"`: likewise, sentences held out from the One Billion Word benchmark: train is its dev file;
+            a text file, a line a row, or a file of JSON lines, CSV or Parquet;
+            a folder written by `save_to_disk`; anything else that `datasets.load_dataset` takes, such as a folder with
+            a file for each split or a name on the Hub.
             A missing validation or test split is the end of train, 5% of its rows each.
         config_name: Which configuration of a data set to load.
         text_column: The column of a data set that holds the text; null is a blank row.
         max_train_words: Keep only so many whitespace-separated words of `train`, cutting its last row after a word.
-
     Raises:
-        ValueError: If the corpus is not found or cannot be read, a split has no words, or an option does not apply.
+        ValueError: If the corpus is not found or cannot be read, or a split has no words.
     """
-    name_or_path = os.fspath(name_or_path)
+    name = os.fspath(name_or_path)
     if max_train_words is not None and max_train_words < 1:
         raise ValueError(f"max_train_words must be at least 1, got {max_train_words}; use None for the whole split")
-    rows = _plain_rows(name_or_path)
+    rows = _known_rows(name)
     if rows is None:
-        rows = _data_set_rows(name_or_path, config_name, text_column)
-    elif config_name is not None or text_column != "text":
-        raise ValueError(
-            f"config_name and text_column choose within a data set, and {name_or_path!r} is plain text; "
-            f"leave them out, got config_name={config_name!r}, text_column={text_column!r}"
-        )
-    sizes = {part: len(texts) for part, texts in rows.items()}
-    kept = split_rows(sizes, name_or_path)
+        parts = load_parts(name, config_name)
+        if lacking := [split for split, part in parts.items() if text_column not in part.column_names]:
+            raise ValueError(f"{name!r} has no column {text_column!r}, but {parts[lacking[0]].column_names}")
+        rows = {split: [_ended(text or "") for text in part[text_column]] for split, part in parts.items()}
+    kept = split_rows({part: len(texts) for part, texts in rows.items()}, name)
     rows = {split: rows[part][numbers.start : numbers.stop] for split, (part, numbers) in kept.items()}
     for split in SPLITS:
         if not any(text.strip() for text in rows[split]):
-            raise ValueError(f"every split needs words, and {split} of {name_or_path!r} has none; give a longer text")
+            raise ValueError(f"every split needs words, and {split} of {name!r} has none; give a longer text")
     if max_train_words is not None:
         rows["train"] = _first_words(rows["train"], max_train_words)
     text = datasets.Features({"text": datasets.Value("string")})
     return DatasetDict([(split, Dataset.from_dict({"text": rows[split]}, features=text)) for split in SPLITS])
 
 
-def documentation_documents(*, topics_only: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of each topic of the language reference, then of each standard library module's docstrings.
+def documents_of(rows: Iterable[str], num_words: int = 100) -> dict[str, str]:
+    """Return consecutive rows joined into documents of about `num_words` words, by their number; none is empty.
 
-    Modules are parsed, never imported. Docstrings of fewer than 20 words, tests and installed packages are left out.
+    Args:
+        rows: Paragraphs or lines of one text.
+        num_words: White-space words at which a document ends, at the end of a row.
+
+    >>> documents_of(["one two\\n", "\\n", "three\\n", "four\\n"], num_words=3)
+    {'0': 'one two\\n\\nthree\\n', '1': 'four\\n'}
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise ValueError(
-            "the documentation corpus needs the module pydoc_data, which this Python was stripped of; "
-            "install a full CPython or give load_corpus the path of your own text"
-        ) from error
-    for name in sorted(topics):
-        yield f"pydoc_data.topics/{name}", topics[name]
-    library = Path(sysconfig.get_path("stdlib"))
-    modules: list[Path] = []
-    for folder, subfolders, files in () if topics_only else os.walk(library):
-        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
-        modules += [Path(folder, name).relative_to(library) for name in files if name.endswith(".py")]
-    for module in sorted(modules):
-        try:
-            with warnings.catch_warnings(action="ignore"):  # invalid escapes in somebody else's source
-                tree = ast.parse((library / module).read_bytes())
-        except (SyntaxError, ValueError, OSError):
-            continue
-        yield module.as_posix(), "\n\n".join(_docstrings(tree))
+    documents, parts, words = {}, [], 0
+    for row in rows:
+        parts.append(row)
+        words += len(row.split())
+        if words >= num_words:
+            documents[str(len(documents))] = "".join(parts)
+            parts, words = [], 0
+    if words:
+        documents[str(len(documents))] = "".join(parts)
+    return documents
 
 
-def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    text = ast.get_docstring(node) or ""
-    if len(text.split()) >= MIN_DOCSTRING_WORDS:
-        yield text
-    for child in node.body:
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _docstrings(child)
+def load_parts(name_or_path: str, config_name: str | None = None) -> dict[str, Dataset]:
+    """Return the splits of a data set by their names; one without splits is train.
 
-
-def _documentation_rows(*, topics_only: bool) -> dict[str, list[str]]:
-    """Give each document to a split by a hash of its name: the same in each process, and nearly so in each Python."""
-    rows: dict[str, list[str]] = {split: [] for split in SPLITS}
-    seen: set[str] = set()
-    for name, text in documentation_documents(topics_only=topics_only):
-        tenth = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10
-        split = {8: "validation", 9: "test"}.get(tenth, "train")
-        without_underlines = re.sub(r"^([*=~^-])\1{2,}$\n?", "", text, flags=re.MULTILINE)
-        for paragraph in re.split(r"\n\s*\n", without_underlines):
-            words = " ".join(paragraph.split())
-            if words and words not in seen:  # over all splits, so that none holds a paragraph of another
-                seen.add(words)
-                rows[split].append(paragraph.strip("\n").rstrip() + "\n\n")
-    return rows
-
-
-def _plain_rows(name_or_path: str) -> dict[str, list[str]] | None:
-    """Return the rows of each split there is, or None if `name_or_path` does not name plain text."""
-    if name_or_path in ("documentation", "documentation:topics"):
-        return _documentation_rows(topics_only=name_or_path == "documentation:topics")
-    if name_or_path in ("ptb", *_WIKITEXTS, "us-code-legal"):
-        lines = _benchmark_lines(name_or_path)
-        return {split: [line.strip() + "\n" for line in lines[split]] for split in SPLITS}
-    if name_or_path == "text8":
-        return text8_rows()
-    if name_or_path == "lm1b-sample":
-        return of_dev_and_test(*_lines_below(name_or_path, _LM1B_FILES, name_or_path))
-    if name_or_path.startswith(_DOMAINS):
-        return _domain_rows(name_or_path)
+    Args:
+        name_or_path: A file, a folder written by `save_to_disk`, or anything else that `datasets.load_dataset` takes.
+        config_name: Which configuration of a data set to load.
+    Raises:
+        ValueError: If it cannot be loaded.
+    """
     path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return {"train": _read_lines(path)}
-    if path.is_dir() and any(child.name.endswith(_TEXT_SUFFIXES) for child in path.iterdir()):
-        return _folder_lines(path)
-    return None
+    try:
+        with without_progress_bars():
+            if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+                found: Any = datasets.load_from_disk(str(path))
+            elif path.is_file():
+                found = read_file(path)
+            elif path.is_dir() and any(child.name.endswith(_TEXT_SUFFIXES) for child in path.iterdir()):
+                found = datasets.load_dataset("text", data_dir=str(path), encoding="utf-8-sig")
+            else:
+                found = datasets.load_dataset(name_or_path, config_name)
+    except (OSError, ValueError, RuntimeError, EOFError, datasets.exceptions.DatasetsError) as error:
+        raise ValueError(
+            f"{name_or_path!r} is neither a local file or folder that can be read nor a data set that loads from the "
+            f"Hub ({type(error).__name__}: {error.__cause__ or error}); check the name and {config_name=}"
+        ) from error
+    return {str(split): part for split, part in (found if isinstance(found, dict) else {"train": found}).items()}
 
 
-def _benchmark_lines(name: str) -> dict[str, list[str]]:
+def read_file(file: Path) -> Dataset:
+    """Return the rows of a file, plain or compressed; one that is no JSON, CSV or Parquet is text, a line a row."""
+    reader = next((_READERS[suffix] for suffix in file.suffixes[-2:] if suffix in _READERS), "text")
+    options: dict[str, Any] = {"encoding": "utf-8-sig"} if reader == "text" else {}
+    with without_progress_bars():
+        return datasets.load_dataset(reader, data_files=str(file), split="train", **options)
+
+
+def file_below(folder: str, name: str) -> Path | None:
+    """Return a file, plain, .gz or .xz, in a folder below the one that `HF_TARGETS_DATA` names; None if there is none.
+
+    Raises:
+        ValueError: If there is no such folder.
+    """
     data = os.environ.get(DATA_VARIABLE)
-    if data and Path(data, name).is_dir():
-        return _folder_lines(Path(data, name))
-    if name in _WIKITEXTS:
-        hub = load_named("Salesforce/wikitext", f"{name}-v1")
-        return {split: list(hub[split]["text"]) for split in SPLITS}
-    raise ValueError(
-        f"{name!r} is read from the folder {name} below the one that {DATA_VARIABLE} names, "
-        f"got {DATA_VARIABLE}={data!r}; put {name}.train.txt, {name}.valid.txt and {name}.test.txt there, "
-        f"or give the path of a folder that has them"
-    )
+    if not data or not Path(data, folder).is_dir():
+        raise ValueError(
+            f"{name} is read from the folder {folder} below the one that {DATA_VARIABLE} names, got "
+            f"{DATA_VARIABLE}={data!r}; put it there, or give the path of your own text"
+        )
+    return next((file for end in ("", ".gz", ".xz") if (file := Path(data, folder, f"{name}{end}")).is_file()), None)
 
 
-def _lines_below(folder: str, names: tuple[str, ...], corpus: str) -> list[list[str]]:
-    return [[line.strip() + "\n" for line in _read_lines(file)] for file in files_below(folder, names, corpus)]
+def known_parts(name: str, ends: Sequence[str], read: Callable[..., list[_Row]]) -> dict[str, list[_Row]] | None:
+    """Return the rows of each split of a corpus in `KNOWN_FILES`, or None if it is not there.
+
+    Args:
+        ends: Of the names of files of a split, such as (".de", ".en"); `read` is called with one file for each.
+    Raises:
+        ValueError: If a file is missing.
+    """
+    if name not in KNOWN_FILES:
+        return None
+    folder, trains, validation, test = KNOWN_FILES[name]
+
+    def files_of(begin: str) -> list[Path | None]:
+        return [file_below(folder, f"{begin}{end}") for end in ends]
+
+    def rows_of(begin: str) -> list[_Row]:
+        files = files_of(begin)
+        if None in files:
+            raise ValueError(f"{name!r} needs {begin} with {ends} (plain, .gz or .xz) in the folder {folder}")
+        return read(*files)
+
+    train = next((begin for begin in trains if begin is None or None not in files_of(begin)), trains[0])
+    if train is not None:
+        return {"train": rows_of(train), "validation": rows_of(validation), "test": rows_of(test)}
+    held_out = rows_of(test)
+    half = len(held_out) // 2
+    return {"train": rows_of(validation), "validation": held_out[:half], "test": held_out[half:]}
 
 
-def _domain_rows(name: str) -> dict[str, list[str]]:
-    folder, domain = "opus-multidomain-de-en", name.removeprefix(_DOMAINS)
-    names = (f"{domain}.train.en", f"{domain}.dev.en", f"{domain}.test.en")
-    if not any(Path(os.environ.get(DATA_VARIABLE) or "", folder).glob(f"{names[0]}*")):
-        return of_dev_and_test(*_lines_below(folder, names[1:], name))
-    return dict(zip(SPLITS, _lines_below(folder, names, name), strict=True))
+def split_rows(sizes: Mapping[str, int], name: str) -> dict[str, tuple[str, range]]:
+    """Return for each split the part of a corpus that it is taken from, and which rows of that part.
+
+    A missing validation or test split is the end of train, 5% of its rows each, without overlap.
+
+    Args:
+        sizes: Rows in each part that there is, by name; a name is a split or a word for it (valid, dev).
+        name: The corpus, for errors.
+    Raises:
+        ValueError: If there is no train, or it has too few rows.
+
+    >>> split_rows({"train": 40, "dev": 3}, "mine")
+    {'train': ('train', range(0, 38)), 'validation': ('dev', range(0, 3)), 'test': ('train', range(38, 40))}
+    """
+    words = {"train": ("train",), "validation": ("valid", "dev", "validation"), "test": ("test",)}
+    parts = {split: part for split in SPLITS for part in words[split] if part in sizes}
+    missing = [split for split in SPLITS if split not in parts]
+    end = sizes[parts["train"]] if "train" in parts else 0
+    size = max(1, end // 20)
+    if end <= size * len(missing) and missing:
+        raise ValueError(
+            f"a corpus needs a split train, with rows left once {missing} are taken from it, and {name!r} has "
+            f"{dict(sizes)}; give a longer text, or a folder with one file for each split"
+        )
+    whole = {split: (part, range(sizes[part])) for split, part in parts.items()}
+    for split in reversed(missing):
+        whole[split] = (parts["train"], range(end - size, end))
+        end -= size
+    whole["train"] = (parts["train"], range(end))
+    return {split: whole[split] for split in SPLITS}
 
 
-def _folder_lines(folder: Path) -> dict[str, list[str]]:
-    texts = sorted(child for child in folder.iterdir() if child.name.endswith(_TEXT_SUFFIXES))
-    files: dict[str, Path] = {}
-    for split, words in SPLIT_WORDS.items():
-        matching = [file for file in texts if any(word in file.name for word in words)]
-        if len(matching) != 1 or matching[0] in files.values():
-            raise ValueError(
-                f"a folder of text needs one file ({', '.join(_TEXT_SUFFIXES)}) for {split}, named with "
-                f"{' or '.join(words)}, and {folder} has {[file.name for file in matching]}; rename or remove files"
-            )
-        files[split] = matching[0]
-    return {split: _read_lines(file) for split, file in files.items()}
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Hide the progress bars of `datasets`, and show them again afterwards if they were shown."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
 
 
-def _read_lines(path: Path) -> list[str]:
-    return [_ended(line) for line in read_lines(path)]
+def _known_rows(name: str) -> dict[str, list[str]] | None:
+    """Return the rows of each split of a known corpus, or None if it is none."""
+    if name in ("documentation", "documentation:topics"):
+        return documentation_rows(topics_only=name == "documentation:topics")
+    if name == "text8":
+        file = file_below("text8", "text8")
+        if file is None:
+            raise ValueError("text8 is the file text8 (plain, .gz or .xz) in the folder text8; put it there")
+        return _text8_rows("".join(read_file(file)["text"]))
+    if name in _BENCHMARKS:
+        folder = Path(os.environ.get(DATA_VARIABLE) or "", name)
+        if name.startswith("wikitext") and not (folder.is_absolute() and folder.is_dir()):
+            parts = load_parts("Salesforce/wikitext", f"{name}-v1")
+        else:
+            file_below(name, f"{name}.train.txt")
+            parts = load_parts(str(folder))
+        return {split: _stripped(part) for split, part in parts.items()}
+    if name != "lm1b-sample" and not name.startswith("opus-"):
+        return None
+    return known_parts(name, [""] if name == "lm1b-sample" else [".en"], lambda file: _stripped(read_file(file)))
 
 
-def _ended(text: str | None) -> str:
-    return text if text is not None and text.endswith("\n") else f"{text or ''}\n"
+def _stripped(rows: Dataset) -> list[str]:
+    return [line.strip() + "\n" for line in rows["text"]]
 
 
-def _data_set_rows(name_or_path: str, config_name: str | None, text_column: str) -> dict[str, list[str]]:
-    parts = load_parts(name_or_path, config_name)
-    for split, part in parts.items():
-        column = part.features.get(text_column)
-        if not isinstance(column, datasets.Value) or column.dtype not in ("string", "large_string"):
-            raise ValueError(
-                f"text_column must name a column of strings, got {text_column!r}; "
-                f"{split} of {name_or_path!r} has the columns {part.column_names}"
-            )
-    return {split: [_ended(text) for text in part[text_column]] for split, part in parts.items()}
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def _text8_rows(text: str) -> dict[str, list[str]]:
+    """Return rows of words for each split; a word that lies across the border of two belongs to the first.
+
+    Source: Mahoney, "About the test data"; Mikolov et al. 2014.
+    """
+    text = " ".join(text.split())
+
+    def word_end(position: int) -> int:
+        end = text.find(" ", position)
+        return len(text) if end < 0 else end
+
+    rows, begin = {}, 0
+    for split, share in zip(SPLITS, (0.9, 0.95, 1.0), strict=True):
+        rows[split], border = [], word_end(round(share * len(text)))
+        while begin < border:
+            end = min(border, word_end(begin + _TEXT8_ROW))
+            rows[split].append(text[begin:end] + " ")
+            begin = end + 1
+    return rows
 
 
 def _first_words(rows: list[str], count: int) -> list[str]:

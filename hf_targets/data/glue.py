@@ -6,8 +6,7 @@ from pathlib import Path
 
 from datasets import Dataset, DatasetDict
 
-from hf_targets.data.hub_data import load_named, without_progress_bars
-from hf_targets.data.text_files import DATA_VARIABLE, files_below, read_lines
+from hf_targets.data.corpora import DATA_VARIABLE, files_below, load_named, read_lines, without_progress_bars
 
 HUB_NAME = "nyu-mll/glue"
 

@@ -1,6 +1,7 @@
-"""Pairs of texts as rows of token ids, for a model with an encoder and a decoder."""
+"""Pairs of texts as rows of token ids, for a model with an encoder and a decoder; and which pairs to leave out."""
 
 import logging
+from collections import Counter
 from typing import Any, cast
 
 import numpy as np
@@ -9,11 +10,14 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.pair_columns import check_pairs, pair_batches
+from hf_targets.data.pairs import check_pairs, pair_batches
 from hf_targets.data.token_rows import rows_of, texts_of
 from hf_targets.maths.losses import IGNORED
 
 logger = logging.getLogger(__name__)
+
+REASONS = ("empty", "too short", "too long", "ratio")
+"""Why a pair is left out, in the order in which they are asked: a pair counts once."""
 
 _NO_LIMIT = 10**9
 """Transformers' `model_max_length` is above this one where the tokenizer knows no limit."""
@@ -45,25 +49,24 @@ def encode_pairs(
         ValueError: If there are no pairs, a column is missing, a text is longer than its limit and `truncate` is off,
             or the tokenizer does not end targets.
 
-    >>> from hf_targets.data.joint_bpe import train_joint_bpe
+    >>> from hf_targets.data.tokenization import train_joint_bpe
     >>> pairs = Dataset.from_dict({"source": ["ab"], "target": ["ab ab"]})
     >>> encode_pairs(pairs, train_joint_bpe(pairs, vocab_size=261))[0]
     {'input_ids': [259, 1], 'attention_mask': [1, 1], 'labels': [259, 260, 1]}
     """
-    source = _Side("source", max_source_length, tokenizer, truncate=truncate)
+    sources = encode_sources(
+        pairs, tokenizer, max_source_length=max_source_length, truncate=truncate, source_prefix=source_prefix
+    )
     target = _Side("target", max_target_length, tokenizer, truncate=truncate)
-    parts = []
-    for sources, targets in pair_batches(pairs):
-        inputs = source.encoded([(source_prefix or "") + text for text in sources])
-        labels = target.encoded(targets)["input_ids"]
-        if not parts:
-            _check_end(labels[0], tokenizer)
-        parts.append(rows_of({**{name: inputs[name] for name in ("input_ids", "attention_mask")}, "labels": labels}))
-    if not parts:
-        raise ValueError("pairs must have a row, got none; give a longer text")
-    for side in (source, target):
-        side.tell(len(pairs), f"raise max_{side.name}_length if the model has the positions, ")
-    return concatenate_datasets(parts)
+    parts = [rows_of({"labels": target.encoded(targets)["input_ids"]}) for (targets,) in texts_of(pairs, "target")]
+    target.report(len(pairs))
+    if tokenizer.eos_token_id is None or tokenizer.eos_token_id not in parts[0][0]["labels"]:
+        raise ValueError(
+            f"a model learns to stop only if targets end with the tokenizer's eos_token, and "
+            f"{type(tokenizer).__name__} does not add its {tokenizer.eos_token!r}; take the tokenizer of an "
+            f"encoder-decoder, or train_joint_bpe"
+        )
+    return concatenate_datasets([sources, concatenate_datasets(parts)], axis=1)
 
 
 def encode_sources(
@@ -74,32 +77,93 @@ def encode_sources(
     truncate: bool = False,
     source_prefix: str | None = None,
 ) -> Dataset:
-    """Return the sources of pairs alone as `input_ids` and `attention_mask`, as `encode_pairs` does.
-
-    Targets are not read.
-
-    Raises:
-        ValueError: If there are no pairs, a column is missing, or a source is longer than the limit and `truncate` is
-            off.
-    """
-    source = _Side("source", max_source_length, tokenizer, truncate=truncate)
-    parts = []
+    """Return the sources of pairs alone as `input_ids` and `attention_mask`, as `encode_pairs` does."""
     check_pairs(pairs)
-    for (sources,) in texts_of(pairs, "source", removable="pairs with filter_pairs"):
-        inputs = source.encoded([(source_prefix or "") + text for text in sources])
-        parts.append(rows_of({name: inputs[name] for name in ("input_ids", "attention_mask")}))
-    if not parts:
+    if not len(pairs):
         raise ValueError("pairs must have a row, got none; give a longer text")
-    source.tell(len(pairs))
+    side, parts = _Side("source", max_source_length, tokenizer, truncate=truncate), []
+    for (sources,) in texts_of(pairs, "source"):
+        inputs = side.encoded([(source_prefix or "") + text for text in sources])
+        parts.append(rows_of({name: inputs[name] for name in ("input_ids", "attention_mask")}))
+    side.report(len(pairs))
     return concatenate_datasets(parts)
+
+
+def filter_pairs(
+    pairs: Dataset,
+    min_length: int = 1,
+    max_length: int | None = 175,
+    max_ratio: float | None = 1.5,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> tuple[Dataset, dict[str, int]]:
+    """Return the pairs to train on, in their order, and how many are kept and left out for which reason.
+
+    A pair is kept if both sides have `min_length` to `max_length` tokens, and the longer one has at most `max_ratio`
+    times the tokens of the shorter one. The counts are logged in one line.
+
+    Args:
+        pairs: With the columns `source` and `target`.
+        min_length: 1 or more; an empty side is always left out.
+        max_length: fairseq keeps 175 words for IWSLT14, and 250 tokens for WMT. None: any length.
+        max_ratio: 1 or more; fairseq's is 1.5. It removes good pairs of short texts. None: any ratio.
+        tokenizer: Lengths are those of its tokens, without special ones. None: of words between white space.
+    Returns: The counts are by `"kept"` and each of `REASONS`.
+    Raises:
+        ValueError: If a bound is out of range, a column is missing, or no pair is left.
+    Source: clean-corpus-n.perl of Moses, as fairseq's prepare-iwslt14.sh (words) and prepare-wmt14en2de.sh (byte-pair
+        tokens) call it.
+
+    >>> pairs = Dataset.from_dict({"source": ["ein Hund", "ja", ""], "target": ["a dog", "yes it is so", "no"]})
+    >>> kept, counts = filter_pairs(pairs)
+    >>> kept["source"][:], counts
+    (['ein Hund'], {'kept': 1, 'empty': 1, 'too short': 0, 'too long': 0, 'ratio': 1})
+    """
+    longest = np.inf if max_length is None else max_length
+    ratio = np.inf if max_ratio is None else max_ratio
+    if not 1 <= min_length <= longest or ratio < 1:
+        raise ValueError(
+            f"1 <= min_length <= max_length, and 1 <= max_ratio, got {min_length}, {max_length} and {max_ratio}"
+        )
+
+    def reason(source: int, target: int) -> str:
+        shorter, longer = sorted((source, target))
+        if shorter < min_length:
+            return "too short" if shorter else "empty"
+        return "too long" if longer > longest else "ratio" if longer > ratio * shorter else "kept"
+
+    reasons = []
+    for sources, targets in pair_batches(pairs):
+        reasons += map(reason, _num_tokens(sources, tokenizer), _num_tokens(targets, tokenizer))
+    found = Counter(reasons)
+    counts = {name: found[name] for name in ("kept", *REASONS)}
+    told = ", ".join(f"{counts[name]:,} {name}" for name in REASONS)
+    logger.info(f"{counts['kept']:,} of {len(pairs):,} pairs are kept for training; left out: {told}")
+    if not counts["kept"]:
+        raise ValueError(f"some pairs must be left to train on, and of {len(pairs)} none is ({told}); widen the bounds")
+    return pairs.select([row for row, why in enumerate(reasons) if why == "kept"]), counts
+
+
+def pair_lengths(encoded: Dataset) -> np.ndarray:
+    """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and, if there are any, `labels`."""
+    columns = [name for name in ("input_ids", "labels") if name in encoded.column_names]
+    return np.maximum.reduce([_lengths(column) for column in _columns(encoded, *columns)])
+
+
+def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of the source and of the target of each pair, (pairs,), without padding.
+
+    Padding has 0 in `attention_mask`, if there is such a column, and -100 in `labels`.
+    """
+    masked = "attention_mask" in encoded.column_names
+    source, labels = _columns(encoded, "attention_mask" if masked else "input_ids", "labels")
+    return _counts(source, other_than=0) if masked else _lengths(source), _counts(labels, other_than=IGNORED)
 
 
 class _Side:
     """The texts of one side of pairs, and how many of them are longer than they may be."""
 
     def __init__(self, name: str, limit: int | None, tokenizer: PreTrainedTokenizerBase, *, truncate: bool) -> None:
-        if limit is not None and limit < 2:
-            raise ValueError(f"a length limit must be at least 2, a token and the end of the text, got {limit}")
         known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
         self.name, self.tokenizer, self.truncate = name, tokenizer, truncate
         self.limit = known if limit is None else limit
@@ -115,38 +179,23 @@ class _Side:
             return rows
         return self.tokenizer(**call, return_attention_mask=True, truncation=True, max_length=self.limit)
 
-    def tell(self, num_pairs: int, way_out: str = "") -> None:
-        """Log how many texts are cut, or raise a ValueError if they are not.
-
-        Args:
-            way_out: What else to do, in the middle of the error.
-        """
-        if not self.longer:
-            return
-        if not self.truncate:
+    def report(self, num_pairs: int) -> None:
+        """Log how many texts are cut, or raise a ValueError if they are not."""
+        if self.longer and not self.truncate:
             raise ValueError(
                 f"a {self.name} must have at most {self.limit} tokens, and {len(self.longer)} of {num_pairs} have "
-                f"more, up to {max(self.longer)}; remove them with filter_pairs, {way_out}or cut them with "
-                "truncate=True"
+                f"more, up to {max(self.longer)}; remove them with filter_pairs, raise max_{self.name}_length if the "
+                "model has the positions, or cut them with truncate=True"
             )
-        logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
+        if self.longer:
+            logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
 
 
-def pair_lengths(encoded: Dataset) -> np.ndarray:
-    """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and, if there are any, `labels`."""
-    if "labels" not in encoded.column_names:
-        return np.fromiter(map(len, encoded["input_ids"]), np.int64, len(encoded))
-    return np.maximum(*(_lengths(column) for column in _columns(encoded, "input_ids", "labels")))
-
-
-def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the source and of the target of each pair, (pairs,), without padding.
-
-    Padding has 0 in `attention_mask`, if there is such a column, and -100 in `labels`.
-    """
-    masked = "attention_mask" in encoded.column_names
-    source, labels = _columns(encoded, "attention_mask" if masked else "input_ids", "labels")
-    return _counts(source, other_than=0) if masked else _lengths(source), _counts(labels, other_than=IGNORED)
+def _num_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
+    if tokenizer is None:
+        return [len(text.split()) for text in texts]
+    ids = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    return [len(row) for row in ids]
 
 
 def _columns(encoded: Dataset, *names: str) -> list[pa.ChunkedArray]:
@@ -164,12 +213,3 @@ def _counts(lists: pa.ChunkedArray, other_than: int) -> np.ndarray:
     values = pc.call_function("list_flatten", [lists]).to_numpy()
     ends, counts = lengths.cumsum(), np.concatenate([[0], (values != other_than).cumsum()])
     return counts[ends] - counts[ends - lengths]
-
-
-def _check_end(labels: list[int], tokenizer: PreTrainedTokenizerBase) -> None:
-    if tokenizer.eos_token_id is None or tokenizer.eos_token_id not in labels:
-        raise ValueError(
-            f"a model learns to stop only if targets end with the tokenizer's eos_token, and "
-            f"{type(tokenizer).__name__} does not add its {tokenizer.eos_token!r}; take the tokenizer of an "
-            f"encoder-decoder, or train_joint_bpe"
-        )

@@ -8,39 +8,51 @@ import pyarrow as pa
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.offsets import check_fast
-
 NUM_WORDS = "num_words"
 """Column: how many words begin in the targets of a row."""
 
 ROWS_AT_ONCE = 1000
 
 
+def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a ValueError if a tokenizer is a slow one, which does not tell the characters of each token."""
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"words and phrases are found by the characters of tokens, and {type(tokenizer).__name__} is a slow "
+            "tokenizer without them; load it with AutoTokenizer, or convert it"
+        )
+
+
+def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> tuple[list[list[int]], list[Any]]:
+    """Return the ids of each text without special tokens around it, and the characters [start, end) of each token."""
+    check_fast(tokenizer)
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_offsets_mapping=True,
+        verbose=False,
+        **options,
+    )
+    return encoded["input_ids"], encoded["offset_mapping"]
+
+
 def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[list[str]]:
-    """Yield the rows of the column `text` in lists of `ROWS_AT_ONCE`, once data set and tokenizer are checked.
+    """Yield the rows of the column `text` in lists of `ROWS_AT_ONCE`.
 
     Raises:
-        ValueError: If there is no such column, or the tokenizer is a slow one.
+        ValueError: If there is no such column, a row has no text, or the tokenizer is a slow one.
     """
-    if not isinstance(texts, Dataset):
-        raise ValueError(
-            f"texts must be a datasets.Dataset, got {type(texts).__name__}; make one with Dataset.from_list or "
-            "Dataset.from_generator, or take one split"
-        )
-    if "text" not in texts.column_names:
-        raise ValueError(f"texts need a column text, got {texts.column_names}; rename one of them")
+    if not isinstance(texts, Dataset) or "text" not in texts.column_names:
+        found = texts.column_names if isinstance(texts, Dataset) else type(texts).__name__
+        raise ValueError(f"texts must be one split, a datasets.Dataset with a column text, got {found}")
     check_fast(tokenizer)
-    yield from (batch for (batch,) in texts_of(texts, "text", removable="rows"))
+    yield from (batch for (batch,) in texts_of(texts, "text"))
 
 
-def texts_of(
-    dataset: Dataset, *columns: str, removable: str, missing: str | None = None
-) -> Iterator[tuple[list[str], ...]]:
+def texts_of(dataset: Dataset, *columns: str) -> Iterator[tuple[list[str], ...]]:
     """Yield the texts of columns in lists of `ROWS_AT_ONCE`.
 
-    Args:
-        removable: What to remove if a row has no text, in the error.
-        missing: What stands for None.
     Raises:
         ValueError: If a row has no text.
     """
@@ -48,29 +60,16 @@ def texts_of(
     if rows.format["type"] != "custom":  # but for a transform of the user's, formats are of numbers
         rows = rows.with_format(None)
     for number, batch in enumerate(rows.iter(ROWS_AT_ONCE)):
-        texts = {
-            column: [missing if text is None else text for text in cast(dict[str, list[Any]], batch)[column]]
-            for column in columns
-        }
-        for column, of_column in texts.items():
-            for row, text in enumerate(of_column, start=number * ROWS_AT_ONCE):
+        texts = cast(dict[str, list[Any]], batch)
+        for column in columns:
+            for row, text in enumerate(texts[column], start=number * ROWS_AT_ONCE):
                 if not isinstance(text, str):
-                    raise ValueError(
-                        f"column {column} must have a text in each row, and row {row} has {text!r}; remove such "
-                        f"{removable}"
-                    )
-        yield cast(tuple[list[str], ...], tuple(texts.values()))
+                    raise ValueError(f"column {column} must have a text in each row, and row {row} has {text!r:.60}")
+        yield tuple(texts[column] for column in columns)
 
 
 def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:
-    """Check that there are tokens enough for a block.
-
-    Args:
-        needed: Tokens of text in a block.
-        why: Where `needed` is not `block_size`, how they differ.
-    Raises:
-        ValueError: If there are fewer.
-    """
+    """Raise a ValueError if there are fewer tokens than a block needs; `why` tells how `needed` came about."""
     if num_tokens < needed:
         raise ValueError(
             f"a text must fill one block, and {num_tokens} tokens do not fill {needed}{why}; give a longer text or "
@@ -79,11 +78,7 @@ def check_fills_a_block(num_tokens: int, needed: int, why: str = "") -> None:
 
 
 def rows_of(columns: Mapping[str, Any]) -> Dataset:
-    """Return a data set of integers: a list in each row where a column has lists, else one number.
-
-    Args:
-        columns: Each with one row or more: lists, arrays, or lists of lists.
-    """
+    """Return a data set of integers: a list in each row where a column has lists, else one number."""
     kinds = {name: List(Value("int64")) if np.ndim(rows[0]) else Value("int64") for name, rows in columns.items()}
     return Dataset.from_dict(dict(columns), features=Features(kinds))
 
@@ -110,13 +105,11 @@ def sum_of_words(counts: Sequence[int | None]) -> int | None:
 
 
 def check_words(rows: Any, where: str = "") -> None:
-    """Check that either all rows or none have `num_words`: a sum over some rows would divide the loss of all.
+    """Raise a ValueError if some rows have `num_words` and others lack it: their sum would divide the loss of all.
 
     Args:
         rows: A data set or a list; other kinds are read only once, and are not checked.
         where: What the error begins with.
-    Raises:
-        ValueError: If some have it and others lack it or have None.
     """
     if isinstance(rows, Dataset):
         _check_all_or_none(has_value(rows, NUM_WORDS), where)
@@ -127,7 +120,6 @@ def check_words(rows: Any, where: str = "") -> None:
 def _check_all_or_none(have_words: list[bool], where: str = "") -> None:
     if any(have_words) and not all(have_words):
         raise ValueError(
-            f"{where}either all rows have {NUM_WORDS} or none, and {have_words.count(False)} of {len(have_words)} lack "
-            f"it, such as row {have_words.index(False)}; make all rows with the same function, or remove the column "
-            f"{NUM_WORDS}"
+            f"{where}either all rows have {NUM_WORDS} or none, and row {have_words.index(False)} lacks it; make all "
+            "rows with the same function, or remove the column"
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from hf_targets.data.texts import check_texts
+from hf_targets.data.words import check_texts
 from hf_targets.evaluation.citations import answer_line, without_citations
 from hf_targets.evaluation.sentences import punkt_sentences
 from hf_targets.extras import require

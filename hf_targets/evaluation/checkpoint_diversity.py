@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.reformer import repair_reformer
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.evaluation.gradient_diversity import gradient_diversity
 from hf_targets.evaluation.smoothed_loss import SmoothedLoss
 from hf_targets.maths.statistics import mean_and_standard_error

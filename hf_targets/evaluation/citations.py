@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Literal, get_args
 
-from hf_targets.data.texts import check_texts
+from hf_targets.data.words import check_texts
 from hf_targets.evaluation.entailment import Entailment, Pair, each_by
 from hf_targets.evaluation.sentences import punkt_sentences
 

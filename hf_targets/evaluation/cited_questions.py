@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_targets.data.texts import check_letters
+from hf_targets.data.words import check_letters
 
 Question = Mapping[str, Any]
 """`question`, `docs` with `title` and `text`, `qa_pairs` with `question` and `short_answers`, and `annotations` with

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from hf_targets.data.word_runs import word_runs
+from hf_targets.data.words import word_runs
 from hf_targets.evaluation.cited_prompts import shown_documents
 from hf_targets.evaluation.cited_questions import Question, name_of
 from hf_targets.evaluation.sentences import Splitter

@@ -27,8 +27,8 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import logging
 
 from hf_targets.backbones.checkpoint import listed
+from hf_targets.data.corpora import without_progress_bars
 from hf_targets.data.glue import GlueTask, glue_task, load_glue
-from hf_targets.data.hub_data import without_progress_bars
 from hf_targets.evaluation.glue_models import check_glue_model
 from hf_targets.extras import require
 from hf_targets.training.brief_log import log_briefly, without_bars_of_files

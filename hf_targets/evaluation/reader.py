@@ -11,7 +11,7 @@ from hf_targets.backbones.positions import token_limit
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length
 from hf_targets.data.progress import progress
-from hf_targets.data.texts import check_texts
+from hf_targets.data.words import check_texts
 from hf_targets.named_models import check_tokenizer, check_whole, model_at
 
 

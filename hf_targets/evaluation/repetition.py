@@ -1,10 +1,10 @@
 """Repetition inside texts: rep-2, rep-3, rep-4 and diversity."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 ORDERS = (2, 3, 4)
 """The orders n of the n-grams from which diversity is computed."""
@@ -59,12 +59,10 @@ def repeated_ngrams(texts: Sequence[Text], order: int, *, average: Average = "te
         average: `"texts"`: the mean of each text's rep-n, as in the paper and its predecessor (Lan et al. 2023).
             `"corpus"`: counts are summed over texts before the division, as in Su et al. 2022; long texts weigh more.
     Raises:
-        ValueError: If no text has an n-gram, a text is a string, `order` is below 1, or `average` is unknown.
+        ValueError: If no text has an n-gram, or a text is a string.
     Departs: the program of Lan et al. gives a text without an n-gram the repetition 100; we leave it out, as it shows
         nothing about repetition. The program of Su et al. ignores the last n-gram of each text; we count it.
     """
-    if average not in ("texts", "corpus"):
-        raise ValueError(f'average must be "texts" or "corpus", got {average!r}')
     counts = [(len(set(ngrams)), len(ngrams)) for ngrams in _ngrams_of_texts(texts, order) if ngrams]
     if average == "texts":
         return 100 * fmean(1 - distinct / total for distinct, total in counts)
@@ -78,11 +76,22 @@ def distinct_ngrams(texts: Sequence[Text], order: int) -> float:
     Unlike 1 - rep-n / 100, it is lower if texts resemble each other, and if there are more texts.
 
     Raises:
-        ValueError: If no text has an n-gram, a text is a string, or `order` is below 1.
+        ValueError: As in `repeated_ngrams`.
     Source: Li et al. 2016.
     """
     ngrams = [ngram for of_text in _ngrams_of_texts(texts, order) for ngram in of_text]
     return len(set(ngrams)) / len(ngrams)
+
+
+def count_ngrams(rows: Iterable[Text], order: int) -> int:
+    """Return the number of distinct n-grams in rows of tokens; an n-gram lies within one row.
+
+    Source: the number of unigrams and bigrams of each language, which the WDR paper compares at the end of section 4.3.
+
+    >>> count_ngrams([["a", "b", "a", "b"], ["b", "b"]], order=2)
+    3
+    """
+    return len(set().union(*(_ngrams(row, order) for row in rows)))
 
 
 def shorten_to_equal(texts: Sequence[Text], others: Sequence[Text]) -> tuple[list[Text], list[Text]]:
@@ -91,37 +100,24 @@ def shorten_to_equal(texts: Sequence[Text], others: Sequence[Text]) -> tuple[lis
     Args:
         texts: Each text is a list of tokens, without its prefix.
         others: One text for each of `texts` to compare it with, such as the true continuation.
-    Raises:
-        ValueError: If the lists differ in length.
     Source: Lan et al. 2023, who cut texts like this before both measures.
     """
-    if len(texts) != len(others):
-        raise ValueError(f"each text needs one other text, got {len(texts)} texts and {len(others)} other texts")
-    lengths = [min(len(text), len(other)) for text, other in zip(texts, others, strict=True)]
-    return (
-        [text[:length] for text, length in zip(texts, lengths, strict=True)],
-        [other[:length] for other, length in zip(others, lengths, strict=True)],
-    )
+    pairs = [(text, other, min(len(text), len(other))) for text, other in zip(texts, others, strict=True)]
+    return [text[:length] for text, _, length in pairs], [other[:length] for _, other, length in pairs]
 
 
 def _ngrams_of_texts(texts: Sequence[Text], order: int) -> list[list[tuple[Hashable, ...]]]:
-    if order < 1:
-        raise ValueError(f"order must be at least 1, for n-grams of 1 token or more, got {order}")
-    if isinstance(texts, str) or any(isinstance(text, str) for text in texts):
-        raise ValueError("texts must be lists of words or token ids, got a string; split or tokenize it first")
-    # elements of a tensor differ from each other even where their values do not
-    given: list[Any] = list(texts)
-    plain = [text.tolist() if hasattr(text, "tolist") else text for text in given]
-    if wrong := [text for text in plain if not isinstance(text, Sequence)]:
-        raise ValueError(f"each text must be a list of words or token ids, got {wrong[0]!r:.60}; put it in one")
-    found = [list(_ngrams(text, order)) for text in plain]
+    found = [_ngrams(text, order) for text in texts]
     if not any(found):
-        raise ValueError(
-            f"at least one text must have {order} tokens for a {order}-gram, got {len(texts)} texts, the longest of "
-            f"{max(map(len, texts), default=0)} tokens; generate more"
-        )
+        raise ValueError(f"no text of {len(texts)} has {order} tokens for a {order}-gram; generate more")
     return found
 
 
-def _ngrams(text: Text, order: int) -> Iterator[tuple[Hashable, ...]]:
-    return zip(*(text[start:] for start in range(order)), strict=False)
+def _ngrams(text: Text, order: int) -> list[tuple[Hashable, ...]]:
+    if isinstance(text, str):
+        raise ValueError(f"a text must be a list of words or token ids, got {text!r:.40}; split or tokenize it first")
+    if order < 1:
+        raise ValueError(f"order must be at least 1, for n-grams of 1 token or more, got {order}")
+    # elements of a tensor differ from each other even where their values do not
+    tokens = text.tolist() if hasattr(text, "tolist") else text  # pyright: ignore[reportAttributeAccessIssue]
+    return list(zip(*(tokens[start:] for start in range(order)), strict=False))

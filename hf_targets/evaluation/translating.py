@@ -9,10 +9,10 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
+from hf_targets.data.batches import TokenBatchSampler
 from hf_targets.data.pair_encoding import pair_lengths
+from hf_targets.data.pairs import pair_references
 from hf_targets.data.progress import progress
-from hf_targets.data.references import pair_references
-from hf_targets.data.token_batches import TokenBatchSampler
 from hf_targets.evaluation.translation import translation_scores
 
 

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.backbones.positions import position_limit
 from hf_targets.data.atomic_write import UNFINISHED, written_together
-from hf_targets.data.pair_columns import check_pairs
+from hf_targets.data.corpora import SPLITS
 from hf_targets.data.pair_encoding import encode_sources
-from hf_targets.data.references import is_target, pair_references
-from hf_targets.data.splits import SPLITS
+from hf_targets.data.pairs import check_pairs, pair_references
 from hf_targets.data.token_rows import texts_of
 from hf_targets.evaluation.translating import translate
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
@@ -160,9 +159,9 @@ def _training_text(pairs: Mapping[str, Dataset]) -> Dataset:
         raise ValueError(f"splits must be {', '.join(SPLITS)}, got {', '.join(sorted(others))}; rename or remove them")
     for split, part in pairs.items():
         check_pairs(part)
-        if split != "train" and (bad := [row for row, one in enumerate(pair_references(part)) if not is_target(one)]):
+        if split != "train" and (bad := [row for row, one in enumerate(pair_references(part)) if not one]):
             raise ValueError(f"{split} must have a text, or a list of texts, as the target in row {bad[0]}; remove it")
-    batches = texts_of(pairs["train"], "source", removable="pairs with filter_pairs")
+    batches = texts_of(pairs["train"], "source")
     empty = [row for row, text in enumerate(text for (batch,) in batches for text in batch) if not text.strip()]
     if empty:
         raise ValueError(

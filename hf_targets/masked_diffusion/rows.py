@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.offsets import encode
 from hf_targets.data.token_rows import (
     NUM_WORDS,
     ROWS_AT_ONCE,
     check_fills_a_block,
     check_words,
+    encode,
     rows_of,
     text_batches,
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.texts import check_texts
+from hf_targets.data.words import check_texts
 from hf_targets.phrases.mining.markable import MarkablePhrases
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import execution_device, num_rows
-from hf_targets.data.texts import check_letters
+from hf_targets.data.words import check_letters
 from hf_targets.evaluation.citations import citation_scores
 from hf_targets.evaluation.entailment import Entailment
 from hf_targets.evaluation.sentences import Splitter

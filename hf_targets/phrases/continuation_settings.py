@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.documents import documents_of
+from hf_targets.data.corpora import documents_of
 from hf_targets.evaluation.prefix_settings import PrefixSettings
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.pool import PhrasePool

@@ -28,7 +28,7 @@ from hf_targets.backbones.wrapping import (
     place_new_part,
     split_fields,
 )
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed

@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from hf_targets.backbones.devices import best_device
 from hf_targets.backbones.reformer import repair_reformer
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
 from hf_targets.phrases.batches.collator import FalseNegatives, PhraseCollator
 from hf_targets.phrases.batches.generated_negatives import Retokenizer
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, negatives_by_name

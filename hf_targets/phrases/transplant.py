@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from hf_targets.backbones.weight_access import num_rows
-from hf_targets.data.special_tokens import special_token_ids
+from hf_targets.data.tokenization import special_token_ids
 from hf_targets.phrases.vocabulary.tokenization import tokenize_mid_text
 
 _SPACE = "▁"  # SentencePiece's sign for a space, U+2581

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.data.progress import progress
-from hf_targets.data.texts import check_letters
+from hf_targets.data.words import check_letters
 from hf_targets.retrieval.collection_manifest import MANIFEST_FILE, Manifest
 from hf_targets.retrieval.collection_shards import Shard, write_shard
 from hf_targets.retrieval.collection_state import CollectionState, locked, only_writer

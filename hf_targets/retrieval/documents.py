@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.data.progress import progress
-from hf_targets.data.word_runs import word_runs
+from hf_targets.data.words import word_runs
 from hf_targets.extras import require
 from hf_targets.retrieval.sentence_encoder import SentenceEncoder
 from hf_targets.retrieval.text_checks import check_queries, checked_texts, query_vectors, vectors_of

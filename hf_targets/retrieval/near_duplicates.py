@@ -7,7 +7,7 @@ import numpy as np
 import xxhash
 
 from hf_targets.data.progress import progress
-from hf_targets.data.word_runs import word_runs
+from hf_targets.data.words import word_runs
 from hf_targets.extras import require
 from hf_targets.retrieval.text_checks import checked_texts
 

@@ -20,7 +20,7 @@ from transformers import (
 
 from hf_targets.backbones.positions import token_limit
 from hf_targets.backbones.weight_hash import add_weights, model_settings
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.named_models import check_tokenizer, model_at
 from hf_targets.retrieval.sentence_modules import SentenceModules
 from hf_targets.retrieval.text_vectors import Pooling, text_encoder

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_targets.data.texts import check_letters
+from hf_targets.data.words import check_letters
 
 
 def checked_texts(documents: Mapping[str, str]) -> list[str]:

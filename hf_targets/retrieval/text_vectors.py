@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.positions import token_limit
 from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.progress import progress
-from hf_targets.data.texts import check_texts
+from hf_targets.data.words import check_texts
 
 Pooling = Literal["mean", "cls", "last", "pooler"]
 

@@ -7,11 +7,10 @@ from typing import ClassVar
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hf_targets.data.joint_bpe import train_joint_bpe
-from hf_targets.data.pair_encoding import encode_pairs, pair_lengths
-from hf_targets.data.pair_filters import filter_pairs
-from hf_targets.data.parallel_text import load_pairs
-from hf_targets.data.token_batches import TokenBatchSampler
+from hf_targets.data.batches import TokenBatchSampler
+from hf_targets.data.pair_encoding import encode_pairs, filter_pairs, pair_lengths
+from hf_targets.data.pairs import load_pairs
+from hf_targets.data.tokenization import train_joint_bpe
 
 
 @dataclass

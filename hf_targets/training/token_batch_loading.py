@@ -8,8 +8,8 @@ from typing import Any, cast
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
+from hf_targets.data.batches import TokenBatchSampler
 from hf_targets.data.pair_encoding import pair_lengths
-from hf_targets.data.token_batches import TokenBatchSampler
 from hf_targets.training.epochs import EpochCallback
 
 

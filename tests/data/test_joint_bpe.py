@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from hf_targets.data.joint_bpe import train_joint_bpe
+from hf_targets.data.tokenization import train_joint_bpe
 
 PAIRS = Dataset.from_dict(
     {

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_targets.data.ngram_counts import count_ngrams
+from hf_targets.evaluation.repetition import count_ngrams
 
 ROWS = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6)
 

@@ -5,9 +5,8 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, NllbTokenizer
 
 from hf_targets.data import token_rows
-from hf_targets.data.joint_bpe import train_joint_bpe
-from hf_targets.data.pair_encoding import encode_pairs, encode_sources, pair_lengths, side_lengths
-from hf_targets.data.pair_filters import filter_pairs
+from hf_targets.data.pair_encoding import encode_pairs, encode_sources, filter_pairs, pair_lengths, side_lengths
+from hf_targets.data.tokenization import train_joint_bpe
 from tests.small_tokenizers import BPE
 
 PAIRS = Dataset.from_dict(

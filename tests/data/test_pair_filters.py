@@ -5,7 +5,7 @@ from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.data.pair_filters import REASONS, filter_pairs
+from hf_targets.data.pair_encoding import REASONS, filter_pairs
 from tests.small_tokenizers import BPE
 
 WORDS = st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=6).map("  ".join)

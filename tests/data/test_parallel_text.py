@@ -8,8 +8,8 @@ import datasets
 import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 
-from hf_targets.data.parallel_text import load_pairs
-from hf_targets.data.splits import SPLITS
+from hf_targets.data.corpora import SPLITS
+from hf_targets.data.pairs import load_pairs
 
 BEGINS = {"train": "train", "validation": "valid", "test": "test"}
 

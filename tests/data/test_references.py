@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_targets.data.parallel_text import load_pairs
+from hf_targets.data.pairs import load_pairs
 
 COLUMNS = {"source_lang": "en", "target_lang": "en", "source_column": "src", "target_column": "trg"}
 ASSET = {"source_lang": "orig", "target_lang": "simp"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_targets.data.texts import check_letters, check_texts
+from hf_targets.data.words import check_letters, check_texts
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from hf_targets.data.token_batches import TokenBatchSampler
+from hf_targets.data.batches import TokenBatchSampler
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=60)
 MANY = [1 + row % 17 for row in range(200)]

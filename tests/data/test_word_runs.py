@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_targets.data.word_runs import word_runs
+from hf_targets.data.words import word_runs
 from hf_targets.evaluation.entailment import LexicalEntailment
 from hf_targets.retrieval.documents import DocumentRetriever
 from hf_targets.retrieval.near_duplicates import without_near_duplicates

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_targets.data.references import data_set_of
+from hf_targets.data.pairs import data_set_of
 from hf_targets.evaluation.translating import score_texts
 from hf_targets.evaluation.translation import translation_scores
 

@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import choose_languages, distill, encode_pairs, load_pairs, train_joint_bpe, translate
-from hf_targets.data.references import data_set_of
+from hf_targets.data.pairs import data_set_of
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
 from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS

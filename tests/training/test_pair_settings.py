@@ -3,7 +3,7 @@ from dataclasses import fields
 import pytest
 from datasets import Dataset
 
-from hf_targets.data.splits import SPLITS
+from hf_targets.data.corpora import SPLITS
 from hf_targets.training.pair_settings import EncodedPairSettings, PairSettings
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.special_tokens import special_token_ids
+from hf_targets.data.tokenization import special_token_ids
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.batches.entries import (

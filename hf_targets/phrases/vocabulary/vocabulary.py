@@ -10,8 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.progress import progress
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
 from hf_targets.phrases.mining.miner import MinedText, PhraseMiner, mined_texts
 from hf_targets.phrases.vocabulary.files import read_phrases, write_phrases
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable

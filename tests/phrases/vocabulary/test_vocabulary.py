@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from hf_targets.data.special_tokens import special_token_ids
-from hf_targets.data.tokenization import train_bpe_tokenizer
-from hf_targets.data.tokenizer_fingerprint import tokenizer_fingerprint
+from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint, train_bpe_tokenizer
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.tokenization import character_ends, len_common_prefix

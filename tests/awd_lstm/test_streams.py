@@ -5,8 +5,8 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.data.blocks import pack_blocks
-from hf_targets.data.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 
