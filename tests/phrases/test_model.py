@@ -237,7 +237,7 @@ def test_labels_and_batches_that_do_not_fit_are_refused():
     ids, vocabulary = phrase_ids(), make_vocabulary()
     with pytest.raises(ValueError, match="labels"):
         MODEL(ids, phrases=vocabulary, labels=ids[:, 1:])
-    with pytest.raises(ValueError, match="labels.*got 54 in row 0"):
+    with pytest.raises(ValueError, match=r"labels.*got 54 in row 0"):
         MODEL(ids, phrases=vocabulary, labels=torch.full_like(ids, 54))
     for name in ("phrase_input_ids", "phrase_targets", "token_positions", "windows", "phrase_windows"):
         batch = phrase_batch()

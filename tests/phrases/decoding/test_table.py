@@ -166,5 +166,5 @@ def test_removed_phrases_are_not_chosen_though_an_index_finds_them():
 )
 def test_an_index_must_fit_the_table(table, neighbours, rows):
     pytest.importorskip("faiss")
-    with pytest.raises(ValueError, match="index|neighbours"):
+    with pytest.raises(ValueError, match=r"index|neighbours"):
         table().searched(PhraseIndex.build(embeddings()[1][:rows]), neighbours)

@@ -105,5 +105,5 @@ def test_a_table_needs_phrases_of_two_tokens(phrases):
 
 @pytest.mark.parametrize(("corpus", "wrong"), [([[1, 2]], {"min_count": 0}), ([[1, -100]], {}), ([], {})])
 def test_a_corpus_without_frequent_phrases_is_refused(corpus, wrong):
-    with pytest.raises(ValueError, match="must be|lower min_count"):
+    with pytest.raises(ValueError, match=r"must be|lower min_count"):
         ForwardMaximumMatching.mine(corpus, **wrong)
