@@ -31,15 +31,13 @@ def _projection(kind: str, width: int, out: int) -> nn.Module:
 class PhraseEncoder(nn.Module):
     """The phrase encoder. Phrases are prefixes of windows: one causal pass over a window embeds all of its prefixes.
 
-    e(w_1 ... w_s) = MLP(h_s), where h_s is the last layer's hidden state at the phrase's last token. It depends only on
-    w_1 ... w_s.
+    e(w_1 ... w_s) = MLP(h_s), where h_s is the last layer's hidden state at the phrase's last token.
 
     It is a separate module, so that peft can train it through `modules_to_save=["phrase_encoder"]`.
 
     Args:
         config: The model's configuration, with the encoder's own configuration inside.
-        input_dim: Width of the backbone's input embedding.
-        output_dim: Width of the backbone's output embedding.
+        input_dim, output_dim: Widths of the backbone's input and output embedding.
         transformer: A causal Transformer without its output embedding, used without a copy, with `fuse_gelu`; None: a
             new one.
     Raises:
@@ -175,9 +173,7 @@ class WindowBatch:
     """Windows of the same length, and the phrases that they embed.
 
     Attributes:
-        windows: (windows, length), token ids.
-        phrase_windows: (phrases, 2): phrase k is the first `phrase_windows[k, 1]` tokens of window
-            `phrase_windows[k, 0]`.
+        windows, phrase_windows: As for `PhraseEncoder.forward`.
         phrases: (phrases,), the index of each phrase among all phrases given to `plan_windows`.
     """
 

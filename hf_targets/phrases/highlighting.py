@@ -117,8 +117,8 @@ def check_source(span: PhraseSpan, source: PhraseSource, document: str) -> None:
     """Check that the source of a phrase lies in its document."""
     if not 0 <= source.start < source.end <= len(document):
         raise ValueError(
-            f"{span.text!r} comes from characters [{source.start}, {source.end}) of {source.document!r}, which has "
-            f"{len(document)}; give the documents that the phrases were found in"
+            f"{span.text!r} comes from characters [{source.start}, {source.end}) of document {source.document!r}, "
+            f"which has {len(document)}; give the documents that the phrases were found in"
         )
 
 
@@ -143,15 +143,11 @@ def phrase_page(
     It needs no script and no other file, follows the reader's light or dark setting, and shows all texts escaped.
 
     Args:
-        prompt: What came before the text.
-        text: Generated.
-        spans: Its phrases, from `PhraseVocabulary.spans`.
+        spans: The phrases of the text, from `PhraseVocabulary.spans`.
         documents: Texts by id, for the words around each phrase in its source.
         statistics: A line below the text, such as `GeneratedText.statistics`.
-        footer: A last line, such as `shown_command`.
+        footer: A last line, such as the command.
         language: Of the text, a tag of BCP 47 such as "de".
-    Raises:
-        ValueError: If a source is outside its document.
     Source: Liu et al., "Generation with Dynamic Vocabulary", figure 3.
     """
     parts, sources, end = [], [], 0

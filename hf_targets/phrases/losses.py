@@ -85,9 +85,8 @@ def interleaved_losses(
     """Return L_p and L_kl of each row, (batch,) each, by name. Divided by `num_targets`, they are the losses of a text.
 
     L_p is a sum over positions. L_kl is a sum, too, with `kl_divisor="tokens"`. With "steps" this sum is divided by m,
-    the row's number of predicted steps (tokens and phrases), and multiplied by `num_targets`. L_kl of a batch is then
-    the mean over its rows, weighted by their number of tokens as in L_t. Gradient accumulation and several processes
-    therefore do not change it.
+    the row's number of predicted steps (tokens and phrases), and multiplied by `num_targets`: L_kl of a batch is then
+    the mean over its rows, weighted by their number of tokens, whatever batches and processes they are in.
 
     Args:
         model: A `DynamicVocabForCausalLM`.
@@ -95,8 +94,6 @@ def interleaved_losses(
         num_targets: (batch,), the number of predicted tokens of the text in tokens.
         batch: The text with phrases.
         others: Further arguments of the backbone.
-    Raises:
-        ValueError: If a field of the batch has a wrong shape, or an id or index is out of range.
     """
     ids, windows, phrase_windows = batch.phrase_input_ids, batch.windows, batch.phrase_windows
     output = model.get_output_embeddings()

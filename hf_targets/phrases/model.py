@@ -31,8 +31,7 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_hash
-from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
+from hf_targets.phrases.generation import PhraseGenerationState
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.choices import on_clear_draws, restart_draws
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, default_data_collator
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.negatives import InBatch, PreBatch
-from hf_targets.phrases.batches.row_draws import DrawnRows, RowDraw
+from hf_targets.phrases.trainer import DrawnRows, RowDraw
 from hf_targets.training.lora import add_lora
 from tests import tiny_models
 from tests.memory import realigned

@@ -22,10 +22,10 @@ from hf_targets.phrases.batches.entries import (
     usable_spans,
 )
 from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
-from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
+SEED_COLUMN, BEFORE_COLUMN = "row_seed", "rows_before"
 FalseNegatives = Literal["at_tokens", "everywhere", "keep"]
 
 
@@ -47,7 +47,7 @@ class PhraseCollator:
     - `masked_phrases`: (masked, 3), row, position and entry: the text after that position begins with the entry, so
       that the entry is not a negative there.
 
-    The rows of `DynamicVocabTrainer` have the columns of `phrases.batches.row_draws`: a seed, by which the phrases of
+    The rows of `DynamicVocabTrainer` have the columns of `DrawnRows`: a seed, by which the phrases of
     the row are chosen, and the rows of earlier batches, for `PreBatch`. A batch then depends only on its rows.
 
     Args:

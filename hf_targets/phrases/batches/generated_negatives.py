@@ -48,12 +48,10 @@ class Generation:
     Args:
         model: A causal language model in evaluation mode.
         retokenizer: Converts the collator's static ids to the model's; None: both have the same ids.
-        num_continuations: The number of continuations of each phrase; more than one needs sampling.
-        sampling_seed: Seed of sampling from the model's full distribution; None: greedy decoding.
         batch_size: Phrases in a forward pass; all of them have the same length, so that none is padded.
         max_cached: The largest number of phrases in the cache; the oldest are dropped first.
     Raises:
-        ValueError: If several continuations are wanted without sampling, or the model is in training mode.
+        ValueError: If the model is in training mode.
     Source: Liu et al. 2024, section 2.4, with GPT-2 for GPT-2 and TinyLlama alike.
     """
 
@@ -63,26 +61,17 @@ class Generation:
         *,
         retokenizer: Retokenizer | None = None,
         num_successors: int = 2,
-        num_continuations: int = 1,
-        sampling_seed: int | None = None,
         batch_size: int = 256,
         max_cached: int = 65_536,
     ) -> None:
-        if min(num_successors, num_continuations) < 1 or (num_continuations > 1 and sampling_seed is None):
-            raise ValueError(
-                "num_successors and num_continuations must be at least 1, and more than one continuation needs a "
-                f"sampling_seed, got {num_successors}, {num_continuations} and {sampling_seed}"
-            )
         if model.training:
             raise ValueError("the model that generates negatives must be in evaluation mode; call eval() on it")
         self.num_successors = num_successors
         self.model = model
         self.retokenizer = retokenizer
-        self.num_continuations = num_continuations
         self.batch_size = batch_size
         self.max_cached = max_cached
-        self._seed = sampling_seed
-        self._cache: dict[Phrase, tuple[Phrase, ...]] = {}
+        self._cache: dict[Phrase, Phrase | None] = {}
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return each phrase with its continuations."""
@@ -93,7 +82,7 @@ class Generation:
         by_length: dict[int, list[tuple[Phrase, Sequence[int]]]] = {}
         for phrase, prompt in zip(new, prompts, strict=True):
             by_length.setdefault(len(prompt), []).append((phrase, prompt))
-        known |= dict.fromkeys((phrase for phrase, _ in by_length.pop(0, [])), ())  # their prompts are empty
+        known |= dict.fromkeys(phrase for phrase, _ in by_length.pop(0, []))  # their prompts are empty
         for pairs in by_length.values():
             for first in range(0, len(pairs), self.batch_size):
                 phrases, group = zip(*pairs[first : first + self.batch_size], strict=True)
@@ -105,32 +94,17 @@ class Generation:
             PhraseWindow(continuation, len(phrase) + 1, row)
             for row, text in enumerate(texts)
             for phrase in text.phrases
-            for continuation in known[phrase]
+            if (continuation := known[phrase]) is not None
         ]
 
     @torch.no_grad()
-    def _continued(self, phrases: Sequence[Phrase], rows: Sequence[Sequence[int]]) -> list[tuple[Phrase, ...]]:
-        """Return the continuations of each phrase; `rows` are the prompts, all of the same length."""
+    def _continued(self, phrases: Sequence[Phrase], rows: Sequence[Sequence[int]]) -> list[Phrase | None]:
+        """Return each phrase with its continuation; `rows` are the prompts, all of the same length."""
         prompts = torch.tensor(rows, device=self.model.device)
-        sampling: dict[str, Any] = {} if self._seed is None else {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        config = GenerationConfig(
-            do_sample=self._seed is not None,
-            num_return_sequences=self.num_continuations,
-            max_new_tokens=self.num_successors,
-            min_new_tokens=self.num_successors,  # so that all rows end at the same step, without padding
-            pad_token_id=0,
-            **sampling,
-        )
-        with torch.random.fork_rng(list(range(torch.cuda.device_count())), enabled=self._seed is not None):
-            if self._seed is not None:
-                torch.manual_seed(self._seed)
-                self._seed += 1
-            output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
+        count = self.num_successors  # in all rows, so that none is padded
+        config = GenerationConfig(do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0)
+        output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
         successors = output[:, prompts.shape[1] :].tolist()
         if self.retokenizer is not None:
-            successors = [ids[: self.num_successors] for ids in self.retokenizer.inverse()(successors)]
-        count = self.num_continuations
-        return [
-            tuple(dict.fromkeys((*phrase, *ids) for ids in successors[index * count : (index + 1) * count] if ids))
-            for index, phrase in enumerate(phrases)
-        ]
+            successors = [ids[:count] for ids in self.retokenizer.inverse()(successors)]
+        return [(*phrase, *ids) if ids else None for phrase, ids in zip(phrases, successors, strict=True)]

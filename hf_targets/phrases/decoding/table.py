@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,23 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-
-
-class PhraseSearch(Protocol):
-    """Finds the phrases with the largest inner products; `phrases.index.PhraseIndex` is one."""
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """Whether scores are exact inner products."""
-        ...
-
-    def __len__(self) -> int:
-        """Return how many slots it has."""
-        ...
-
-    def search(self, hidden: Tensor, k: int, /) -> tuple[Tensor, Tensor]:
-        """Return scores and slots, (rows, k) each; a slot of -1 is none."""
-        ...
+from hf_targets.retrieval.vector_index import VectorIndex
 
 
 class PhraseTable:
@@ -52,7 +36,7 @@ class PhraseTable:
         slots: Tensor,
         exists: Tensor,
         *,
-        index: PhraseSearch | None = None,
+        index: VectorIndex | None = None,
         num_neighbours: int = 64,
     ) -> None:
         self.vocabularies = tuple(vocabularies)
@@ -86,7 +70,7 @@ class PhraseTable:
             return rows, None
         return rows, ~self._per_row(self.exists, batch_size)[:, None].expand(-1, time, -1)
 
-    def searched(self, index: PhraseSearch, num_neighbours: int) -> "PhraseTable":
+    def searched(self, index: VectorIndex, num_neighbours: int) -> "PhraseTable":
         """Return the same table, whose logits are those of the best `num_neighbours` phrases that an index finds."""
         if len(self.vocabularies) > 1:
             raise ValueError(f"an index is over one vocabulary for all rows, got {len(self.vocabularies)}")

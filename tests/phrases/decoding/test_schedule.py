@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
+from hf_targets.phrases.generation import PhraseGenerationState
 from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB
 
