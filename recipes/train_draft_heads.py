@@ -6,7 +6,7 @@ On the model that `make run` leaves, offline (a quick check that it runs):
 On a model of the Hub or of your own, with the text it was trained on, or with text it writes itself (the default):
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/paper.yaml --dataset my_text.txt.gz
 On stories260K, from the files that llama2.c publishes; 2.5 to 5 minutes for each of four kinds on one busy core:
-    python -m hf_targets.backbones.llama2c stories260K.bin tok512.bin stories260K
+    python recipes/lab/llama2c.py stories260K.bin tok512.bin stories260K
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/stories.yaml
 
 The heads of each kind and seed end in a folder of their own, a few MB that name their base model. Measured:
