@@ -33,7 +33,6 @@ from .data.corpora import documents_of as documents_of
 from .data.corpora import load_corpus as load_corpus
 from .data.pair_encoding import encode_pairs as encode_pairs
 from .data.pair_encoding import filter_pairs as filter_pairs
-from .data.pair_encoding import pair_lengths as pair_lengths
 from .data.pairs import load_pairs as load_pairs
 from .data.pairs import pair_references as pair_references
 from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
@@ -50,7 +49,6 @@ from .evaluation.cited_prompts import shown_documents as shown_documents
 from .evaluation.cited_questions import load_questions as load_questions
 from .evaluation.cited_scores import measure_cited_answers as measure_cited_answers
 from .evaluation.continuations import Continuations as Continuations
-from .evaluation.continuations import PrefixBegin as PrefixBegin
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
@@ -76,11 +74,10 @@ from .evaluation.score_columns import format_column_differences as format_column
 from .evaluation.score_columns import format_columns as format_columns
 from .evaluation.sentences import punkt_or_trained as punkt_or_trained
 from .evaluation.sentences import train_splitter as train_splitter
-from .evaluation.translating import generated_texts as generated_texts
-from .evaluation.translating import score_texts as score_texts
-from .evaluation.translating import translate as translate
-from .evaluation.translation import TranslationScores as TranslationScores
 from .evaluation.translation import bleu_interval as bleu_interval
+from .evaluation.translation import generated_texts as generated_texts
+from .evaluation.translation import score_texts as score_texts
+from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves

@@ -18,7 +18,7 @@ from hf_targets.data.corpora import SPLITS
 from hf_targets.data.pair_encoding import encode_sources
 from hf_targets.data.pairs import check_pairs, pair_references
 from hf_targets.data.token_rows import texts_of
-from hf_targets.evaluation.translating import translate
+from hf_targets.evaluation.translation import translate
 from hf_targets.gaussian_diffusion.teacher_languages import check_prefix
 from hf_targets.training.processes import started_processes
 
