@@ -10,8 +10,8 @@ from torch import Tensor
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.masked_diffusion.inputs import check_mask
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.masked_diffusion.noisy_batch import check_mask
 from hf_targets.maths.bsplines import basis_matrix
 
 _CANVASES_AT_ONCE = 32

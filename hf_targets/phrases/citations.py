@@ -6,8 +6,7 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.words import check_texts
-from hf_targets.phrases.mining.markable import MarkablePhrases
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 

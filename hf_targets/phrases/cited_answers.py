@@ -16,9 +16,8 @@ from hf_targets.evaluation.entailment import Entailment
 from hf_targets.evaluation.sentences import Splitter
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.phrases.citations import citing_phrases, mark_sources, numbered_documents
-from hf_targets.phrases.generated_text import GeneratedText
-from hf_targets.phrases.mining.markable import MarkablePhrases
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.highlighting import GeneratedText
+from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.phrases.provenance import Provenance, provenance_columns, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary

@@ -6,8 +6,8 @@ import pytest
 
 from hf_targets.phrases.answer_page import PageAnswer, answer_page
 from hf_targets.phrases.citations import citing_phrases
+from hf_targets.phrases.highlighting import phrase_page
 from hf_targets.phrases.mining.ngrams import TokenNgrams
-from hf_targets.phrases.phrase_page import phrase_page
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 from tests.small_tokenizers import BPE

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hf_targets.evaluation.citations import citation_scores
 from hf_targets.evaluation.sentences import train_splitter
 from hf_targets.phrases.citations import citing_phrases, mark_sources, marker_of, with_source_markers
-from hf_targets.phrases.mining.markable import MarkablePhrases
+from hf_targets.phrases.mining.miner import MarkablePhrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseSpan, PhraseVocabulary
 from tests.small_tokenizers import BPE, METASPACE, WORDS

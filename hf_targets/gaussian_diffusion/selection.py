@@ -1,6 +1,7 @@
-"""The choice among candidates by a model that reads them from left to right."""
+"""The choice among several texts for one source: the one most like the others, or the one another model prefers."""
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,9 +11,43 @@ from transformers import PreTrainedModel
 from hf_targets.backbones.inputs import check_ids
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device, num_rows
+from hf_targets.extras import require
 from hf_targets.maths.losses import IGNORED
 
 _MOST_LOGITS = 2**26
+
+
+def select_by_bleu(candidates: Sequence[str]) -> int:
+    """Return the number of the candidate whose mean BLEU is highest as the reference of all others.
+
+    score_i = sum over j != i of BLEU(hypothesis s_j, reference s_i) / (n - 1), with sacreBLEU's sentence BLEU. BLEU is
+    not symmetric: this is the direction of Difformer's published program, and DINOISER's takes the other. Empty texts
+    are chosen only if all are empty. Of equal scores the first wins. BLEU is computed once for each pair of different
+    texts.
+
+    Raises:
+        ValueError: If there is no candidate.
+        ImportError: If there are several texts, and sacrebleu is not installed.
+    Source: Gao et al. 2024, section 5.1; Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding".
+
+    >>> select_by_bleu(["a cat sat there", "the cat sat on a mat", "the cat sat on the mat"])
+    1
+    """
+    if not candidates:
+        raise ValueError("minimum Bayes risk chooses among texts, got none")
+    texts = [text.strip() for text in candidates]
+    counts = {text: texts.count(text) for text in dict.fromkeys(texts) if text}
+    if len(counts) < 2:
+        return texts.index(next(iter(counts), texts[0]))
+    bleu: Any = require("sacrebleu.metrics.bleu", extra="eval").BLEU(effective_order=True)  # takes a while to import
+
+    def score(reference: str) -> float:
+        likeness = {text: bleu.sentence_score(text, [reference]).score for text in counts if text != reference}
+        likeness[reference] = 100.0
+        return sum(likeness[text] * (count - (text == reference)) for text, count in counts.items())
+
+    scores = {text: score(text) for text in counts}
+    return texts.index(max(scores, key=lambda text: scores[text]))
 
 
 class LikelihoodRescorer:
@@ -35,7 +70,7 @@ class LikelihoodRescorer:
         if model.config.pad_token_id is None:
             raise ValueError("a rescorer must know where texts end, and its model has no pad_token_id; set it")
         if model.training:
-            raise ValueError("a rescorer must be in evaluation mode, for dropout changes its scores; call model.eval()")
+            raise ValueError("a rescorer must be in evaluation mode, as dropout changes its scores; call model.eval()")
         self.model = model
 
     @torch.no_grad()
@@ -50,7 +85,9 @@ class LikelihoodRescorer:
             return torch.zeros(0, device=texts.device)
         check_ids(texts, cast(int, config.get_text_config(decoder=True).vocab_size), "texts")
         check_ids(sources, num_rows(self.model.get_input_embeddings()), "sources")
-        self._check_lengths(texts=texts, sources=sources)
+        limit, longest = position_limit(self.model), max(texts.shape[1], sources.shape[1])
+        if limit is not None and longest > limit:
+            raise ValueError(f"texts and sources must fit into the rescorer's {limit} positions, got {longest} tokens")
         is_text = texts != config.pad_token_id
         labels, counted = texts.masked_fill(~is_text, IGNORED), is_text.clone()
         begin = getattr(config, "bos_token_id", None)
@@ -78,11 +115,3 @@ class LikelihoodRescorer:
             nlls = F.cross_entropy(logits.to(wide).mT, targets, reduction="none")
             sums.append(-nlls.masked_fill(~kept, 0.0).sum(dim=1).to(labels.device))
         return torch.cat(sums) / counted.sum(dim=1).to(labels.device)
-
-    def _check_lengths(self, **given: Tensor) -> None:
-        limit = position_limit(self.model)
-        for name, ids in given.items():
-            if limit is not None and ids.shape[1] > limit:
-                raise ValueError(
-                    f"{name} must fit into the rescorer's {limit} positions, got {ids.shape[1]} tokens; shorten them"
-                )

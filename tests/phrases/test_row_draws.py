@@ -6,8 +6,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.negatives import InBatch, PreBatch
-from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraw, RowDraws
 from hf_targets.phrases.mining.ngrams import TokenNgrams
+from hf_targets.phrases.trainer import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraw, RowDraws
 
 WORDS = word_level_tokenizer(["a b c d\n"])
 ROWS = [{"input_ids": torch.randint(2, len(WORDS), (20,)).tolist()} for _ in range(10)]
