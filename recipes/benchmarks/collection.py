@@ -17,10 +17,9 @@ from zlib import crc32
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from hf_targets import DocumentCollection
 from lab.settings import parse_settings
 from lab.tables import markdown_table
-
-from hf_targets import DocumentCollection
 
 
 @dataclass

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from hf_targets import VectorIndex
 from lab.settings import parse_settings
 from lab.tables import markdown_table
-
-from hf_targets import VectorIndex
 
 
 @dataclass
