@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from hf_targets.backbones.inputs import is_number
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.maths.losses import ngram_weights
-from hf_targets.multitoken.head_kinds import HEADS, Head
+from hf_targets.multitoken.heads import HEADS, Head
 
 
 @dataclass(frozen=True)
