@@ -12,7 +12,7 @@ from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.data.words import check_texts
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.phrases.citations import citing_phrases, mark_sources, numbered_documents
-from hf_targets.phrases.generated_text import GeneratedText
+from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.mining.markable import MarkablePhrases
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM

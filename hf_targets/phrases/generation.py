@@ -17,12 +17,10 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, outgrown_positions_named
-from hf_targets.phrases.decoding.criteria import phrase_criteria
-from hf_targets.phrases.decoding.expansion import Expansion
+from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer, phrase_criteria
 from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.processing import phrase_processors
 from hf_targets.phrases.decoding.schedule import PhraseCount, PhraseFeed
-from hf_targets.phrases.decoding.streaming import PhraseStreamer
 from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
 
 import torch
 from accelerate.data_loader import SeedableRandomSampler
@@ -16,23 +17,39 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import perplexity
-from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
 from hf_targets.phrases.model import DynamicVocabForCausalLM
+from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.trainer import TargetTrainer, num_targets
 from hf_targets.training.weak_methods import WeaklyBound
 
 _EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
 
-def _first_epoch() -> int:
-    return 0
+@dataclass
+class DynamicVocabTrainingArguments(TargetTrainingArguments):
+    """Arguments of `DynamicVocabTrainer`."""
 
+    encoder_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the phrase encoder, with the same schedule; None: learning_rate."},
+    )
 
-def has_phrases(model: nn.Module) -> bool:
-    """Return whether a model has a dynamic vocabulary, with or without peft."""
-    return isinstance(unwrapped(model), DynamicVocabForCausalLM)
+    def __post_init__(self) -> None:
+        if self.encoder_learning_rate is not None and self.encoder_learning_rate < 0:
+            raise ValueError(f"encoder_learning_rate must be 0 or more, got {self.encoder_learning_rate}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0, got {self.label_smoothing_factor}: each batch has other phrases"
+            )
+        super().__post_init__()
+
+    def for_baseline(self) -> Self:
+        """Return a copy for a model without a phrase encoder, without the encoder's learning rate."""
+        args = super().for_baseline()
+        args.encoder_learning_rate = None
+        return args
 
 
 class DynamicVocabTrainer(TargetTrainer):
@@ -54,8 +71,8 @@ class DynamicVocabTrainer(TargetTrainer):
     Args:
         data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
     Raises:
-        ValueError: Before training starts, if the collator does not fit the model, a data set has token ids outside the
-            model's vocabulary, or `encoder_learning_rate` is set for a model without a phrase encoder.
+        ValueError: If the collator does not fit the model, a data set has token ids outside the model's vocabulary, or
+            `encoder_learning_rate` is set for a model without a phrase encoder.
     """
 
     args: DynamicVocabTrainingArguments
@@ -67,9 +84,7 @@ class DynamicVocabTrainer(TargetTrainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        self.has_phrases = has_phrases(model)
-        if not isinstance(args, DynamicVocabTrainingArguments):
-            raise ValueError(f"args must be DynamicVocabTrainingArguments, got {type(args).__name__}")
+        self.has_phrases = isinstance(unwrapped(model), DynamicVocabForCausalLM)
         if self.has_phrases != isinstance(data_collator, PhraseCollator):
             wanted = "a PhraseCollator, which chooses the phrases" if self.has_phrases else "another data_collator"
             raise ValueError(f"{type(model).__name__} needs {wanted}, got {type(data_collator).__name__}")
@@ -79,8 +94,8 @@ class DynamicVocabTrainer(TargetTrainer):
             vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore
             if data_collator.vocab_size != vocab_size:
                 raise ValueError(
-                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got a collator whose "
-                    f"phrase ids begin at {data_collator.vocab_size}; make it with vocab_size={vocab_size}"
+                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
+                    f"{data_collator.vocab_size}; make the collator with vocab_size={vocab_size}"
                 )
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
 
@@ -139,7 +154,7 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else _first_epoch,
+            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else lambda: 0,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

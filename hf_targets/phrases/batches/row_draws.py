@@ -1,8 +1,7 @@
 """Training rows with a seed of their own and the rows of earlier batches, so that a resumed run has the same batches.
 
-A dataloader makes batches before the training step needs them, in any number of workers. If a batch depends on a stream
-of random numbers, or on the batches made before it, a resumed run gets other batches than an uninterrupted run. If a
-batch depends only on its rows, both runs get the same batches.
+A dataloader makes batches ahead, in any number of workers. Only if a batch depends on nothing but its rows does a
+resumed run get the batches of an uninterrupted one.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -17,8 +17,7 @@ class PhraseLookup:
     The positions of each token in the phrases are sorted once. A sequence is looked for at the positions of its rarest
     token.
 
-    Args:
-        vocabulary: The vocabulary. Phrases that are added to it later are not found.
+    Phrases that are added to the vocabulary later are not found.
     """
 
     def __init__(self, vocabulary: PhraseVocabulary) -> None:

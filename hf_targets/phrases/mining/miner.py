@@ -27,11 +27,10 @@ class PhraseMiner(Protocol):
 
 @dataclass(frozen=True)
 class MiningTask:
-    """Texts whose phrases are wanted, and the settings of a recipe; a kind of miner takes of it what it needs.
+    """Texts whose phrases are wanted, and the settings of a miner, of which each kind takes what it needs.
 
     Attributes:
-        rows: Gives the token ids of each training text, lists or arrays; called only by a kind that looks through them
-        first.
+        rows: Gives the token ids of each training text, lists or arrays; called only by kinds that look through them.
         max_tokens: Of a phrase, at most.
         min_count: How often a phrase must stand in the texts.
         excluded_ids: Tokens that no phrase has.

