@@ -39,40 +39,21 @@ from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
 from .data.tokenization import train_joint_bpe as train_joint_bpe
 from .data.tokenization import train_masking_tokenizer as train_masking_tokenizer
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
-from .evaluation.answers import measure_answers as measure_answers
 from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
-from .evaluation.cited_prompts import INSTRUCTIONS as INSTRUCTIONS
-from .evaluation.cited_prompts import check_prompts_fit as check_prompts_fit
-from .evaluation.cited_prompts import cited_prompts as cited_prompts
-from .evaluation.cited_prompts import shown_documents as shown_documents
-from .evaluation.cited_questions import load_questions as load_questions
-from .evaluation.cited_scores import measure_cited_answers as measure_cited_answers
 from .evaluation.continuations import Continuations as Continuations
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
-from .evaluation.demonstrations import choose_demonstration as choose_demonstration
-from .evaluation.demonstrations import demonstration_answer as demonstration_answer
 from .evaluation.distance_correlation import distance_correlation as distance_correlation
 from .evaluation.distance_correlation import distance_correlations as distance_correlations
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
-from .evaluation.entailment import LexicalEntailment as LexicalEntailment
-from .evaluation.entailment import ModelEntailment as ModelEntailment
-from .evaluation.entailment import remembered as remembered
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
-from .evaluation.intervals import format_intervals as format_intervals
-from .evaluation.pairwise import PairwiseJudge as PairwiseJudge
-from .evaluation.pairwise import Preferences as Preferences
-from .evaluation.pairwise import format_preferences as format_preferences
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.prefix_settings import PrefixSettings as PrefixSettings
-from .evaluation.question_settings import QuestionSettings as QuestionSettings
-from .evaluation.reader import ExtractiveReader as ExtractiveReader
 from .evaluation.repetition import count_ngrams as count_ngrams
 from .evaluation.score_columns import format_column_differences as format_column_differences
 from .evaluation.score_columns import format_columns as format_columns
-from .evaluation.sentences import punkt_or_trained as punkt_or_trained
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import generated_texts as generated_texts
@@ -162,8 +143,6 @@ from .neural_cache.cache import NeuralCache as NeuralCache
 from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
 from .neural_cache.perplexity import search_cache as search_cache
-from .phrases.answer_page import PageAnswer as PageAnswer
-from .phrases.answer_page import answer_page as answer_page
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
 from .phrases.batches.generated_negatives import Generation as Generation
 from .phrases.batches.generated_negatives import Retokenizer as Retokenizer
@@ -176,13 +155,9 @@ from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
 from .phrases.citations import with_source_markers as with_source_markers
 from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
-from .phrases.cited_answers import columns_of_answers as columns_of_answers
-from .phrases.cited_answers import figures_of_answer as figures_of_answer
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
-from .phrases.document_files import read_documents as read_documents
-from .phrases.document_files import read_phrase_list as read_phrase_list
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
@@ -199,7 +174,6 @@ from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.pool import PhrasePool as PhrasePool
-from .phrases.provenance import provenance_columns as provenance_columns
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
@@ -262,3 +236,4 @@ from .training.text_settings import BlockSettings as BlockSettings
 from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
+from .phrases.pool import read_documents as read_documents

@@ -4,12 +4,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hf_targets.phrases.answer_page import PageAnswer, answer_page
 from hf_targets.phrases.citations import citing_phrases
-from hf_targets.phrases.highlighting import phrase_page
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
+from lab.answer_page import PageAnswer, answer_page
 from tests.small_tokenizers import BPE
 
 HOSTILE = "the <script>alert('x')</script> cat & \"mat\" \x00 </details> &lt; on the mat"
@@ -124,17 +123,3 @@ def test_documents_are_shown_by_their_names_and_sources_must_be_in_them():
     documents = {"1": {"title": "A", "text": "one"}, "3": {"title": "C", "text": "two"}}
     written = answer_page([PageAnswer("?", text, spans, documents)])
     assert "<summary>[1] A</summary>" in written and "<summary>[3] C</summary>" in written
-    with pytest.raises(ValueError, match=r"characters \[0, 3\) of document '3', which has 1; give the documents"):
-        answer_page([PageAnswer("?", text, spans, documents | {"3": {"title": "C", "text": "t"}})])
-    with pytest.raises(ValueError, match="document '3' needs a title and a text, got text"):
-        answer_page([PageAnswer("?", text, spans, documents | {"3": {"text": "two"}})])
-
-
-@pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (2, 1), (0, 4)])
-def test_a_source_must_be_a_place_in_its_document(start, end):
-    text, spans = of_sources(("1", start, end))
-    told = rf"characters \[{start}, {end}\) of document '1', which has 3"
-    with pytest.raises(ValueError, match=told):
-        answer_page([PageAnswer("?", text, spans, {"1": {"title": "A", "text": "one"}})])
-    with pytest.raises(ValueError, match=told):
-        phrase_page("", text, spans, {"1": "one"})

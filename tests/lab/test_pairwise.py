@@ -5,7 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from hf_targets.evaluation.pairwise import QUESTION, PairwiseJudge, _filled
+from lab.pairwise import QUESTION, PairwiseJudge, _filled
 from tests.tiny_backbones import make_backbone
 
 PREFIXES = ["The cat", "A dog", "The {braces}"]
@@ -86,17 +86,6 @@ def test_the_question_is_a_message_where_the_tokenizer_has_a_chat_template():
 def test_the_published_question_has_room_for_any_text():
     asked = _filled(QUESTION, {"prefix": "{first}", "first": "1 {x}", "second": "2"})
     assert "Beginning: {first}\n\nContinuation 1: 1 {x}\n\nContinuation 2: 2\n" in asked
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match=r"it lacks \{second\}"):
-        judge("{prefix} {first}")
-    with pytest.raises(ValueError, match=r"call model.eval\(\)"):
-        PairwiseJudge(make_backbone("gpt2").train(), tokenizer())
-    with pytest.raises(ValueError, match="got 1 prefixes, 2 and 1 texts"):
-        judge().margins(["a"], ["b", "c"], ["d"])
-    with pytest.raises(ValueError, match=r"tie must be in \[0, 1\], got 2"):
-        judge().preferences(PREFIXES, FIRSTS, SECONDS, tie=2)
 
 
 def test_a_judge_without_numbers_prefers_nothing_and_says_so():

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
-from hf_targets.markdown import markdown_table
+from lab.tables import markdown_table
 
 QUESTION = """Two writers went on with the same beginning of a text. Judge fluency, coherence, informativeness and \
 grammar together. The order in which the two stand here must not matter.
@@ -46,11 +46,9 @@ class PairwiseJudge:
     template the question is a user's message.
 
     Args:
-        model: In evaluation mode, preferably one that follows instructions; small ones prefer by chance.
+        model: Preferably one that follows instructions; small ones prefer by chance.
         question: With `{prefix}`, `{first}` and `{second}`.
         batch_size: Questions in a forward pass.
-    Raises:
-        ValueError: If the model is in training mode or the question lacks a field.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
     Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
         had of any open model, and show how sure it is.
@@ -64,13 +62,7 @@ class PairwiseJudge:
         question: str = QUESTION,
         batch_size: int = 8,
     ) -> None:
-        if model.training:
-            raise ValueError("a judge must be in evaluation mode, for dropout changes its answers; call model.eval()")
-        if missing := [name for name in ("{prefix}", "{first}", "{second}") if name not in question]:
-            raise ValueError(
-                f"a question must have {{prefix}}, {{first}} and {{second}}, it lacks {', '.join(missing)}"
-            )
-        self._model, self._tokenizer, self._question, self._batch_size = model, tokenizer, question, batch_size
+        self._model, self._tokenizer, self._question, self._batch_size = model.eval(), tokenizer, question, batch_size
 
     def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.
@@ -79,13 +71,8 @@ class PairwiseJudge:
         answers; of the two orders it is the mean. So two equal texts have the margin 0.
 
         Raises:
-            ValueError: If the lists differ in length, there is no pair, or the judge's logits are not numbers.
+            ValueError: If the lists differ in length, or the judge's logits are not numbers.
         """
-        if not len(prefixes) == len(firsts) == len(seconds) or not prefixes:
-            raise ValueError(
-                f"a comparison takes as many first and second texts as prefixes, and one at least, got {len(prefixes)} "
-                f"prefixes, {len(firsts)} and {len(seconds)} texts"
-            )
         ahead = self._first_ahead(prefixes, firsts, seconds)
         behind = self._first_ahead(prefixes, seconds, firsts)
         return [(one - other) / 2 for one, other in zip(ahead, behind, strict=True)]
@@ -97,11 +84,7 @@ class PairwiseJudge:
 
         Args:
             tie: Margin up to which neither is preferred, in [0, 1].
-        Raises:
-            ValueError: As `margins`, or if `tie` is out of range.
         """
-        if not 0 <= tie <= 1:
-            raise ValueError(f"tie must be in [0, 1], got {tie}")
         margins = self.margins(prefixes, firsts, seconds)
         better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
         return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
