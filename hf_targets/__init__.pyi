@@ -92,7 +92,7 @@ from .multitoken.difference_map import map_targets as map_targets
 from .multitoken.difference_map import target_diversity as target_diversity
 from .multitoken.difference_map import target_vectors as target_vectors
 from .multitoken.draft_heads import train_draft_heads as train_draft_heads
-from .multitoken.drafting.output import DraftedGenerationOutput as DraftedGenerationOutput
+from .multitoken.generation import DraftedGenerationOutput as DraftedGenerationOutput
 from .multitoken.heads import HEADS as HEADS
 from .multitoken.heads import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
