@@ -25,8 +25,8 @@ $(READY): pyproject.toml constraints.txt
 
 run: setup  ## train plain, simple N-gram and word difference models on two CPU cores, offline, in minutes
 	$(BIN)/accelerate launch --quiet --config_file recipes/accelerate/cpu.yaml --num_cpu_threads_per_process 2 \
-		recipes/finetune_gptneo_wdr.py \
-		recipes/settings/finetune_gptneo_wdr/smoke.yaml --overwrite_output_dir true $(RUN_ARGS)
+		recipes/tables/finetune_gptneo_wdr.py \
+		recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml --overwrite true $(RUN_ARGS)
 
 test: setup  ## run the tests, offline
 	$(BIN)/python -m pytest -n 2 -q $(TESTS)
@@ -40,7 +40,7 @@ smoke: setup  ## run every recipe at its smallest settings
 	$(BIN)/python -m pytest -n 2 -q tests/recipes
 
 bench: setup  ## run recipes/benchmarks: needs HF_TARGETS_DATA, models of train_dynamic_vocab and train_translation
-	test -f runs/finetune_gptneo_wdr/config.json || $(MAKE) run
+	test -f runs/finetune_gptneo_wdr/wdr-seed0/config.json || $(MAKE) run
 	ls -d runs/train_draft_heads/documentation/*-seed* > /dev/null 2>&1 || $(BIN)/python recipes/train_draft_heads.py \
 		recipes/settings/train_draft_heads/documentation.yaml
 	for file in recipes/benchmarks/*.py; do \

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from torch import nn
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainingArguments
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments
 
-from hf_targets.training.cosine_regularization import CosineRegularization
+from hf_targets.training.loss_parts import CosinePenalty, LossParts
 
 
-class CosineRegularizedTrainer(CosineRegularization):
+class CosineRegularizedTrainer(Trainer):
     """Transformers' Trainer of any causal, masked or sequence-to-sequence model, whose embeddings it keeps apart.
 
     Everything else is as in `transformers.Trainer`: its arguments, data, collators and metrics. Trainers of this
@@ -34,8 +34,30 @@ class CosineRegularizedTrainer(CosineRegularization):
     ) -> None:
         super().__init__(model, args, *positional, **kwargs)
         given = getattr(self.args, "cosine_weight", 1.0) if cosine_weight is None else cosine_weight
-        self.cosine_weight, self.cosine_ignore_index = given, ignore_index
-        self._check_regularization()
+        self._parts, self._cosine = LossParts(), CosinePenalty(self, given, ignore_index)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as Trainer does."""
+        self._parts.clear()
+        return super().train(*args, **kwargs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Compute the loss as Trainer does, with the regularisation added to it in training."""
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            loss = self._cosine.added(loss, self, num_items_in_batch, self._parts)
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with `loss_cosine`, the mean cosine without gamma."""
+        self._parts.move_to(logs, self)
+        super().log(logs, start_time)
 
 
 class CosineRegularizedSeq2SeqTrainer(CosineRegularizedTrainer, Seq2SeqTrainer):

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.published import chosen_dtype, find_checkpoint
-from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from hf_targets.backbones.published import StandIn, chosen_dtype, find_checkpoint, read_training_checkpoint
 from hf_targets.gaussian_diffusion import published_dinoiser
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 

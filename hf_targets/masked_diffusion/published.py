@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.published import chosen_dtype, find_checkpoint, read_tensors
-from hf_targets.backbones.stand_ins import read_training_checkpoint
+from hf_targets.backbones.published import chosen_dtype, find_checkpoint, read_tensors, read_training_checkpoint
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import rotary_frequencies
 from hf_targets.masked_diffusion.published_settings import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.backbones.stand_ins import StandIn
+from hf_targets.backbones.published import StandIn
 
 SCHEDULES = {
     "loglinear": "log_linear",

@@ -9,8 +9,8 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import find_output_scale, read_causal
 from hf_targets.backbones.call import Call
+from hf_targets.backbones.output_matrix import find_output_scale, read_causal
 from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.model import MultiTokenModel
 

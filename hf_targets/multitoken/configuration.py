@@ -6,9 +6,7 @@ from typing import ClassVar, Literal
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
-from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.heads import HEADS
 

@@ -7,7 +7,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus
 from hf_targets.multitoken.causal import MultiTokenForCausalLM

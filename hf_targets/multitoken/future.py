@@ -10,11 +10,10 @@ from transformers import Cache, DynamicCache
 
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.call import Call
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import weighted_output_cross_entropy
 from hf_targets.maths.ensemble import mix_predictions
-from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 

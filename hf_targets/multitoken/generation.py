@@ -16,11 +16,15 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from hf_targets.backbones.generation_settings import generation_setting, is_assistant
+from hf_targets.backbones.generation import (
+    generation_setting,
+    inputs_of_step,
+    is_assistant,
+    takes_shifted_rows,
+    takes_tree_mask,
+)
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, check_source, max_positions, outgrown_positions_named
-from hf_targets.backbones.step_inputs import inputs_of_step
-from hf_targets.backbones.text_reader import takes_shifted_rows, takes_tree_mask
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.auto import AutoLength

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.new_parts import ZeroInitLinear
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import call_inside
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.maths.differences import reconstructed_embeddings, reconstruction_conjugates
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.registry import Registry

@@ -12,13 +12,11 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.inputs import check_attention_mask
-from hf_targets.backbones.masked_inputs import check_masked_call, without_padding
-from hf_targets.backbones.masked_reading import check_masked_backbone, read_masked
+from hf_targets.backbones.inputs import check_attention_mask, check_masked_call, without_padding
+from hf_targets.backbones.output_reading import check_masked_backbone, read_masked
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
-from hf_targets.maths.losses import IGNORED, ngram_weights, target_count
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, ngram_weights, target_count, weighted_cross_entropy
 from hf_targets.multitoken.configuration import MASKED_FIELDS, MultiTokenMaskedConfig
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.model import MultiTokenModel

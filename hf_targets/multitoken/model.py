@@ -10,22 +10,20 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import initialization as init
 
-from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.backbones.inputs import check_nll_weights
-from hf_targets.backbones.output_map import OutputMap
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.new_parts import ZeroInitLinear
+from hf_targets.backbones.output_matrix import OutputMap, output_embedding
 from hf_targets.backbones.weight_access import embedding_rows, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
+    backbone_of,
     check_loading,
-    keep_weights,
     load_base,
     place_new_part,
     split_fields,
 )
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.checkpoint import CheckpointMixin
 from hf_targets.multitoken.configuration import MultiTokenConfig
@@ -55,16 +53,13 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
-        repair_reformer(self.backbone)
+        self.backbone = backbone_of(config.backbone, backbone, self.auto_class)
         scale = self._output_scale(self.backbone)
         if scale is not None:
             config.output_scale = scale
         config.backbone = self.backbone.config
         output = self.get_output_embeddings()
         self.heads = self.heads_class(config, width=output.in_features, vocab_size=num_rows(output))
-        if backbone is not None:
-            keep_weights(backbone)
         self.post_init()
 
     @classmethod

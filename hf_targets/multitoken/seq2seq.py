@@ -9,9 +9,9 @@ from transformers import AutoModelForSeq2SeqLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import find_output_scale, output_embedding
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.encoder_decoder import decoder_inputs_of, read_pair
+from hf_targets.backbones.output_matrix import find_output_scale, output_embedding
 from hf_targets.multitoken.configuration import MultiTokenSeq2SeqConfig
 from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.model import MultiTokenModel

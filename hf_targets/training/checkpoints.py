@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import zipfile
 from collections.abc import Iterable
@@ -14,12 +15,26 @@ from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 
-from hf_targets.training.trainer import TargetTrainer
-
 logger = logging.getLogger(__name__)
 
 _INDICES = {SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME}
 _WEIGHTS = {SAFE_WEIGHTS_NAME, WEIGHTS_NAME, ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME, *_INDICES}
+
+
+def newest_checkpoint(folder: str | Path) -> str | None:
+    """Return the newest whole checkpoint in a Trainer's output folder, None if there is none.
+
+    Trainer writes its own state last: a checkpoint without it was broken off while it was saved.
+    """
+    for checkpoint in map(Path, reversed(sort_checkpoints(str(folder)))):
+        try:
+            json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        count = int(os.environ.get("WORLD_SIZE", "1"))
+        if count == 1 or len(list(checkpoint.glob("rng_state_*.pth"))) >= count:
+            return str(checkpoint)
+    return None
 
 
 def newest_whole_checkpoint(trainer: Trainer) -> Path | None:
@@ -98,8 +113,7 @@ def _damage_of(folder: Path, names: Iterable[str]) -> str | None:
 def _needed_files(trainer: Trainer) -> set[str]:
     args = trainer.args
     needed = {TRAINER_STATE_NAME}
-    if isinstance(trainer, TargetTrainer):
-        needed |= trainer.checkpoint_files
+    needed |= getattr(trainer, "checkpoint_files", set())
     if args.save_only_model:
         return needed
     if not args.save_on_each_node:  # then a node's folder has only the states of its own processes

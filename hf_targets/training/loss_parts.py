@@ -1,45 +1,107 @@
-"""What a Trainer logs beside the loss: the parts that it is made of."""
+"""What a Trainer adds to a loss and logs beside it: parts by name, and the cosine regularisation."""
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
+from hf_targets.backbones.new_parts import unwrapped
+from hf_targets.backbones.weight_access import call_inside, num_rows
+from hf_targets.maths.cosine_regularization import check_cosine_weight, pairwise_cosine_penalty
 
-class LogsLossParts(Trainer):
-    """Trainer that logs each part of the loss as `loss_NAME`, averaged over steps and processes as the loss is."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._parts: defaultdict[str, Tensor | float] = defaultdict(float)
-        self._parts_since = 0
-        super().__init__(*args, **kwargs)
+class LossParts:
+    """Sums of the parts of a loss since the last log; each is logged as `loss_NAME`, averaged as the loss is."""
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as Trainer does; what an earlier training did not log is none of this one's."""
-        self._parts.clear()
-        return super().train(*args, **kwargs)
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
+        self._since = 0
 
-    def _keep_parts(self, parts: Mapping[str, Tensor], scale: float = 1.0) -> None:
-        """Keep the parts of a batch's loss for the log.
+    def clear(self) -> None:
+        """Forget what was not logged."""
+        self._sums.clear()
 
-        Args:
-            parts: Scalars, each its batch's share of the step's.
-            scale: A factor of all.
-        """
-        if not self._parts:
-            self._parts_since = self.state.global_step
+    def keep(self, parts: Mapping[str, Tensor], step: int, scale: float = 1.0) -> None:
+        """Keep the parts of a batch's loss, scalars, times `scale`; `step` is the number of steps done."""
+        if not self._sums:
+            self._since = step
         for name, part in parts.items():
-            self._parts[name] += part.detach() * scale
+            self._sums[name] += part.detach() * scale
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the parts of the loss beside the loss."""
-        if "loss" in logs and self._parts:
-            steps = max(1, self.state.global_step - self._parts_since)
-            for name, total in self._parts.items():
-                gathered = self.accelerator.gather(torch.as_tensor(total, device=self.args.device).reshape(1))
-                logs[f"loss_{name}"] = torch.as_tensor(gathered).mean().item() / steps
-            self._parts.clear()
-        super().log(logs, start_time)
+    def move_to(self, logs: dict[str, float], trainer: Trainer) -> None:
+        """Put the means over steps and processes into a log that has the loss."""
+        if "loss" not in logs or not self._sums:
+            return
+        steps = max(1, trainer.state.global_step - self._since)
+        for name, total in self._sums.items():
+            gathered = trainer.accelerator.gather(torch.as_tensor(total, device=trainer.args.device).reshape(1))
+            logs[f"loss_{name}"] = torch.as_tensor(gathered).mean().item() / steps
+        self._sums.clear()
+
+
+class CosinePenalty:
+    """Gamma times the mean cosine of all pairs of a model's output embeddings, added to a Trainer's loss.
+
+    It counts once a step, however many batches or processes make the step, and in training alone.
+
+    Args:
+        weight: Gamma; 0 switches it off.
+        ignore_index: An embedding row that does not count, such as that of padding.
+    Raises:
+        ValueError: If gamma is negative, or the model has no output embeddings, or they are frozen.
+    Source: Gao et al. 2019, equation (6).
+    """
+
+    def __init__(self, trainer: Trainer, weight: float, ignore_index: int | None = None) -> None:
+        check_cosine_weight(weight)
+        self.weight, self.ignore_index = weight, ignore_index
+        if not weight:
+            return
+        layer: Any = _output_layer(trainer.model)
+        if not layer.weight.requires_grad:  # under LoRA that is the matrix below the adapter
+            raise ValueError(
+                f"the output embeddings are frozen, so cosine_weight={weight} would change nothing; train them (with "
+                "peft: modules_to_save), or leave it out"
+            )
+        if ignore_index is not None and not 0 <= ignore_index < num_rows(layer):
+            raise ValueError(f"ignore_index must be in [0, {num_rows(layer)}), got {ignore_index}")
+        plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+        if plugin is not None and plugin.fsdp_version == 1:
+            raise ValueError("cosine_weight needs the second version of FSDP; set fsdp_version to 2 in fsdp_config")
+
+    def added(self, loss: Tensor, trainer: Trainer, num_items_in_batch: Any, parts: LossParts) -> Tensor:
+        """Return a training batch's loss with its share of the step's penalty; the log gets it without gamma."""
+        if not self.weight:
+            return loss
+        value = call_inside(_output_layer(trainer.model), _penalty, self.ignore_index)
+        value = value.full_tensor() if isinstance(value, DTensor) else value
+        batches = getattr(trainer, "current_gradient_accumulation_steps", 1)
+        parts.keep({"cosine": value}, trainer.state.global_step, 1 / batches)
+        # a step's loss is the sum of its batches' losses, or their mean
+        is_sum = trainer.loss_is_scaled_for_ga
+        if is_sum is None:
+            counted = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
+            is_sum = counted or trainer.compute_loss_func is not None
+        return loss + self.weight * value / (batches if is_sum else 1)
+
+
+def _penalty(weight: Tensor, _: Tensor | None, ignore_index: int | None) -> Tensor:
+    return pairwise_cosine_penalty(weight, ignore_index)
+
+
+def _output_layer(model: Any) -> nn.Module:
+    """Return the layer whose weights are the output embeddings; under peft the copy that is trained."""
+    core = unwrapped(model)
+    layer = core.get_output_embeddings() if hasattr(core, "get_output_embeddings") else None
+    if layer is None:
+        raise ValueError(
+            f"cosine regularisation is of output embeddings, and {type(core).__name__} has none; load the model with "
+            "its language-modelling head, or leave out cosine_weight"
+        )
+    copies = getattr(layer, "modules_to_save", None)  # of peft
+    active = [name for name in getattr(layer, "active_adapters", []) if copies is not None and name in copies]
+    return cast(nn.Module, copies[active[0]] if copies is not None and active else layer)

@@ -1,5 +1,6 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,18 +12,27 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
-from transformers import EvalPrediction, PreTrainedModel, TrainerState, TrainingArguments, default_data_collator
+from transformers import (
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PreTrainedModel,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+    default_data_collator,
+)
+from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
-from hf_targets.backbones.reformer import has_reformer
+from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
-from hf_targets.training.cosine_regularization import CosineRegularization
-from hf_targets.training.weak_methods import WeaklyBound
+from hf_targets.training.checkpoints import newest_checkpoint
+from hf_targets.training.loss_parts import CosinePenalty, LossParts
 
 WORDS_COLUMN = NUM_WORDS
 _UNCOUNTED = -1  # words of a row without the column
@@ -41,10 +51,14 @@ def _both(
     return {**own(predictions), **given(predictions)}
 
 
-class TargetTrainer(CosineRegularization):
+class TargetTrainer(Trainer):
     """Trainer of a model whose output has `loss_parts`, plain or under peft; or of any other, as a baseline.
 
-    With `cosine_weight` in its arguments it keeps output embeddings apart, as `CosineRegularization` says.
+    It logs each part of the loss as `loss_NAME`. With `cosine_weight` in its arguments it keeps output embeddings
+    apart (`CosinePenalty`); `loss_cosine` in the log is the mean cosine.
+
+    `train(resume_from_checkpoint=True)` goes on from the newest whole checkpoint; a training that had come to its end
+    is not repeated, its weights are loaded.
 
     Metrics of a `compute_metrics` that is given are added to its own, and come alone with `batch_eval_metrics` or
     `predict_with_generate`. That function gets no logits: `predictions` are what `row_losses` returns of all rows,
@@ -68,11 +82,14 @@ class TargetTrainer(CosineRegularization):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        given, own = kwargs.get("compute_metrics"), WeaklyBound(self._compute_metrics)
+        self._parts = LossParts()
+        given, own = kwargs.get("compute_metrics"), self._compute_metrics
         if given is None:
             kwargs["compute_metrics"] = own
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
             kwargs["compute_metrics"] = partial(_both, own, given)
+        if model is not None and has_reformer(model):
+            repair_reformer(model)
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
@@ -80,9 +97,8 @@ class TargetTrainer(CosineRegularization):
         if self._model_smooths_labels:
             self.label_smoother = None  # which would take the labels, and need all logits
         elif self.label_smoother is not None:
-            self.label_smoother = cast(Any, WeaklyBound(self._loss_of_logits))
-        self.cosine_weight = getattr(self.args, "cosine_weight", 0.0)
-        self._check_regularization()
+            self.label_smoother = cast(Any, self._loss_of_logits)
+        self._cosine = CosinePenalty(self, getattr(self.args, "cosine_weight", 0.0))
         self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
@@ -94,14 +110,43 @@ class TargetTrainer(CosineRegularization):
         """The learning rate of the new parts, if it is another than the backbone's."""
         return None
 
-    @property
-    def checkpoint_files(self) -> set[str]:
-        """Names of the files that a checkpoint has beside what Trainer writes."""
-        return set()
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train as Trainer does, from a checkpoint if one is given; True is the newest whole one."""
+        self._parts.clear()
+        if str(resume_from_checkpoint).lower() == "true":
+            resume_from_checkpoint = newest_checkpoint(cast(str, self.args.output_dir))
+            if resume_from_checkpoint is None:
+                raise ValueError(f"there is no whole checkpoint in {self.args.output_dir}; train without resuming")
+        args = self.args
+        if resume_from_checkpoint:
+            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint, TRAINER_STATE_NAME)))
+            if self.has_ended(state):
+                self.args = copy.copy(args)
+                self.args.num_train_epochs, self.args.max_steps = 0, -1
+        try:
+            return super().train(resume_from_checkpoint, **kwargs)
+        finally:
+            self.args = args
 
     def has_ended(self, state: TrainerState) -> bool:
-        """Return whether a training in this state has ended early by a rule of its own, so that it is not resumed."""
-        return False
+        """Return whether a training in this state has come to its end, early too, so that it does not go on."""
+        stopping: Any = (state.stateful_callbacks or {}).get(EarlyStoppingCallback.__name__)
+        if isinstance(stopping, dict):
+            counter = stopping["attributes"]["early_stopping_patience_counter"]
+            if counter >= stopping["args"]["early_stopping_patience"]:
+                return True
+        return state.global_step >= self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+
+    def _load_best_model(self) -> None:
+        best = Path(cast(str, self.args.output_dir), Path(cast(str, self.state.best_model_checkpoint)).name)
+        if best.is_dir():  # the folder may have been moved since
+            self.state.best_model_checkpoint = str(best)
+        super()._load_best_model()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the parts of the loss beside the loss."""
+        self._parts.move_to(logs, self)
+        super().log(logs, start_time)
 
     @property
     def _vocab_sizes(self) -> dict[str, int]:
@@ -178,8 +223,14 @@ class TargetTrainer(CosineRegularization):
         loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, num_items_in_batch))
         parts = outputs.get("loss_parts") if model.training else None
         if parts is not None:
-            self._keep_parts(parts, self._loss_scale(num_items_in_batch))  # of the loss: the log has their mean
+            # of the loss: the log has their mean
+            self._parts.keep(parts, self.state.global_step, self._loss_scale(num_items_in_batch))
+        loss = self._regularized(loss, model, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
+
+    def _regularized(self, loss: Tensor, model: nn.Module, num_items_in_batch: Tensor | int | None) -> Tensor:
+        """Return a batch's loss with its share of the step's regularisation, in training."""
+        return self._cosine.added(loss, self, num_items_in_batch, self._parts) if model.training else loss
 
     def _loss_of_logits(
         self, outputs: Any, labels: Tensor, *, num_items_in_batch: Tensor | int | None = None, **_: Any

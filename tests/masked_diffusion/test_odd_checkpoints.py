@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from hf_targets.backbones.published import StandIn, read_training_checkpoint
 from tests.masked_diffusion.models import MASK, make_mdlm
 from tests.masked_diffusion.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects
 from tests.masked_diffusion.test_published import CONFIG, EMBEDDING, load, same_weights, write

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.multitoken.future import Known, predict
 from tests.tiny_models import TARGETS, VOCAB, make_backbone, make_model, token_ids
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.multitoken import medusa
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm

@@ -8,8 +8,7 @@ import torch
 from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 from hf_targets.masked_diffusion.sampling.window import Window
-from hf_targets.maths.noise import NoiseSchedule
-from hf_targets.maths.unmasking_times import unmasking_steps
+from hf_targets.maths.noise import NoiseSchedule, unmasking_steps
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from hf_targets.masked_diffusion.sampling.ranking import rank
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw
 from hf_targets.masked_diffusion.sampling.window import Window
-from hf_targets.maths.noise import NoiseSchedule
-from hf_targets.maths.unmasking_times import time_of_share
+from hf_targets.maths.noise import NoiseSchedule, time_of_share
 
 
 @dataclass(frozen=True)

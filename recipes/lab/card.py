@@ -1,0 +1,132 @@
+"""The card of a trained model: what it is, how to load it, and its figures with the command that made them."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from hf_targets.backbones.positions import max_positions
+
+_TEMPLATE = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+{{ what }}, trained with the Python package hf-targets.{% if ours %}
+Import it before loading: this registers the class with the Auto classes.{% endif %}
+
+```python
+{% if ours %}import hf_targets
+{% endif %}from transformers import {{ auto_class }}, AutoTokenizer
+
+model = {{ auto_class }}.from_pretrained("{{ name }}")
+tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
+{{ usage }}
+```
+
+## Results
+
+{{ results }}
+
+Text: `{{ dataset }}`. Command: `{{ command }}`
+"""
+_TASKS = {
+    "AutoModelForCausalLM": (
+        "text-generation",
+        'inputs = tokenizer("The", return_tensors="pt")\n'
+        "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=8)[0]))",
+    ),
+    "AutoModelForSeq2SeqLM": (
+        "translation",
+        'inputs = tokenizer(["a text"], return_tensors="pt")\n'
+        "print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))",
+    ),
+    "AutoModelForMaskedLM": (
+        "fill-mask",
+        'inputs = tokenizer("The [MASK] is", return_tensors="pt")\n'
+        'best = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].argmax(dim=-1)\n'
+        "print(tokenizer.decode(best))",
+    ),
+}
+"""To each Auto class the Hub's name of its task, and code that uses `model` and `tokenizer`."""
+
+
+def write_card(
+    folder: str | Path,
+    results: Mapping[str, float],
+    *,
+    dataset: str,
+    auto_class: str = "AutoModelForCausalLM",
+    usage: str | None = None,
+    text: str = "",
+    base_model: str | None = None,
+    name: str | None = None,
+    license: str | None = None,
+    language: str | None = None,
+) -> None:
+    """Write `README.md` beside a model.
+
+    Args:
+        results: Figures on the test text, by name; those of the validation text are left out.
+        dataset: The text's name.
+        auto_class: The class that loads the model.
+        usage: Python lines that use `model` and `tokenizer`; None: those of the class.
+        text: Markdown put above the figures.
+        base_model: Name or folder of the model that training began with.
+        name: What the code loads: the model's name on the Hub; None: its folder.
+    """
+    folder, config = Path(folder), AutoConfig.from_pretrained(folder)
+    task, used = _TASKS[auto_class]
+    figures = {key: value for key, value in results.items() if not key.startswith(("validation_", "seconds"))}
+    figures = {key: value for key, value in figures.items() if isinstance(value, int | float)}
+    name, ours = name or str(folder.resolve()), type(config).__module__.startswith("hf_targets.")
+    data = ModelCardData(
+        library_name="hf-targets" if ours else "transformers",
+        pipeline_tag=task,
+        tags=["hf-targets", config.model_type],
+        base_model=base_model if base_model and not Path(base_model).exists() else None,
+        license=license,
+        language=language,
+        model_name=name,
+        eval_results=[
+            EvalResult(task, dataset, dataset, key, value, metric_name=key) for key, value in figures.items()
+        ],
+    )
+    values: dict[str, Any] = {
+        "title": name.rsplit("/", 1)[-1],
+        "what": type(config).__name__.removesuffix("Config"),
+        "ours": ours,
+        "auto_class": auto_class,
+        "name": name.replace("\\", "\\\\").replace('"', '\\"'),
+        "usage": used if usage is None else usage,
+        "results": "\n".join([text, "", *(f"- {key}: {value:.5g}" for key, value in figures.items())]).strip(),
+        "dataset": dataset,
+        "command": command_line(),
+    }
+    ModelCard.from_template(data, template_str=_TEMPLATE, **values).save(folder / "README.md")
+
+
+def command_line() -> str:
+    """Return the command of this process, without tokens of the Hub."""
+    words, secret = [], ("--hub_token", "--hub-token", "--push_to_hub_token")
+    for before, word in zip(["", *sys.argv], sys.argv, strict=False):
+        words.append("..." if before in secret or word.startswith(tuple(f"{name}=" for name in secret)) else word)
+    count = os.environ.get("WORLD_SIZE", "1")
+    return f"{'python' if count == '1' else f'torchrun --nproc_per_node {count}'} {shlex.join(words)}"
+
+
+def sample_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, seed: int) -> str:
+    """Return the prompt with up to 48 sampled tokens (top-p .9), no more than the model has positions for."""
+    set_seed(seed)
+    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    positions = max_positions(model.config)
+    room = 48 if positions is None else min(48, positions - inputs["input_ids"].shape[1])
+    if room < 1:
+        return prompt
+    return str(tokenizer.decode(model.generate(**inputs, max_new_tokens=room, do_sample=True, top_p=0.9)[0]))  # pyright: ignore

@@ -1,0 +1,65 @@
+"""The results of a run: measured, and kept in its folder as `results.json`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from hf_targets.backbones.leaks import is_leaky
+from hf_targets.training.trainer import TargetTrainer
+
+RESULTS_NAME = "results.json"
+
+
+def write_results(folder: str | Path, results: dict[str, Any]) -> None:
+    """Write results into a folder, which is made; the file is whole at any time."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_json(Path(folder) / RESULTS_NAME, results)
+
+
+def read_results(folder: str | Path) -> dict[str, Any] | None:
+    """Return the results in a folder; None if there are none yet."""
+    file = Path(folder) / RESULTS_NAME
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write a JSON file, and rename it to its name once it is whole."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    part.replace(file)
+
+
+def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, float]:
+    """Return what a trained model reaches on a test text, and its validation figures as `validation_...`.
+
+    Nothing is chosen on the test text: `perplexity_ensemble` is that of the ensemble weight of the lowest validation
+    perplexity, `ensemble_weight`. A model that reads the tokens that it predicts gets `leaky_perplexity` instead of
+    `perplexity`, so that no table compares it with others.
+
+    Args:
+        test: Without it, only the validation text is measured.
+    """
+    validation = _figures(trainer.evaluate(), "eval_")
+    results = {f"validation_{name}": value for name, value in validation.items()}
+    weight = validation.get("ensemble_weight")
+    if test is not None:
+        measured = _figures(trainer.evaluate(test, metric_key_prefix="test"), "test_")
+        results |= {name: value for name, value in measured.items() if not name.endswith("ensemble")}
+        for level in ("perplexity", "word_perplexity"):
+            if weight is not None and f"{level}_{weight:g}" in measured:
+                results[f"{level}_ensemble"] = measured[f"{level}_{weight:g}"]
+        results.pop("ensemble_weight", None)
+    if weight is not None:
+        results["ensemble_weight"] = weight
+    results["parameters"] = trainer.get_num_trainable_parameters()
+    if is_leaky(trainer.model):
+        return {name.replace("perplexity", "leaky_perplexity"): value for name, value in results.items()}
+    return results
+
+
+def _figures(metrics: dict[str, float], prefix: str) -> dict[str, float]:
+    others = ("loss", "runtime", "per_second", "epoch", "compilation_time", "model_preparation_time")
+    named = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+    return {name: value for name, value in named.items() if not name.endswith(others)}

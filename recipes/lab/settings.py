@@ -1,0 +1,106 @@
+"""Settings of a script: dataclasses, filled from a YAML file and from the command line, which comes first."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_origin
+
+import torch
+import yaml
+from transformers import HfArgumentParser
+
+from hf_targets.training.plugins import import_plugins
+
+
+def parse_settings(*dataclass_types: type, description: str = "", arguments: Sequence[str] | None = None) -> tuple:
+    """Fill dataclasses from `script.py [settings.yaml] [--name value ...]`, as `HfArgumentParser` does.
+
+    Without any argument the description is printed, and the script ends. `--plugins module_or_file ...` imports these
+    first (`import_plugins`), so that settings may name the heads, samplers and miners that they register.
+
+    Args:
+        description: The script's docstring.
+        arguments: Of the command line; None: those of the process.
+    Raises:
+        SystemExit: With code 2 and argparse's message, if a name is unknown or a value is wrong.
+    """
+    return parse_mapping(
+        stated_settings(*dataclass_types, description=description, arguments=arguments), *dataclass_types
+    )
+
+
+def stated_settings(
+    *dataclass_types: type, description: str = "", arguments: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return the settings that a YAML file and the command line state, by name, each of the type of its field.
+
+    Raises:
+        SystemExit: As `parse_settings` does.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        print(description.strip())
+        raise SystemExit(2)
+    parser = _parser(dataclass_types, description)
+    written: Any = {}
+    if given[0].endswith((".yaml", ".yml")):
+        file = Path(given.pop(0))
+        try:
+            written = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            parser.error(f"{file}: {error}")
+        if not isinstance(written, dict):
+            parser.error(f"{file} must hold `name: value` lines")
+    return _checked(parser, written, given)
+
+
+def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
+    """Fill dataclasses from a mapping of names to values.
+
+    Raises:
+        SystemExit: As `parse_settings` does.
+    """
+    parser = _parser(dataclass_types, "")
+    values = _checked(parser, settings, [])
+    import_plugins(values.pop("plugins", []))
+    if any(field.name == "use_cpu" for kind in dataclass_types for field in fields(kind)) and _needs_cpu():
+        values["use_cpu"] = True
+    try:
+        return parser.parse_dict(values)
+    except (ValueError, TypeError) as error:  # of a field's check, or of one that must be given
+        parser.error(str(error).partition("__init__() ")[2] or str(error))
+
+
+def _parser(dataclass_types: Sequence[type], description: str) -> HfArgumentParser:
+    usage = "%(prog)s [settings.yaml] [--name value ...]"
+    parser: Any = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=usage, description=description)  # pyright: ignore
+    parser.add_argument("--plugins", nargs="+", help="Modules or files to import first.")
+    for action in parser._actions:
+        action.required = False
+        action.default = argparse.SUPPRESS  # only what is stated is in the namespace
+        if action.type is dict or get_origin(action.type) is dict:
+            action.type = json.loads
+    return parser
+
+
+def _checked(parser: HfArgumentParser, settings: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """Return settings and the arguments over them, each value through the type of its field."""
+    empty = {name: value for name, value in settings.items() if value is None or value == []}
+    texts = []
+    for name, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        words = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
+        if name not in empty:
+            texts += [f"--{name}={words[0]}"] if len(words) == 1 else [f"--{name}", *words]
+    if unknown := set(empty) - {action.dest for action in parser._actions}:
+        parser.error(f"unrecognized arguments: {', '.join(sorted(unknown))}")
+    return {**empty, **vars(parser.parse_args([*texts, *arguments]))}
+
+
+def _needs_cpu() -> bool:
+    """Return whether several processes were started where there is no accelerator: Trainer must be told then."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available()

@@ -1,0 +1,105 @@
+"""Tables of results in Markdown: means over seeds with their standard errors, and which differences are any."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from hf_targets.maths.statistics import format_difference, format_mean
+
+Results = Mapping[str, Sequence[Mapping[str, float]]]
+"""To each row its results, one a seed, as `lab.runs.compare` returns them."""
+
+PERPLEXITIES = {
+    "perplexity": "perplexity",
+    "perplexity_ensemble": "with ensemble",
+    "ensemble_weight": "lambda",
+    "word_perplexity": "per word",
+    "word_perplexity_ensemble": "per word, ensemble",
+    "seconds": "training, s",
+}
+"""Columns of models with heads. The ensemble weight (lambda) is the best on each seed's validation text."""
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_names: int = 1) -> str:
+    """Return a table; the first `num_names` columns hold names and are left-aligned, the others hold numbers.
+
+    >>> print(markdown_table(["model", "x"], [["plain", "1.00"], ["ours", "0.97"]]))
+    | model | x |
+    | --- | ---: |
+    | plain | 1.00 |
+    | ours | 0.97 |
+    """
+    alignment = ["---"] * num_names + ["---:"] * (len(columns) - num_names)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, alignment, *rows))
+
+
+def results_table(results: Results, columns: Mapping[str, str] | None = None) -> str:
+    """Return a row per model: means over seeds, with standard errors where there are several seeds.
+
+    Args:
+        columns: Names of results, with their headings; None: all results but those of the validation text. What no
+            model has is left out.
+
+    >>> print(results_table({"plain": [{"bleu": 4.0}, {"bleu": 6.0}], "ours": [{"bleu": 7.0, "seconds": 3.2}]}))
+    | model | bleu | training, s |
+    | --- | ---: | ---: |
+    | plain | 5.00 ± 1.00 |  |
+    | ours | 7.00 | 3 |
+    """
+    shown = _columns(results, columns)
+    lines = [[name, *(_mean(key, seeds) for key in shown)] for name, seeds in results.items()]
+    return markdown_table(["model", *shown.values()], lines)
+
+
+def differences_table(results: Results, columns: Mapping[str, str] | None = None) -> str:
+    """Return each row's difference from the first one; below two standard errors it is called none. "" for one row.
+
+    A key `a_ensemble` is compared with `a` of the first row where that has no ensemble.
+
+    >>> print(differences_table({"plain": [{"x": 4.0}, {"x": 6.0}], "ours": [{"x": 3.0}, {"x": 3.0}]}))
+    | against plain | x |
+    | --- | ---: |
+    | ours | -2.00 ± 1.00 |
+    """
+    (first, reference), *others = results.items()
+    if not others:
+        return ""
+    shown = {key: told for key, told in _columns(results, columns).items() if key not in ("seconds", "ensemble_weight")}
+    lines = []
+    for name, seeds in others:
+        cells = []
+        for key in shown:
+            base = [one.get(key, one.get(key.removesuffix("_ensemble"))) for one in reference]
+            own = [one[key] for one in seeds if key in one]
+            known = [value for value in base if value is not None]
+            cells.append(format_difference(own, known) if own and known else "")
+        lines.append([name, *cells])
+    return markdown_table([f"against {first}", *shown.values()], lines)
+
+
+def weights_table(results: Results, level: str = "perplexity") -> str:
+    """Return test perplexities at every ensemble weight (lambda), means over seeds."""
+    prefix = f"{level}_"
+    names = {key for seeds in results.values() for one in seeds for key in one if key.startswith(prefix)}
+    weights = sorted(
+        (key for key in names if key.removeprefix(prefix).replace(".", "").isdigit()),
+        key=lambda key: float(key.removeprefix(prefix)),
+    )
+    lines = [
+        [name, *(format_mean([one.get(key) for one in seeds], digits=1) for key in weights)]
+        for name, seeds in results.items()
+    ]
+    return markdown_table(["model", *(f"lambda {key.removeprefix(prefix)}" for key in weights)], lines)
+
+
+def _columns(results: Results, columns: Mapping[str, str] | None) -> dict[str, str]:
+    named = dict.fromkeys(chain.from_iterable(chain.from_iterable(results.values())))
+    if columns is None:
+        return {key: PERPLEXITIES.get(key, key) for key in named if not key.startswith("validation_")}
+    return {key: told for key, told in columns.items() if key in named}
+
+
+def _mean(key: str, seeds: Sequence[Mapping[str, float]]) -> str:
+    values = [one.get(key) for one in seeds]
+    if key == "ensemble_weight":
+        return ", ".join(f"{value:g}" for value in sorted({value for value in values if value is not None}))
+    return format_mean(values, digits=0 if key in ("seconds", "parameters") else 2)

@@ -1,0 +1,138 @@
+"""Settings that say which text or parallel text a recipe reads, and how it becomes rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from datasets import Dataset, DatasetDict
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hf_targets import (
+    encode_pairs,
+    filter_pairs,
+    load_corpus,
+    load_pairs,
+    pack_blocks,
+    train_bpe_tokenizer,
+    train_joint_bpe,
+)
+
+
+@dataclass
+class TextSettings:
+    """A text with the splits train, validation and test, as `load_corpus` finds it."""
+
+    dataset: str = field(
+        default="documentation",
+        metadata={
+            "help": "Corpus (documentation, documentation:topics, ptb, wikitext-2, wikitext-103, text8, lm1b-sample), "
+            "text file, folder, or data set on the Hub."
+        },
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    text_column: str = field(default="text", metadata={"help": "Column of a data set that holds the text."})
+    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
+
+    def load(self, *, whole: bool = False) -> DatasetDict:
+        """Return the splits, each with the column `text`; with `whole` all of the training text."""
+        words = None if whole else self.max_train_words
+        return load_corpus(
+            self.dataset, config_name=self.dataset_config, text_column=self.text_column, max_train_words=words
+        )
+
+
+@dataclass
+class BlockSettings(TextSettings):
+    """A text in blocks of equal length."""
+
+    block_size: int = field(default=512, metadata={"help": "Tokens in a row of a batch."})
+    vocab_size: int = field(default=4096, metadata={"help": "Tokens of a tokenizer that is trained on the text."})
+    max_validation_blocks: int | None = field(
+        default=None, metadata={"help": "Validate on so many blocks only; the test text is always whole."}
+    )
+
+    def tokenizer(self, name: str | None, texts: Mapping[str, Dataset]) -> PreTrainedTokenizerBase:
+        """Return the tokenizer of a name or folder; without one, a byte-level one trained on the training text."""
+        if name is not None:
+            return AutoTokenizer.from_pretrained(name)
+        return train_bpe_tokenizer(texts["train"]["text"], self.vocab_size, self.block_size)
+
+    def blocks(self, texts: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
+        """Return the splits as `pack_blocks` makes them."""
+        return self.cut({str(split): pack_blocks(text, tokenizer, self.block_size) for split, text in texts.items()})
+
+    def cut(self, splits: dict[str, Dataset]) -> dict[str, Dataset]:
+        """Return splits in blocks with `max_validation_blocks` of validation."""
+        if (most := self.max_validation_blocks) is not None:
+            splits["validation"] = splits["validation"].take(min(most, len(splits["validation"])))
+        return splits
+
+
+@dataclass
+class PairSettings:
+    """Parallel text with the splits train, validation and test, as `load_pairs` finds it."""
+
+    dataset: str = field(
+        default="multi30k",
+        metadata={
+            "help": "Pairs of texts (multi30k, iwslt14, tatoeba, opus-multidomain:koran, asset, wmt14, wmt18), folder "
+            "with two files a split, JSON lines, or data set on the Hub."
+        },
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    source_lang: str = field(default="de", metadata={"help": "Language to translate from."})
+    target_lang: str = field(default="en", metadata={"help": "Language to translate to."})
+    source_column: str | None = field(default=None, metadata={"help": "Column of the source. None: by its language."})
+    target_column: str | None = field(default=None, metadata={"help": "Column of the target. None: by its language."})
+    max_train_pairs: int | None = field(default=None, metadata={"help": "Train on the first so many pairs only."})
+    max_eval_pairs: int | None = field(
+        default=None, metadata={"help": "Validate on the first so many pairs only, and test likewise."}
+    )
+    max_pair_words: int | None = field(
+        default=175, metadata={"help": "Train on pairs of at most so many words a side only. None: of any length."}
+    )
+    max_pair_ratio: float | None = field(
+        default=1.5,
+        metadata={"help": "Train on pairs only whose longer side has at most so many times the words of the other."},
+    )
+    vocab_size: int = field(default=10_000, metadata={"help": "Tokens of the tokenizer trained on both languages."})
+    max_source_length: int | None = field(
+        default=None, metadata={"help": "Positions of the encoder. None: as the tokenizer says, if it does."}
+    )
+    max_target_length: int | None = field(
+        default=None, metadata={"help": "Positions of the decoder. None: as the tokenizer says, if it does."}
+    )
+    truncate: bool = field(default=False, metadata={"help": "Cut longer texts. Otherwise they are an error."})
+    source_prefix: str | None = field(default=None, metadata={"help": "Put before each source, as T5 expects."})
+
+    def load(self) -> DatasetDict:
+        """Return the splits with the columns `source` and `target`, train without the pairs that are filtered out."""
+        pairs = load_pairs(
+            self.dataset,
+            source_lang=self.source_lang,
+            target_lang=self.target_lang,
+            config_name=self.dataset_config,
+            source_column=self.source_column,
+            target_column=self.target_column,
+            max_train_pairs=self.max_train_pairs,
+            max_eval_pairs=self.max_eval_pairs,
+        )
+        kept, _ = filter_pairs(pairs["train"], max_length=self.max_pair_words, max_ratio=self.max_pair_ratio)
+        return DatasetDict({**pairs, "train": kept})
+
+    def tokenizer(self, name: str | None, pairs: Mapping[str, Dataset]) -> PreTrainedTokenizerBase:
+        """Return the tokenizer of a name or folder; without one, a joint one trained on the training pairs."""
+        return train_joint_bpe(pairs["train"], self.vocab_size) if name is None else AutoTokenizer.from_pretrained(name)
+
+    def encoded(self, pairs: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
+        """Return the splits as `encode_pairs` makes them."""
+        return {
+            str(split): encode_pairs(
+                part,
+                tokenizer,
+                max_source_length=self.max_source_length,
+                max_target_length=self.max_target_length,
+                truncate=self.truncate,
+                source_prefix=self.source_prefix,
+            )
+            for split, part in pairs.items()
+        }

@@ -1,0 +1,104 @@
+"""Runs of a table: one a row and seed, in an order, none twice, none of other settings, unbroken by kill -9."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from safetensors.torch import load_file
+from transformers import TrainingArguments
+
+from lab.runs import compare, parse_table
+from tests.programs import ROOT
+from tests.recipes.running import small_text
+from tests.trainer_runs import assert_same
+
+
+@dataclass
+class Setup:
+    size: int = 1
+
+
+def make_recipe():
+    """Return a recipe that trains nothing, and the list of its runs."""
+    runs = []
+
+    def main(setup, args):
+        runs.append((setup.size, args.seed))
+        return {"perplexity": setup.size + args.seed}
+
+    return SimpleNamespace(SETTINGS=(Setup, TrainingArguments), main=main), runs
+
+
+ROWS = {"small": {}, "large": {"size": 10}}
+
+
+def test_every_row_is_trained_with_every_seed_and_once(tmp_path):
+    recipe, runs = make_recipe()
+    found = compare(recipe, {"report_to": "none"}, ROWS, [3, 5], tmp_path)
+    assert runs == [(1, 3), (10, 3), (1, 5), (10, 5)]
+    assert found == {"small": [{"perplexity": 4}, {"perplexity": 6}], "large": [{"perplexity": 13}, {"perplexity": 15}]}
+    assert json.loads((tmp_path / "large-seed5" / "results.json").read_text()) == {"perplexity": 15}
+    assert compare(recipe, {"report_to": "none"}, ROWS, [3, 5, 6], tmp_path)["small"][0] == {"perplexity": 4}
+    assert runs[4:] == [(1, 6), (10, 6)]
+
+
+def test_a_run_of_other_settings_is_told_and_overwritten_only_if_asked(tmp_path):
+    recipe, runs = make_recipe()
+    compare(recipe, {"learning_rate": 0.1}, ROWS, [0], tmp_path)
+    with pytest.raises(ValueError, match=r"learning_rate was 0\.1 and is 0\.2"):
+        compare(recipe, {"learning_rate": 0.2}, ROWS, [0], tmp_path)
+    compare(recipe, {"learning_rate": 0.1, "logging_steps": 7}, ROWS, [0], tmp_path)  # changes nothing computed
+    assert len(runs) == 2
+    compare(recipe, {"learning_rate": 0.2}, ROWS, [0], tmp_path, overwrite=True)
+    assert len(runs) == 4
+
+
+def test_a_folder_that_is_no_run_and_a_row_that_is_no_folder_are_left_alone(tmp_path):
+    recipe, runs = make_recipe()
+    (tmp_path / "small-seed0").mkdir()
+    (tmp_path / "small-seed0" / "notes.txt").touch()
+    with pytest.raises(ValueError, match="is no run"):
+        compare(recipe, {}, ROWS, [0], tmp_path, overwrite=True)
+    with pytest.raises(ValueError, match="folder"):
+        compare(recipe, {}, {"../small": {}}, [0], tmp_path)
+    with pytest.raises(SystemExit):
+        compare(recipe, {}, {"small": {}, "wrong": {"sise": 1}}, [0], tmp_path)
+    assert (tmp_path / "small-seed0" / "notes.txt").exists() and not runs
+
+
+def test_a_table_is_read_from_a_file_and_the_command_line(tmp_path):
+    recipe, _ = make_recipe()
+    (tmp_path / "t.yaml").write_text(
+        "rows: {a: null, b: {size: 2}}\nseeds: [1, 2]\noutput_dir: out\nlearning_rate: 1e-3"
+    )
+    table = parse_table(recipe, arguments=[str(tmp_path / "t.yaml"), "--seeds", "7", "--only", "b"])
+    assert (table.rows, table.seeds, str(table.output_dir)) == ({"b": {"size": 2}}, [7], "out")
+    assert table.settings == {"learning_rate": 1e-3}
+
+
+def test_a_run_killed_in_its_training_ends_as_the_unbroken_one(tmp_path):
+    settings = ROOT / "recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml"
+    steps = ["--max_steps", "40", "--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "steps"]
+    steps += ["--eval_steps", "2", "--save_total_limit", "3", "--only", "wdr", "--seeds", "3"]
+    command = [sys.executable, str(ROOT / "recipes/tables/finetune_gptneo_wdr.py"), str(settings), *steps]
+    command += ["--dataset", small_text(), "--output_dir"]
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*command, broken], **quiet) as process:
+        checkpoint, deadline = broken / "wdr-seed3" / "checkpoint-6" / "trainer_state.json", time.monotonic() + 300
+        while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not (broken / "wdr-seed3" / "results.json").exists()
+    for folder in (broken, whole):
+        assert subprocess.run([*command, folder], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
+    models = [load_file(folder / "wdr-seed3" / "model.safetensors") for folder in (broken, whole)]
+    assert_same(*models, rtol=0, atol=0)
+    found, expected = (json.loads((folder / "wdr-seed3" / "results.json").read_text()) for folder in (broken, whole))
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0}

@@ -1,0 +1,79 @@
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from hf_targets import MultiTokenTrainingArguments
+from lab.settings import parse_mapping, parse_settings, stated_settings
+
+
+@dataclass
+class Setup:
+    name: str = "one"
+    size: int | None = 3
+    rate: float = 0.5
+    sizes: list[int] = field(default_factory=lambda: [1])
+    fast: bool = True
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.rate > 1:
+            raise ValueError(f"rate must be at most 1, got {self.rate}")
+
+
+def write(folder, text):
+    (folder / "settings.yaml").write_text(text)
+    return str(folder / "settings.yaml")
+
+
+def test_the_command_line_comes_before_the_file_and_the_file_before_defaults(tmp_path):
+    file = write(tmp_path, "name: file\nsize: null\nrate: 1e-3\nsizes: [2, 3]\nfast: false\nconfig: {a: [1]}\n")
+    (setup,) = parse_settings(Setup, arguments=[file, "--name", "-given", "--sizes", "4"][:1])
+    assert setup == Setup("file", None, 1e-3, [2, 3], False, {"a": [1]})
+    (setup,) = parse_settings(Setup, arguments=[file, "--name=given", "--size", "5", "--sizes", "4", "--fast"])
+    assert setup == Setup("given", 5, 1e-3, [4], True, {"a": [1]})
+    assert stated_settings(Setup, arguments=["--config", json.dumps({"b": 2})]) == {"config": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ("nam: x", "--nam"),
+        ("nam: null", "nam"),
+        ("size: many", "--size"),
+        ("rate: 2", "at most 1"),
+        ("- name", "name: value"),
+        ("name: [", "settings.yaml"),
+    ],
+)
+def test_what_is_wrong_ends_the_script_with_its_word(given, word, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_settings(Setup, arguments=[write(tmp_path, given)])
+    assert ended.value.code == 2
+    assert word in capsys.readouterr().err
+
+
+def test_without_arguments_the_description_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    with pytest.raises(SystemExit):
+        parse_settings(Setup, description="What it does.")
+    assert "What it does." in capsys.readouterr().out
+
+
+def test_arguments_of_a_training_are_those_of_transformers(tmp_path):
+    given = {"output_dir": str(tmp_path), "learning_rate": 1, "ensemble_weights": [0, 0.5], "report_to": "none"}
+    setup, args = parse_mapping(
+        {**given, "name": "x", "load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
+        Setup,
+        MultiTokenTrainingArguments,
+    )
+    assert (setup.name, args.learning_rate, args.ensemble_weights) == ("x", 1.0, [0.0, 0.5])
+    assert (args.metric_for_best_model, args.greater_is_better) == ("perplexity", False)
+
+
+def test_plugins_are_imported_before_values_are_checked(tmp_path):
+    (tmp_path / "lab_plugin.py").write_text("import sys\nsys.lab_plugin_was_here = True\n")
+    parse_settings(Setup, arguments=["--plugins", str(tmp_path / "lab_plugin.py")])
+    assert sys.lab_plugin_was_here

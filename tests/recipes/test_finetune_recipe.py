@@ -1,0 +1,131 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks, train_bpe_tokenizer
+from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from tests.hub_server import HubServer, run_against
+from tests.lab.test_card import run_code
+from tests.programs import ROOT
+from tests.recipes.running import run_recipe, small_text
+from tests.tiny_models import make_backbone
+
+SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true", "--dataset", small_text()]
+
+
+def run(*arguments: object) -> str:
+    return run_recipe("finetune_gptneo_wdr", *SMALL, *arguments)
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finetune") / "out"
+    return folder, run_recipe("tables/finetune_gptneo_wdr", *SMALL, "--seeds", "0", "1", "--output_dir", folder)
+
+
+def test_the_table_has_the_results_of_all_rows(compared):
+    folder, printed = compared
+    for name in ("simple", "wdr"):
+        one, other = (results(folder / f"{name}-seed{seed}")["perplexity_ensemble"] for seed in (0, 1))
+        assert f"{(one + other) / 2:.2f} ± {abs(one - other) / 2:.2f}" in printed
+    assert "ensemble_weight" not in results(folder / "plain-seed0")
+    assert (folder / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_saved_model_is_the_measured_one_and_its_card_has_its_figures_and_code_that_runs(compared):
+    folder = compared[0] / "wdr-seed1"
+    measured, card = results(folder), ModelCard.load(folder / "README.md")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert isinstance(model, MultiTokenForCausalLM)
+    assert model.config.ensemble_weight == measured["ensemble_weight"]
+    blocks = pack_blocks(load_corpus(small_text())["test"], tokenizer, 64)
+    assert perplexity_of_blocks(model, blocks).per_token == pytest.approx(measured["perplexity_ensemble"], rel=1e-4)
+    assert {one.metric_name: one.metric_value for one in card.data.eval_results}["perplexity"] == measured["perplexity"]
+    run_code(folder, folder.parent)
+
+
+def test_a_plain_row_leaves_arguments_about_heads_out(tmp_path):
+    run("--target", "embedding", "--head_warmup_steps", "2", "--output_dir", tmp_path / "heads", "--max_steps", "2")
+    file = tmp_path / "plain.yaml"
+    smoke = (ROOT / "recipes/settings/finetune_gptneo_wdr/smoke.yaml").read_text()
+    file.write_text(f"{smoke}\ntarget: null\nhead_warmup_steps: 2\n")
+    run_recipe("finetune_gptneo_wdr", *SMALL, "--max_steps", 2, "--output_dir", tmp_path / "plain", settings=file)
+    assert "parameters" in results(tmp_path / "plain")
+
+
+def test_two_processes_started_by_torchrun_train_one_model(tmp_path):
+    given = ["recipes/settings/finetune_gptneo_wdr/smoke.yaml", *SMALL, "--max_steps", "2", "--output_dir"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "recipes/finetune_gptneo_wdr.py"]
+    command = [sys.executable, *launch, *given, tmp_path / "two", "--per_device_train_batch_size", "4"]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Model and card") == 1
+    run(*given[len(SMALL) + 1 :], tmp_path / "one", "--per_device_train_batch_size", "8")
+    one, two = (results(tmp_path / name)["perplexity"] for name in ("one", "two"))
+    assert one == pytest.approx(two, rel=0.02)  # Transformers draws another order of the rows
+
+
+def test_lora_on_a_given_base_model_and_text(tmp_path):
+    make_backbone("llama", vocab_size=300).save_pretrained(tmp_path / "base")
+    words = ["one two three four five six seven\n"] * 200
+    train_bpe_tokenizer(words, 262).save_pretrained(tmp_path / "base")
+    (tmp_path / "text.txt").write_text("".join(words))
+    run(
+        *("--model_name_or_path", tmp_path / "base", "--dataset", tmp_path / "text.txt", "--lora_rank", "2"),
+        *("--output_dir", tmp_path / "out", "--block_size", "16", "--prompt", "one"),
+        *("--head_warmup_steps", "2", "--head_learning_rate", "0.01"),
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(model.backbone.state_dict()[name], base.state_dict()[name])
+    assert torch.equal(model.get_output_embeddings().weight, base.get_output_embeddings().weight)
+
+
+def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
+    settings = "recipes/settings/finetune_gptneo_wdr/smoke.yaml"
+    with HubServer() as hub:
+        run_against(
+            hub,
+            tmp_path / "pusher",
+            *("recipes/finetune_gptneo_wdr.py", settings, *SMALL, "--output_dir", str(tmp_path / "run")),
+            *("--push_to_hub", "true", "--hub_model_id", "me/wdr", "--save_only_model", "true"),
+        )
+        files = hub.files("me/wdr")
+        assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
+        assert b"model-index" in files["README.md"]
+        code = (
+            "import hf_targets; from transformers import AutoModelForCausalLM as A, AutoTokenizer as T;"
+            "m = A.from_pretrained('me/wdr'); t = T.from_pretrained('me/wdr');"
+            "print(type(m).__name__, m(**t('The', return_tensors='pt')).logits.sum().item())"
+        )
+        printed = run_against(hub, tmp_path / "puller", "-c", code).split()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    ids = AutoTokenizer.from_pretrained(tmp_path / "run")("The", return_tensors="pt")
+    assert printed[0] == "MultiTokenForCausalLM"
+    assert float(printed[1]) == pytest.approx(model(**ids).logits.sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--ngram_size", "1"], "2 or more"),
+        (["--dataset", "no/such/data"], "neither a local file or folder"),
+        (["--block_size", "100000"], "fill one block"),
+    ],
+)
+def test_wrong_settings_are_told_and_nothing_is_written(arguments, word, tmp_path):
+    with pytest.raises(ValueError, match=word):
+        run("--output_dir", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
