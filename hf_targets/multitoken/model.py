@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import initialization as init
 
 from hf_targets.backbones.call import Call
-from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.backbones.inputs import check_nll_weights
 from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.output_matrix import OutputMap, output_embedding
@@ -25,7 +24,7 @@ from hf_targets.backbones.wrapping import (
     split_fields,
 )
 from hf_targets.maths.losses import ngram_weights
-from hf_targets.multitoken.checkpoint import CheckpointMixin
+from hf_targets.multitoken.checkpoint import CheckpointMixin, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import FutureHeads
@@ -97,7 +96,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
-        model.base_fingerprint = Fingerprint.of(base)
+        model.base_identity = identity_of(base)
         place_new_part(model, base, "heads")
         model.heads.copy_outputs(output_embedding(base))
         if model.can_generate():
