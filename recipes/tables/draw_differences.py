@@ -1,37 +1,30 @@
 """Draw the targets of a text's words in two dimensions: output embeddings, and word differences of levels 1 and 2.
 
-    python recipes/draw_differences.py --model_name_or_path MODEL --dataset ptb
+    python recipes/tables/draw_differences.py --model_name_or_path MODEL --dataset ptb
 
 MODEL is a folder or a name of any language model with output embeddings: causal, masked, of pairs, with heads or
 without. Writes `differences.png` and the points in `differences.json`, and prints how diverse the targets of each level
 are. Penn Treebank has some 20 words a sentence: about 60 sentences make as many vectors as the paper's figure has of
-its 10. On a small model without one: `recipes/settings/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
+its 10. On a small model: `recipes/settings/tables/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
 """
 
 import random
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, set_seed
 
-from hf_targets import (
-    ModelSizeSettings,
-    TextSettings,
-    check_word,
-    field_of,
-    map_targets,
-    parse_settings,
-    plot_differences,
-    target_diversity,
-    target_vectors,
-    word_level_tokenizer,
-    write_json,
-)
-from hf_targets.markdown import markdown_table
-from hf_targets.named_models import load_language_model, model_at
-from hf_targets.training.outputs import check_output_folder
-from hf_targets.training.seeds import check_seeds
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import word_level_tokenizer
+from lab.differences import map_targets, plot_differences, target_diversity, target_vectors
+from lab.models import load_language_model
+from lab.results import write_json
+from lab.settings import parse_settings
+from lab.tables import markdown_table
+from lab.text import TextSettings
 
 
 @dataclass
@@ -41,17 +34,11 @@ class Setup(TextSettings):
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "A language model. None: a small one with random weights."}
     )
-    dataset: str = field_of(TextSettings, "dataset", "ptb")
     num_sentences: int = field(default=10, metadata={"help": "Sentences of the test text, drawn at random."})
     word: str = field(default="to", metadata={"help": "The word that the third panel is around."})
     perplexity: float = field(default=30.0, metadata={"help": "Of t-SNE."})
     seed: int = field(default=0, metadata={"help": "Of the sentences and of t-SNE."})
     output_dir: str = field(default="runs/draw_differences", metadata={"help": "Folder of the figure."})
-
-    def __post_init__(self) -> None:
-        check_seeds([self.seed])
-        if self.num_sentences < 1:
-            raise ValueError(f"num_sentences must be 1 or more, got {self.num_sentences}")
 
 
 def load(setup: Setup, texts: Any) -> tuple[Any, Any]:
@@ -59,26 +46,19 @@ def load(setup: Setup, texts: Any) -> tuple[Any, Any]:
     if setup.model_name_or_path is None:
         tokenizer = word_level_tokenizer(texts["train"]["text"])
         set_seed(setup.seed)
-        config = ModelSizeSettings(hidden_size=32, num_layers=1).gpt2_config(vocab_size=len(tokenizer), num_positions=8)
+        config = GPT2Config(vocab_size=len(tokenizer), n_positions=8, n_embd=32, n_layer=1, n_head=2)
         return AutoModelForCausalLM.from_config(config), tokenizer
-    model = load_language_model(setup.model_name_or_path)
-    with model_at(setup.model_name_or_path, "tokenizer of a model", "put its files beside the model"):
-        return model, AutoTokenizer.from_pretrained(setup.model_name_or_path)
+    return load_language_model(setup.model_name_or_path), AutoTokenizer.from_pretrained(setup.model_name_or_path)
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Draw the figure, and print how diverse the targets are."""
-    (setup,) = parse_settings(Setup)
     folder = Path(setup.output_dir)
-    check_output_folder(folder)
     texts = setup.load()
     model, tokenizer = load(setup, texts)
     lines = [line.strip() for text in texts["test"]["text"] for line in text.splitlines()]
     lines = [line for line in lines if len(tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]) > 2]
-    if len(lines) < setup.num_sentences:
-        raise ValueError(f"num_sentences must be at most the {len(lines)} of the text, got {setup.num_sentences}")
     levels = target_vectors(model, tokenizer, random.Random(setup.seed).sample(lines, setup.num_sentences))
-    check_word(levels, setup.word)
     points = map_targets(levels, perplexity=setup.perplexity, seed=setup.seed)
     found = [target_diversity(one) for one in levels]
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

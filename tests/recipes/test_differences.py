@@ -1,12 +1,26 @@
+"""The figure of word differences, and how diverse its targets are."""
+
+import json
+
 import pytest
 import torch
 
-from hf_targets import map_targets, plot_differences, target_diversity, target_vectors
-from hf_targets.multitoken.difference_map import TargetVectors
+from lab.differences import TargetVectors, map_targets, plot_differences, target_diversity, target_vectors
+from tests.recipes.running import run_recipe, small_text
 from tests.small_tokenizers import BPE
 from tests.tiny_models import WORDS, make_backbone
 
 SENTENCES = ["w1 w2 w1 w3", "w4 w2 w5 w2 w1 w2"]
+
+
+def test_differences_are_drawn_with_their_points(tmp_path):
+    arguments = ("--dataset", small_text(), "--num_sentences", 5, "--perplexity", 5, "--output_dir", tmp_path)
+    printed = run_recipe("tables/draw_differences", *arguments)
+    levels = json.loads((tmp_path / "differences.json").read_text())["levels"]
+    assert [one["level"] for one in levels] == [0, 1, 2]
+    assert all(len(one["points"]) == len(one["words"]) for one in levels)
+    assert (tmp_path / "differences.png").read_bytes().startswith(b"\x89PNG")
+    assert "| level | targets | mean cosine | variance within words |" in printed
 
 
 def test_a_difference_is_that_of_the_words_it_names_and_sentences_do_not_mix():
@@ -41,12 +55,6 @@ def test_the_figure_is_written_and_a_word_that_is_no_target_is_refused(tmp_path)
     with pytest.raises(ValueError, match="'w9' does not; give another, such as 'w1'"):
         plot_differences(levels, points, "w9", tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
-
-
-@pytest.mark.parametrize(("perplexity", "told"), [(0, "above 0"), (30, "below the 30 vectors")])
-def test_a_perplexity_beyond_the_vectors_is_refused(perplexity, told):
-    with pytest.raises(ValueError, match=told):
-        map_targets(target_vectors(make_backbone("gpt2"), WORDS, SENTENCES), perplexity=perplexity)
 
 
 def test_sentences_that_are_too_short_are_refused():
