@@ -15,7 +15,6 @@ from hf_targets import (
     ModelSizeSettings,
     NewModelSettings,
     PhraseSettings,
-    SamplerSettings,
     SeedSettings,
     TextSettings,
     parse_settings,
@@ -27,7 +26,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.py"))
 PROGRAMS = [*RECIPES, *sorted((ROOT / "recipes" / "benchmarks").glob("*.py"))]
 SHARED = (
     *(TextSettings, BlockSettings, SeedSettings, ExperimentSettings, ComparisonSettings, LoraSettings),
-    *(ModelSizeSettings, NewModelSettings, PhraseSettings, SamplerSettings),
+    *(ModelSizeSettings, NewModelSettings, PhraseSettings),
 )
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 
