@@ -6,7 +6,7 @@ On the model that `make run` leaves, offline (a quick check that it runs):
 On a model of the Hub or of your own, with the text it was trained on, or with text it writes itself (the default):
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/paper.yaml --dataset my_text.txt.gz
 On stories260K, from the files that llama2.c publishes; 2.5 to 5 minutes for each of four kinds on one busy core:
-    python -m hf_targets.backbones.llama2c stories260K.bin tok512.bin stories260K
+    python recipes/lab/llama2c.py stories260K.bin tok512.bin stories260K
     python recipes/train_draft_heads.py recipes/settings/train_draft_heads/stories.yaml
 
 The heads of each kind and seed end in a folder of their own, a few MB that name their base model. Measured:
@@ -24,14 +24,11 @@ from hf_targets import (
     TOKENIZER_OUTPUT,
     TRAINER_OUTPUT,
     CardFacts,
-    DecodingMethod,
     Experiment,
     ExperimentSettings,
     MultiTokenTrainingArguments,
     TextSettings,
-    compare_speeds,
     field_of,
-    format_speeds,
     loadable_name,
     log_briefly,
     parse_settings,
@@ -40,6 +37,7 @@ from hf_targets import (
 )
 from hf_targets.backbones.positions import position_limit
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
+from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from hf_targets import CurveConfig, DynamicVocabForCausalLM
-from hf_targets.backbones.seq2seq_call import read_pair
+from hf_targets.backbones.encoder_decoder import read_pair
 from tests.awd_lstm.models import make_awd_lstm
 from tests.gaussian_case import gaussian_case
 from tests.gaussian_diffusion.models import KINDS as GAUSSIAN_KINDS

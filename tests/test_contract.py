@@ -14,8 +14,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig
 
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
 from tests.model_cases import every_model, every_model_and_side, models_that_owe

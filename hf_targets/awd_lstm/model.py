@@ -12,7 +12,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_targets.awd_lstm.backbone import AwdLstmModel, AwdLstmPreTrainedModel
 from hf_targets.awd_lstm.configuration import AwdLstmConfig
 from hf_targets.backbones.alignment import steps_into_sequence
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.maths.losses import IGNORED
@@ -20,15 +20,11 @@ from hf_targets.maths.losses import IGNORED
 
 @dataclass
 class AwdLstmCausalLMOutput(CausalLMOutputWithPast):
-    """The output of `AwdLstmForCausalLM`.
+    """The output of `AwdLstmForCausalLM`; `past_key_values` is the state after the text.
 
     Attributes:
-        loss: The weighted sum of the parts; None without labels.
         loss_parts: `next_token`, the cross-entropy; in training also `activation` and `temporal`, whose weights are
             `config.activation_weight` and `config.temporal_weight`; detached. All are divided by the number of targets.
-        logits: (batch, time, vocab); None if they were skipped.
-        past_key_values: The state after the text; None without a cache.
-        hidden_states: What each layer reads, and the last hidden state, (batch, time, widths); None unless requested.
     """
 
     loss_parts: dict[str, Tensor] | None = None
@@ -73,7 +69,6 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         """Compute logits of the next token, and with labels the loss.
 
         Args:
-            input_ids: (batch, time).
             attention_mask: (batch, time), 0 at padding on either side.
             position_ids: (batch, time). In packed rows they restart at 0 with each document, which then begins with a
                 state of 0, and whose first token is not predicted.
@@ -83,13 +78,12 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
             num_items_in_batch: Divisor of every part of the loss; None uses the number of targets here.
             logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
             skip_logits: Whether to skip the logits; None skips them in training with labels.
-            kwargs: Passed to `AwdLstmModel`, except `shift_labels` (batch, time): labels that are shifted already,
-                which take precedence over `labels`; and `label_smoothing`, the share of the uniform distribution in
-                the targets of the next token. With labels there is no cache unless `use_cache=True` is given.
+            kwargs: Passed to `AwdLstmModel`, except `shift_labels`, which are shifted already and go before `labels`,
+                and `label_smoothing`. With labels there is no cache unless `use_cache=True` is given.
         Raises:
-            ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
+            ValueError: If shapes do not fit, an id is outside the vocabulary, or the cache is of another model.
         """
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -104,7 +98,7 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         smoothing: float = call.others.pop("label_smoothing", 0.0)
         call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
-        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
+        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets
         loss = parts = None
         if targets is not None:
             loss, parts = self._losses(hidden, outputs.undropped, targets, call, smoothing)
@@ -118,23 +112,12 @@ class AwdLstmForCausalLM(AwdLstmPreTrainedModel, GenerationMixin):
         )
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate as `GenerationMixin` does, from a state of constant size.
-
-        Given the whole text so far and the `past_key_values` of an earlier call, it reads only what is new.
-
-        Raises:
-            ValueError: If the mask has another shape than the prompt, or assisted generation is asked for.
-        """
+        """Generate as `GenerationMixin` does; from the state of an earlier call only what is new is read."""
         check_prompt_mask(args[0] if args else None, kwargs)
         return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue], a Protocol has more
 
     def _losses(
-        self,
-        hidden: Tensor,
-        undropped: Tensor,
-        targets: Tensor,
-        call: CausalCall,
-        smoothing: float,
+        self, hidden: Tensor, undropped: Tensor, targets: Tensor, call: Call, smoothing: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of last hidden states (batch, time, d), and its parts."""
         config, count = cast(AwdLstmConfig, self.config), call.count(targets)

@@ -1,16 +1,20 @@
-"""Strict loading of checkpoints: no tensor may be missing, unexpected, or of another shape."""
+"""Strict loading of checkpoints: no tensor may be missing, unexpected, or of another shape, and no file cut short."""
 
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: PreTrainedModel has the rest of from_pretrained)
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS, broken_files_named
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 _MOST_NAMES = 8
 
@@ -104,3 +108,37 @@ def listed(names: Sequence[str]) -> str:
     """Return the first names in one string, with the number of the others."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+@contextmanager
+def broken_files_named(name: str | PathLike, loading: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the `with` block, the error of a weight file that is cut short names the file, as safetensors' does not.
+
+    Args:
+        name: The checkpoint that is loaded: a folder, or a repository of the Hub.
+        loading: The arguments of `from_pretrained`; only those that give the location on the Hub are used.
+    Raises:
+        ValueError: Instead of that error.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        for file in sorted(_folder(name, loading).glob("*.safetensors")):
+            try:
+                with safe_open(file, framework="pt"):
+                    pass
+            except (SafetensorError, OSError):
+                told = f"{file} is not a whole safetensors file: {error}; copy or download the checkpoint again"
+                raise ValueError(told) from error
+        raise
+
+
+def _folder(name: str | PathLike, loading: Mapping[str, Any]) -> Path:
+    """Return the folder of the weight files: for a repository of the Hub, the folder of the downloaded files."""
+    folder = Path(name, loading.get("subfolder") or "")
+    if folder.is_dir():
+        return folder
+    where = {key: loading[key] for key in ("cache_dir", "revision", "subfolder") if loading.get(key)}
+    quiet = {"_raise_exceptions_for_missing_entries": False}
+    config = cached_file(name, "config.json", local_files_only=True, **quiet, **where)
+    return folder if config is None else Path(config).parent

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +15,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.stand_ins import read_training_checkpoint
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, check_tensors
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -160,8 +160,6 @@ def _read_config(file: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not whole JSON: {error}; copy or download it again") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{file} must hold settings by name, got a {type(config).__name__}; download it again")
     return config
 
 
@@ -182,6 +180,42 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
+class StandIn:
+    """An object whose class was not loaded; it holds only the state that the object was saved with."""
+
+    state: Any = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "StandIn":
+        """Return an empty object; ignore the arguments that were saved for the real class."""
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def read_training_checkpoint(file: Path) -> dict[str, Any]:
+    """Return the checkpoint of a training program: tensors, numbers and texts, and a `StandIn` for any other object.
+
+    A checkpoint of Lightning holds its configuration and tokenizer as objects of other packages, which PyTorch's safe
+    reader rejects. Empty classes replace theirs: no package that the file names is imported, and no function is called.
+
+    Raises:
+        ValueError: If the file is not whole, cannot be read in this way, or does not hold a dictionary.
+    """
+    try:
+        unknown = get_unsafe_globals_in_checkpoint(file) if zipfile.is_zipfile(file) else []
+        with safe_globals([(type(name.rpartition(".")[2], (StandIn,), {}), name) for name in unknown]):
+            content = torch.load(file, "cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise ValueError(  # torch's message advises running code in the file
+            f"{file} cannot be read without running code, or is not whole ({type(error).__name__}); if you trust it, "
+            "load it with the program that wrote it, and save its `state_dict` and `ema` alone with torch.save"
+        ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must hold a checkpoint by name, got a {type(content).__name__}")
+    return content
+
+
 def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> torch.dtype | None:
     """Return the type of numbers that a model is loaded with; None for that of new models.
 
@@ -189,7 +223,7 @@ def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> 
         dtype: None, a type or its name, or "auto" for that of the checkpoint.
         of_checkpoint: Its tensors; None, where only `dtype` is to be checked.
     Raises:
-        ValueError: If it is anything else.
+        ValueError: If it is no type of floating-point numbers.
 
     >>> chosen_dtype("bfloat16")
     torch.bfloat16
@@ -201,8 +235,5 @@ def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> 
         return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(
-            f"dtype must be a type of floating-point numbers such as torch.bfloat16, its name, 'auto' or None, got "
-            f"{dtype!r}"
-        )
+        raise ValueError(f"dtype must be a floating-point type such as torch.bfloat16, 'auto' or None, got {dtype!r}")
     return found

@@ -1,5 +1,6 @@
 """Translations of a whole test set, in batches of about as many tokens each."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from hf_targets.data.pair_encoding import pair_lengths
 from hf_targets.data.pairs import pair_references
 from hf_targets.data.progress import progress
 from hf_targets.evaluation.translation import translation_scores
+
+logger = logging.getLogger(__name__)
 
 
 def translate(
@@ -36,15 +39,10 @@ def translate(
         batch_tokens: Tokens of the sources of a batch, padding included, times the beams.
         settings: More arguments of `generate`, such as `ensemble_weight`, `draft_tokens`, `max_new_tokens`.
     Raises:
-        ValueError: If there are no beams, several translations of a source are asked for, or as `generate` raises.
+        ValueError: If several translations of a source are asked for, or as `generate` raises.
     """
-    if num_beams < 1:
-        raise ValueError(f"num_beams must be 1 or more, got {num_beams}; 1 searches greedily")
     if settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
-        raise ValueError(
-            "there is one translation of each source, a text: leave out num_return_sequences and "
-            "return_dict_in_generate"
-        )
+        raise ValueError("each source has one translation; leave out num_return_sequences and return_dict_in_generate")
     limit = position_limit(model)
 
     def generate(inputs: BatchEncoding) -> Tensor:
@@ -85,15 +83,12 @@ def generated_texts(
 
 
 def score_texts(texts: list[str], pairs: Dataset, *, tokenized: bool = False) -> dict[str, float]:
-    """Print the signature of BLEU, and return BLEU and chrF of texts that a model has written for a split.
+    """Return BLEU and chrF of texts that a model has written for a split of `load_pairs`, and log BLEU's signature.
 
     Args:
-        texts: One for each pair.
-        pairs: A split of `load_pairs`. If sources have several references, texts are compared with all of them.
+        texts: One for each pair. If sources have several references, they are compared with all of them.
         tokenized: Whether texts are cut into words already: the name of BLEU is then `bleu_tokenized`.
-    Raises:
-        ValueError: As `translation_scores` does.
     """
     scores = translation_scores(texts, pair_references(pairs), tokenized=tokenized)
-    print(f"BLEU is {scores.signature}", flush=True)
+    logger.info("BLEU is %s", scores.signature)
     return scores.columns()

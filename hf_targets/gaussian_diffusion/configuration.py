@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal, cast
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.gaussian_diffusion.future_embeddings import HeadSettings
 

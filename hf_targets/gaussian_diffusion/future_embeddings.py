@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.maths.losses import ngram_weights
-from hf_targets.multitoken.head_kinds import HEADS, Head
+from hf_targets.multitoken.heads import HEADS, Head
 
 
 @dataclass(frozen=True)

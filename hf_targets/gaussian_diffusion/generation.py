@@ -13,7 +13,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedTokenizerB
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.generation_settings import generation_setting
+from hf_targets.backbones.generation import generation_setting
 from hf_targets.gaussian_diffusion.process import decoding_steps
 from hf_targets.gaussian_diffusion.selection import select_by_bleu
 from hf_targets.maths.ensemble import check_ensemble_weight

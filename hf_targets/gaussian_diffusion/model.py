@@ -10,9 +10,9 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import can_look, check_attention_mask, check_count, check_ids, check_integers
+from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside, execution_device
 from hf_targets.gaussian_diffusion.backbone import (
@@ -36,9 +36,8 @@ from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process, proc
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.gaussian_diffusion.vocabulary import Vocabulary
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
-from hf_targets.maths.losses import IGNORED, target_count
-from hf_targets.maths.random_numbers import drawn
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
+from hf_targets.maths.noise import drawn
 
 PARTS = ("diffusion", "words", "length")
 """The parts of the loss, in the order of `row_losses`."""

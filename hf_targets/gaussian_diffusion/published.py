@@ -13,8 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from hf_targets.backbones.published import Translation, check_options, load_published, num_layers, rename
-from hf_targets.backbones.stand_ins import StandIn
+from hf_targets.backbones.published import StandIn, Translation, check_options, load_published, num_layers, rename
 from hf_targets.gaussian_diffusion import published_dinoiser
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hf_targets.backbones.resizing import check_kept_ids
+from hf_targets.backbones.inputs import check_kept_ids
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 
 

@@ -5,8 +5,7 @@ from typing import Any, get_args
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 

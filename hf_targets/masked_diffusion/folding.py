@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hf_targets.backbones.adapters import check_no_adapters
+from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import TimeEmbedding
 

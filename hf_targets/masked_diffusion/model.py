@@ -13,13 +13,12 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from hf_targets.backbones.adapters import check_no_adapters
-from hf_targets.backbones.backbone import output_embedding
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_count, check_segments
+from hf_targets.backbones.new_parts import ZeroInitLinear, check_no_adapters
+from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
 from hf_targets.curves.configuration import CurveConfig, as_curve_config
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.configuration import MdlmConfig
@@ -27,9 +26,8 @@ from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedMdlm
-from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
 from hf_targets.maths.noise import NoiseSchedule
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
 
 IMPOSSIBLE = -1e6
 """The published model's logit of impossible tokens: of the mask, and where a token is given, of all other tokens."""

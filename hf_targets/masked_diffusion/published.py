@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.backbones.published import Translation, load_published, num_layers
-from hf_targets.backbones.stand_ins import StandIn
+from hf_targets.backbones.published import StandIn, Translation, load_published, num_layers
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import rotary_frequencies
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from hf_targets.backbones.inputs import is_number
 from hf_targets.maths.bag_of_words import bag_of_words_losses, bag_of_words_weight
 from hf_targets.maths.losses import target_count
-from hf_targets.multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments
-from hf_targets.multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer
+from hf_targets.multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer, MultiTokenSeq2SeqTrainingArguments
 
 
 @dataclass

@@ -13,12 +13,11 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.checkpoint import StrictLoading, check_tensors, listed
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors, listed
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.fingerprint import Fingerprint
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.weight_access import whole_state_dict
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig

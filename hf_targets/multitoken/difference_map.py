@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.backbones.backbone import output_embedding
+from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.weight_access import embedding_rows, num_rows
 from hf_targets.extras import require
 from hf_targets.maths.differences import word_differences

@@ -7,14 +7,13 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus
-from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.multitoken.head_kinds import HEADS
+from hf_targets.multitoken.heads import HEADS
 from hf_targets.multitoken.self_generated import sample_blocks
-from hf_targets.multitoken.trainer import MultiTokenTrainer
+from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 
 KINDS: dict[str, dict[str, Any]] = {
     "wdr": {"target": "difference", "head": "conditional"},

@@ -6,7 +6,7 @@
 import torch
 from torch import Tensor
 
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import embedding_rows, num_rows
 
 

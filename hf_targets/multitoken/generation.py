@@ -20,11 +20,15 @@ from transformers.generation.stopping_criteria import (
     StoppingCriteriaList,
 )
 
-from hf_targets.backbones.generation_settings import generation_setting, is_assistant
+from hf_targets.backbones.generation import (
+    generation_setting,
+    inputs_of_step,
+    is_assistant,
+    takes_shifted_rows,
+    takes_tree_mask,
+)
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, check_source, max_positions, outgrown_positions_named
-from hf_targets.backbones.step_inputs import inputs_of_step
-from hf_targets.backbones.text_reader import takes_shifted_rows
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.drafting.cache import check_layers
@@ -38,7 +42,6 @@ from hf_targets.multitoken.drafting.pass_inputs import sources_of
 from hf_targets.multitoken.drafting.stopwatch import Stopwatch
 from hf_targets.multitoken.future_logits import PredictsFuture
 from hf_targets.multitoken.hidden_state_cache import cache_of_text
-from hf_targets.multitoken.tree_mask import takes_tree_mask
 
 logger = logging.getLogger(__name__)
 

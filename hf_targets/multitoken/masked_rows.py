@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hf_targets.multitoken.masked_configuration import MASKED_FIELDS, MultiTokenMaskedConfig
+from hf_targets.multitoken.configuration import MASKED_FIELDS, MultiTokenMaskedConfig
 from hf_targets.training.model_rows import model_rows
 from hf_targets.training.settings import parse_mapping
 

@@ -1,5 +1,6 @@
 """Training, evaluation and translation of encoder-decoder models with future-token heads, or without."""
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -10,13 +11,19 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
 )
 
 from hf_targets.evaluation.translation import translation_scores
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments
-from hf_targets.multitoken.trainer import MultiTokenTrainer
+from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets.training.arguments import TokenBatchArguments
 from hf_targets.training.token_batch_loading import TokenBatchLoading
+
+
+@dataclass
+class MultiTokenSeq2SeqTrainingArguments(TokenBatchArguments, MultiTokenTrainingArguments, Seq2SeqTrainingArguments):
+    """Arguments of `MultiTokenSeq2SeqTrainer`: those of `MultiTokenTrainer` and of `Seq2SeqTrainer`, and batches."""
 
 
 class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrainer):

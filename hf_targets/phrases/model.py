@@ -9,21 +9,19 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import check_backbone
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.reformer import repair_reformer
-from hf_targets.backbones.weight_access import execution_device, num_rows
+from hf_targets.backbones.output_matrix import find_output_scale, read_causal
+from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
-    check_copyable,
+    backbone_of,
     check_loading,
-    keep_weights,
     load_base,
     place_new_part,
     split_fields,
@@ -91,9 +89,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         encoder: PreTrainedModel | None = None,
     ) -> None:
         super().__init__(config)
-        self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
-        repair_reformer(self.backbone)
-        check_backbone(self.backbone)
+        self.backbone = backbone_of(config.backbone, backbone)
+        if find_output_scale(self.backbone, read_causal, "input_ids") not in (None, 1.0):
+            raise ValueError(
+                f"{type(self.backbone).__name__} scales its logits, which phrases cannot; choose another base"
+            )
         config.backbone = self.backbone.config
         if encoder is not None:
             config.phrase_encoder_width = check_causal(encoder)
@@ -101,7 +101,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         self.phrase_encoder = PhraseEncoder(config, *widths, transformer=encoder)
         config.phrase_encoder = self.phrase_encoder.transformer.config
         self._embeddings = PhraseEmbeddingCache()
-        keep_weights(*(model for model in (backbone, encoder) if model is not None))
         self.post_init()
 
     @classmethod
@@ -142,7 +141,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if isinstance(base, DynamicVocabForCausalLM):
             raise ValueError("the base model has a phrase encoder already; give its `.backbone` to add a new one")
         if phrase_encoder is None:
-            check_copyable(base)
+            if not is_readable(base) and execution_device(base).type != "meta":
+                raise ValueError(
+                    f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
+                    "offloaded or sharded; give phrase_encoder=, or load the base model whole"
+                )
             encoder = cast(PreTrainedModel, copy.deepcopy(base.base_model))
         else:
             model = load_base(phrase_encoder, loading, "phrase_encoder")
@@ -232,7 +235,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Args:
-            settings: Arguments of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
+            settings: Arguments of `PhraseIndex.build`: `factory="Flat"`, or "IVF1024,Flat" for many phrases ...
         Raises:
             ValueError: As `phrase_table` and `PhraseIndex.build` do.
         """
@@ -292,7 +295,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             raise ValueError("a training batch brings its own phrases; leave out phrases, or all phrase fields")
         if token_type_ids is not None and batch is not None:
             raise ValueError("token_type_ids are not supported with a PhraseCollator batch; leave out token_type_ids")
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -311,7 +314,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         embeds = None if table is None or input_ids is None else self._embed(input_ids, table)
         outputs = call.read(self.backbone, embeds)
         hidden: Tensor = outputs[0]
-        output, targets = self.get_output_embeddings(), call.targets()
+        output, targets = self.get_output_embeddings(), call.targets
 
         loss = loss_parts = row_losses = logits = None
         if targets is not None:
@@ -345,14 +348,14 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attentions=outputs.get("attentions"),
         )
 
-    def _check_ids(self, table: PhraseTable | None, call: CausalCall) -> None:
+    def _check_ids(self, table: PhraseTable | None, call: Call) -> None:
         if table is None:
             vocab_size = num_rows(self.get_output_embeddings())
             hint = f"an id from {vocab_size} on is a phrase: give its vocabulary with phrases="
             call.check_ids(vocab_size, hint)
             return
-        if call.input_ids is not None:
-            table.check_batch(len(call.input_ids))
+        if call.tokens is not None:
+            table.check_batch(len(call.tokens))
         for name, ids in call.ids.items():
             if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
                 table.check_ids(ids, name, None if name == "input_ids" else IGNORED)

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets.backbones.devices import best_device
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.evaluation.continuations import (
     Continuations,
     Prefix,

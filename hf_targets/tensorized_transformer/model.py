@@ -10,7 +10,7 @@ from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.tensorized_transformer.backbone import (
@@ -24,15 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TensorizedTransformerCausalLMOutput(CausalLMOutputWithPast):
-    """The output of `TensorizedTransformerForCausalLM`.
-
-    Attributes:
-        loss: The cross-entropy of the next token; None without labels.
-        loss_parts: `next_token`, the same, detached; None without labels.
-        logits: (batch, time, vocab); None if they were skipped.
-        past_key_values: Keys and values of the last positions; None without a cache.
-        hidden_states: What each layer reads, and the last hidden state, (batch, time, d); None unless requested.
-    """
+    """The output of `TensorizedTransformerForCausalLM`; `loss_parts` has the loss as `next_token`, detached."""
 
     loss_parts: dict[str, Tensor] | None = None
 
@@ -83,7 +75,6 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         """Compute logits of the next token, and with labels the loss.
 
         Args:
-            input_ids: (batch, time).
             attention_mask: (batch, time), 0 at padding on either side.
             position_ids: (batch, time). In packed rows they restart at 0 with each document, which then does not read
                 the one before, and whose first token is not predicted.
@@ -93,13 +84,12 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
             num_items_in_batch: Divisor of the loss; None uses the number of targets here.
             logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
             skip_logits: Whether to skip the logits; None skips them in training with labels.
-            kwargs: Passed to `TensorizedTransformerModel`, except `shift_labels` (batch, time): labels that are shifted
-                already, which take precedence over `labels`; and `label_smoothing`, the share of the uniform
-                distribution in the targets. With labels there is no cache unless `use_cache=True` is given.
+            kwargs: Passed to `TensorizedTransformerModel`, except `shift_labels`, which are shifted already and go
+                before `labels`, and `label_smoothing`. With labels there is no cache unless `use_cache=True` is given.
         Raises:
-            ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
+            ValueError: If shapes do not fit, an id is outside the vocabulary, or as `TensorizedTransformerModel` does.
         """
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -114,7 +104,7 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         smoothing: float = call.others.pop("label_smoothing", 0.0)
         call.check_ids(num_rows(self.lm_head))
         outputs = call.read(self)
-        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets()
+        hidden, targets = cast(Tensor, outputs.last_hidden_state), call.targets
         loss = parts = None
         if targets is not None:
             equal = torch.ones_like(targets, dtype=torch.float32)
@@ -131,26 +121,18 @@ class TensorizedTransformerForCausalLM(TensorizedTransformerPreTrainedModel, Gen
         )
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate as `GenerationMixin` does; drafts are taken back from a `DynamicCache`.
-
-        Raises:
-            ValueError: If the mask has another shape than the prompt, or the model is `paper_leaky`.
-        """
+        """Generate as `GenerationMixin` does; drafts are taken back from a `DynamicCache`."""
         check_prompt_mask(args[0] if args else None, kwargs)
         return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue], a Protocol has more
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Prepare the inputs of a step of generation, also for a model around this one.
-
-        Raises:
-            ValueError: If the model is `paper_leaky`.
-        """
+        """Prepare the inputs of a step of generation, also for a model around this one; not if `paper_leaky`."""
         if cast(TensorizedTransformerConfig, self.config).paper_leaky:
             raise ValueError(
-                "a Tensorized Transformer with paper_leaky=True reads the tokens that follow, and cannot generate what "
-                "is not written yet; train one with paper_leaky=False"
+                "a model with paper_leaky=True reads the tokens that follow, and cannot generate what is not written "
+                "yet; train one with paper_leaky=False"
             )
         return super().prepare_inputs_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
             input_ids, *args, inputs_embeds=inputs_embeds, **kwargs

@@ -8,6 +8,7 @@ trained on the same text for as long. Same prompts, greedy, one process; the met
 recipes/multitoken.md.
 """
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,18 +16,18 @@ from typing import Literal
 import torch
 from transformers import AutoTokenizer
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from hf_targets import (
     HEADS,
-    DecodingMethod,
     MultiTokenForCausalLM,
     TextSettings,
-    compare_speeds,
     field_of,
-    format_speeds,
     parse_settings,
 )
 from hf_targets.multitoken.draft_heads import KINDS, draft_text
 from hf_targets.training.seeds import run_folder
+from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
 @dataclass

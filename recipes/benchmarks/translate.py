@@ -6,19 +6,21 @@
 Greedily, on sources of the test text, of similar length within a batch. The ways take turns in one process.
 """
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from hf_targets import (
-    DecodingMethod,
     EncodedPairSettings,
     MultiTokenForSeq2SeqLM,
-    compare_speeds,
-    format_speeds,
     parse_settings,
 )
+from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from peft import PrefixTuningConfig, get_peft_model
 from transformers import AutoModel, PreTrainedModel
 
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.maths.losses import IGNORED
 from tests.memory import realigned
 from tests.model_cases import (

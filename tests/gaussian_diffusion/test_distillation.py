@@ -135,7 +135,7 @@ def test_a_source_beyond_the_teachers_positions_is_told_before_any_translation_o
 
 
 def test_a_model_without_an_encoder_and_a_mark_that_is_no_token_are_refused(teacher, tmp_path):
-    model, tokenizer, pairs = teacher
+    _, tokenizer, pairs = teacher
     with pytest.raises(ValueError, match="no encoder"):
         run((make_backbone("gpt2"), tokenizer, pairs), tmp_path)
     with pytest.raises(ValueError, match="no token >>xx<<"):

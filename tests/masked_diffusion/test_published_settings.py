@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion, train_bpe_tokenizer
-from hf_targets.backbones.stand_ins import StandIn, read_training_checkpoint
+from hf_targets.backbones.published import StandIn, read_training_checkpoint
 from hf_targets.masked_diffusion.published import settings_of_training
 from tests.masked_diffusion.models import MASK, VOCAB, make_mdlm, masked_ids
 from tests.masked_diffusion.published_checkpoints import FREQUENCIES, checkpoint, hyper_parameters, save_with_objects

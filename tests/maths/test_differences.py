@@ -85,11 +85,6 @@ def test_difference_and_conjugate_give_the_next_embedding(order, extra, reverse)
     torch.testing.assert_close(back, x[:, order:], rtol=0, atol=1e-12)
 
 
-def test_a_level_below_one_has_nothing_to_reconstruct():
-    with pytest.raises(ValueError, match="order must be 1 or more, got 0"):
-        reconstructed_embeddings(torch.zeros(2, 3), torch.zeros(2, 3), 0)
-
-
 def test_a_conjugate_does_not_see_the_word_it_reconstructs():
     x = sequence(4).requires_grad_()
     reconstruction_conjugates(x, 3)[:, 0].sum().backward()
@@ -105,14 +100,14 @@ def test_coefficients_have_absolute_sum_two_to_the_n_minus_one_and_sum_one(order
     assert sum(coefficients) == 1
 
 
-@pytest.mark.parametrize("call", [word_differences, embeddings_from_differences])
-def test_a_negative_order_is_an_error(call):
-    with pytest.raises(ValueError, match="order must be 0 or more, got -1"):
-        call(sequence(3), -1)
-
-
-def test_orders_without_a_window_are_an_error():
-    with pytest.raises(ValueError, match="order must be in \\[1, 3\\] for 3 steps, got 4"):
-        reconstruction_conjugates(sequence(3), 4)
-    with pytest.raises(ValueError, match="order must be 1 or more, got 0"):
-        reconstruction_conjugates(sequence(3), 0)
+def test_orders_that_there_are_not_are_refused():
+    x = sequence(3)
+    for call, least in (
+        (lambda: word_differences(x, -1), 0),
+        (lambda: embeddings_from_differences(x, -1), 0),
+        (lambda: reconstruction_conjugates(x, 0), 1),
+        (lambda: reconstruction_conjugates(x, 4), r"in \[1, 3\]"),
+        (lambda: reconstructed_embeddings(x, x, 0), 1),
+    ):
+        with pytest.raises(ValueError, match=f"order must be {least}"):
+            call()

@@ -19,7 +19,7 @@ from transformers import (
 from hf_targets import MultiTokenForMaskedLM, MultiTokenMaskedConfig
 from hf_targets.maths.differences import word_differences
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.following_tokens import following_tokens
+from hf_targets.multitoken.masked import following_tokens
 from tests.memory import realigned
 from tests.tiny_backbones import SMALL, VOCAB, make_backbone, pad_rows, token_ids
 from tests.tiny_masked import MASK, MASKED_CONFIGS, make_masked_backbone, make_masked_model, masked_batch, masked_text

@@ -5,9 +5,10 @@ from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_toke
 from hf_targets.evaluation.continuations import Prefix, continue_prefixes
 from hf_targets.multitoken.draft_heads import load_base
 from hf_targets.phrases.continuations import with_phrases
-from hf_targets.phrases.settings import PhraseSettings, make_collator
+from hf_targets.phrases.settings import PhraseSettings
 from hf_targets.phrases.text_comparison import load_model
 from tests.tiny_backbones import make_backbone, token_ids
+from tests.tiny_models import make_collator
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
 TOKENIZER = train_bpe_tokenizer([TEXT] * 3, 300)

@@ -12,12 +12,21 @@ from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.negatives import CorpusRetrieval, InBatch, PreBatch
 from hf_targets.phrases.batches.row_draws import DrawnRows, RowDraw
-from hf_targets.phrases.settings import PhraseSettings, make_collator
+from hf_targets.phrases.settings import PhraseSettings
 from hf_targets.phrases.trainer import has_phrases
 from hf_targets.training.lora import add_lora
 from tests import tiny_models
 from tests.memory import realigned
-from tests.tiny_models import VOCAB, WORDS, make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
+from tests.tiny_models import (
+    VOCAB,
+    WORDS,
+    make_backbone,
+    make_collator,
+    make_dynamic_model,
+    make_vocabulary,
+    phrase_ids,
+    token_ids,
+)
 from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
 
 PARTS = ("loss_phrase", "loss_token", "loss_kl")

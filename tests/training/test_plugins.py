@@ -12,7 +12,7 @@ PLUGIN = """
 from dataclasses import dataclass
 
 from hf_targets import HEADS, MINERS, SAMPLERS, TokenNgrams
-from hf_targets.multitoken.head_kinds import MlpHead
+from hf_targets.multitoken.heads import MlpHead
 from hf_targets.masked_diffusion.sampling.ancestral import Cached
 
 class Mine(MlpHead): ...

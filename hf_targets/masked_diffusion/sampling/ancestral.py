@@ -8,8 +8,7 @@ import torch
 from hf_targets.masked_diffusion.sampling.canvas import Window
 from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
-from hf_targets.maths.noise import NoiseSchedule
-from hf_targets.maths.unmasking_times import hitting_times, unmasking_steps
+from hf_targets.maths.noise import NoiseSchedule, hitting_times, unmasking_steps
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from torch import Tensor
 from hf_targets.masked_diffusion.sampling.canvas import Window
 from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
-from hf_targets.maths.noise import NoiseSchedule
-from hf_targets.maths.unmasking_times import time_of_share
+from hf_targets.maths.noise import NoiseSchedule, time_of_share
 
 
 @dataclass(frozen=True)

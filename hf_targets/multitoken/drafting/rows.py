@@ -8,7 +8,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.backbones.processors import read_text
+from hf_targets.backbones.generation import read_text
 from hf_targets.multitoken.drafting.verification import Verified
 
 

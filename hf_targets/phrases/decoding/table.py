@@ -15,6 +15,11 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 class PhraseSearch(Protocol):
     """Finds the phrases with the largest inner products; `phrases.index.PhraseIndex` is one."""
 
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether scores are exact inner products."""
+        ...
+
     def __len__(self) -> int:
         """Return how many slots it has."""
         ...
@@ -189,7 +194,10 @@ class PhraseTable:
         assert self.index is not None
         queries = hidden.reshape(-1, hidden.shape[-1])
         scores, slots = self.index.search(queries, self.num_neighbours)
-        self._check_scores(queries, scores, slots)
+        if self.index.keeps_vectors:
+            self._check_scores(queries, scores, slots)
+        else:
+            scores = torch.einsum("qd,qkd->qk", queries, self.output_rows[slots.clamp(min=0)].to(queries.dtype))
         logits = hidden.new_full((len(slots), self.num_slots), -torch.inf)
         # a slot of -1 is written to the position of the first found, with its score
         first, best = slots[:, :1].clamp(min=0), scores[:, :1]

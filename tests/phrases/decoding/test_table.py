@@ -121,6 +121,8 @@ def test_rows_must_be_shared_out_evenly():
 class Listed:
     """Finds the phrases it is told, with their slots, and -1 where there are fewer."""
 
+    keeps_vectors = True
+
     def __init__(self, scores, slots):
         self.answer = torch.tensor(scores), torch.tensor(slots)
 

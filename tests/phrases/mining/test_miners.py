@@ -4,8 +4,8 @@ import pytest
 from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
-from hf_targets.phrases.settings import PhraseSettings, make_collator
-from tests.tiny_models import VOCAB, WORDS
+from hf_targets.phrases.settings import PhraseSettings
+from tests.tiny_models import VOCAB, WORDS, make_collator
 
 TEXTS = ["w1 w2 w3 w4 w5 w6 w7 w8\n"]
 
