@@ -18,12 +18,7 @@ from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
 from .crammed_bert.model import CrammedBertForMaskedLM as CrammedBertForMaskedLM
 from .crammed_bert.model import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
 from .curves.configuration import CurveConfig as CurveConfig
-from .curves.error_importance import ErrorImportance as ErrorImportance
-from .curves.error_importance import error_importance as error_importance
-from .curves.error_importance_figure import plot_error_importance as plot_error_importance
-from .curves.reconstruction import CurveReconstruction as CurveReconstruction
 from .curves.reconstruction import reconstruction_error as reconstruction_error
-from .curves.reconstruction_figure import plot_reconstruction_error as plot_reconstruction_error
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
 from .data.atomic_write import written_together as written_together
 from .data.batches import TokenBatchSampler as TokenBatchSampler
@@ -64,17 +59,14 @@ from .figures.learning_curves import plot_gradient_diversity as plot_gradient_di
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .figures.page_style import shown_command as shown_command
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
+from .gaussian_diffusion.distillation import choose_languages as choose_languages
 from .gaussian_diffusion.distillation import distill as distill
 from .gaussian_diffusion.fairseq_dictionary import fairseq_tokenizer as fairseq_tokenizer
 from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
-from .gaussian_diffusion.rows import diffusion_rows as diffusion_rows
 from .gaussian_diffusion.selection import LikelihoodRescorer as LikelihoodRescorer
 from .gaussian_diffusion.selection import select_by_bleu as select_by_bleu
-from .gaussian_diffusion.teacher_languages import choose_languages as choose_languages
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments
-from .gaussian_diffusion.usage import SCORE_METRICS as SCORE_METRICS
-from .gaussian_diffusion.usage import pair_usage as pair_usage
 from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
 from .masked_diffusion.model import MdlmForMaskedDiffusion as MdlmForMaskedDiffusion
 from .masked_diffusion.perplexity_bound import perplexity_bound as perplexity_bound
@@ -84,17 +76,12 @@ from .masked_diffusion.rows import add_missing_tokens as add_missing_tokens
 from .masked_diffusion.rows import mask_token_id as mask_token_id
 from .masked_diffusion.rows import sentence_rows as sentence_rows
 from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
-from .masked_diffusion.sampling.canvas import MaskedDiffusionGenerationOutput as MaskedDiffusionGenerationOutput
 from .masked_diffusion.sampling.sampler import Sampler as Sampler
 from .masked_diffusion.sampling.samplers import SAMPLERS as SAMPLERS
 from .masked_diffusion.sampling.streaming import CanvasStreamer as CanvasStreamer
 from .masked_diffusion.sampling.streaming import CanvasTrace as CanvasTrace
-from .masked_diffusion.settings import SamplerSettings as SamplerSettings
-from .masked_diffusion.settings import curve_rows as curve_rows
 from .masked_diffusion.trainer import DiffusionTrainer as DiffusionTrainer
 from .masked_diffusion.trainer import DiffusionTrainingArguments as DiffusionTrainingArguments
-from .masked_diffusion.usage import DIFFUSION_METRICS as DIFFUSION_METRICS
-from .masked_diffusion.usage import DIFFUSION_USAGE as DIFFUSION_USAGE
 from .maths.cosine_regularization import cosine_regularization as cosine_regularization
 from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
@@ -167,6 +154,7 @@ from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.pool import PhrasePool as PhrasePool
+from .phrases.pool import read_documents as read_documents
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
@@ -229,4 +217,3 @@ from .training.text_settings import BlockSettings as BlockSettings
 from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
-from .phrases.pool import read_documents as read_documents

@@ -1,12 +1,16 @@
-"""Which errors of the embeddings weigh most in the control points of a sentence curve."""
+"""What the mappings of sentence curves lose and which errors they weigh most: lemma 4.3 and figure 8 of the paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.reconstruction import CurveReconstruction
+from hf_targets.figures.canvas import new_figure
 from hf_targets.maths.bsplines import inverse_matrix
 
 
@@ -93,3 +97,49 @@ def error_importance(
             )
         )
     return rows
+
+
+def plot_error_importance(rows: Sequence[ErrorImportance], path: Path | str) -> None:
+    """Plot R and its bound, the ratio of eigenvalues, over the length: a line for each N_ratio and degree ratio."""
+    figure = new_figure(8.5, 4)
+    importance, bound = figure.subplots(1, 2)
+    degree_ratios = sorted({row.degree_ratio for row in rows})
+    for (degree_ratio, ratio), line in _lines(rows).items():
+        number, style = line[0], ("-", "--", "-.", ":")[degree_ratios.index(degree_ratio) % 4]
+        label = f"N = {ratio:g} L, degree {f'{degree_ratio:g} N' if degree_ratio else '2'}"
+        look = {"color": f"C{number}", "linestyle": style, "marker": ".", "label": label}
+        lengths = [row.length for row in line[1]]
+        importance.plot(lengths, [row.mean_ratio for row in line[1]], **look)
+        bound.plot(lengths, [row.eigenvalue_ratio for row in line[1]], **look)
+    importance.axhline(1, color="black", linewidth=0.8)
+    for axes, name in ((importance, "R, mean over positions"), (bound, "bound of R")):
+        axes.set(xlabel="tokens (L)", ylabel=name, yscale="log")
+        axes.grid(alpha=0.3)
+    bound.legend(fontsize="x-small")
+    figure.savefig(path)
+
+
+def plot_reconstruction_error(rows: Sequence[CurveReconstruction], path: Path | str) -> None:
+    """Plot the mean squared error over the length: a panel for each degree ratio, a line for each N_ratio."""
+    degree_ratios = sorted({row.degree_ratio for row in rows})
+    figure = new_figure(1 + 3.5 * len(degree_ratios), 4)
+    panels = figure.subplots(1, len(degree_ratios), sharey=True, squeeze=False)[0]
+    for (degree_ratio, ratio), (number, line) in _lines(rows).items():
+        axes = panels[degree_ratios.index(degree_ratio)]
+        look = {"color": f"C{number}", "label": f"N = {ratio:g} L"}
+        axes.plot([row.length for row in line], [row.mse for row in line], ".-", **look)
+        axes.set(xlabel="tokens (L)", yscale="log", title=f"degree {degree_ratio:g} N" if degree_ratio else "degree 2")
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="mean squared error of unit noise")
+    panels[0].legend()
+    figure.savefig(path)
+
+
+def _lines(rows: Sequence[Any]) -> dict[tuple[float, float], tuple[int, list[Any]]]:
+    """Return rows by degree ratio and N_ratio, in the order of their lengths, with the number of the N_ratio."""
+    ratios = sorted({row.num_control_points_ratio for row in rows})
+    lines: dict[tuple[float, float], tuple[int, list[Any]]] = {}
+    for row in sorted(rows, key=lambda row: row.length):
+        setting = (row.degree_ratio, row.num_control_points_ratio)
+        lines.setdefault(setting, (ratios.index(row.num_control_points_ratio), []))[1].append(row)
+    return lines

@@ -4,8 +4,9 @@ import pytest
 import torch
 from PIL import Image
 
-from hf_targets import error_importance, plot_error_importance
+from hf_targets.curves.reconstruction import reconstruction_error
 from hf_targets.maths.bsplines import inverse_matrix
+from lab.curve_analysis import error_importance, plot_error_importance, plot_reconstruction_error
 
 GRID = ([5, 12], [1.5, 2.0, 3.0], [0.01, 0.2])
 
@@ -41,15 +42,9 @@ def test_a_higher_degree_weighs_errors_of_the_whole_text_less():
     assert high.mean_ratio < 0.3 < low.mean_ratio < 1
 
 
-def test_rows_come_length_by_length_and_what_has_no_inverse_is_refused():
-    settings = [(row.degree_ratio, row.num_control_points_ratio, row.length) for row in error_importance(*GRID)]
-    assert settings == sorted(settings) and len(settings) == 12
-    with pytest.raises(ValueError, match=r"N_ratio must be 1 or more, as B\^\+ does not exist below, got \[2, 0\.5\]"):
-        error_importance([40], [2, 0.5], [0.1])
-
-
-def test_importances_become_a_png_with_two_panels(tmp_path):
+def test_results_become_figures(tmp_path):
     plot_error_importance(error_importance(*GRID), tmp_path / "importance.png")
     assert Image.open(tmp_path / "importance.png").size == (1275, 600)
-    with pytest.raises(ValueError, match="there must be a row to plot"):
-        plot_error_importance([], tmp_path / "none.png")
+    rows = reconstruction_error([5, 10, 15], [1.0, 2.0], [0.0, 0.33], num_sequences=2)
+    plot_reconstruction_error(rows, tmp_path / "errors.png")
+    assert Image.open(tmp_path / "errors.png").size == (150 + 525 * 2, 600)

@@ -2,25 +2,24 @@
 
 Figure 8 and lemma 4.3 of the sentence curve paper, over the lengths, N_ratio and Eta_ratio of its searches (seconds):
 
-    python recipes/analyze_curves.py recipes/settings/analyze_curves/paper.yaml
+    python recipes/tables/analyze_curves.py recipes/settings/tables/analyze_curves/paper.yaml
 
 It leaves tables, `reconstruction.png` and `error_importance.png`. Measured: recipes/gaussian_diffusion.md.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_targets import (
-    error_importance,
-    parse_settings,
-    plot_error_importance,
-    plot_reconstruction_error,
-    reconstruction_error,
-    write_json,
-)
-from hf_targets.markdown import markdown_table
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import reconstruction_error
+from lab.curve_analysis import error_importance, plot_error_importance, plot_reconstruction_error
+from lab.results import write_json
+from lab.settings import parse_settings
+from lab.tables import markdown_table
 
 
 @dataclass
@@ -45,9 +44,8 @@ class Setup:
     )
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print both tables, and leave them with their figures."""
-    (setup,) = parse_settings(Setup)
     weights = error_importance(setup.lengths, setup.ratios, setup.degree_ratios)
     lost = reconstruction_error(setup.lossy_lengths, setup.lossy_ratios, setup.lossy_degree_ratios)
     folder = Path(setup.output_dir)
@@ -69,4 +67,4 @@ def _table(rows: Sequence[Any], columns: Sequence[str], heads: Sequence[str]) ->
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

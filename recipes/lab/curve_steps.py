@@ -1,19 +1,128 @@
-"""Figures of sentence curves while a canvas fills, like figures 1 and 9 of the paper."""
+"""The curves that a masked diffusion model predicts while a canvas fills, as figures 1 and 9 of the paper draw them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import execution_device
+from hf_targets.curves.configuration import CurveConfig
 from hf_targets.figures.canvas import new_figure
-from hf_targets.masked_diffusion.curve_steps import CurveStep, PrincipalPlane, principal_plane
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.maths.bsplines import basis_matrix
 
+_CANVASES_AT_ONCE = 32
 _PANEL = (5.2, 3.9)  # inches
 _MARGIN = 0.12  # around the points, as a share of their range
 _DISTANCES = (9, 15, 22, 30, 40)  # in points, from a token's cross to its label, nearest first
 _NUM_WITHOUT_LINE = 2  # labels at these first distances need no line to their cross
 _DIRECTIONS = 16
+
+
+@dataclass(frozen=True)
+class CurveStep:
+    """The prediction of the model from one canvas. Points are float64, on the CPU, in the space of the output matrix.
+
+    Attributes:
+        canvas: (L,), token ids, without padding.
+        masked: (L,), true where a token is masked.
+        control_points: (N, d), the control points; with K > 1 curves those of the most probable curve.
+        curve: (points, d), points along the whole curve, from its first control point to its last.
+        tokens: (L, d), the points of the curve that stand for tokens, which the output matrix turns into logits.
+    """
+
+    canvas: Tensor
+    masked: Tensor
+    control_points: Tensor
+    curve: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class PrincipalPlane:
+    """The plane in which the control points of several steps vary most.
+
+    Attributes:
+        center: (d,), the mean of the control points.
+        axes: (2, d), the first two principal components, orthonormal; the largest entry of each is positive.
+        shares: The share of the variance along each axis, in [0, 1]; 0 if nothing varies.
+    """
+
+    center: Tensor
+    axes: Tensor
+    shares: tuple[float, float]
+
+    def project(self, points: Tensor) -> Tensor:
+        """Return the coordinates (points, 2) in the plane of the projections of points (points, d)."""
+        return (points - self.center) @ self.axes.T
+
+
+@torch.no_grad()
+def curves_of_canvases(
+    model: MdlmForMaskedDiffusion,
+    canvases: Sequence[Tensor] | Tensor,
+    row: int = 0,
+    *,
+    attention_mask: Tensor | None = None,
+    timesteps: Tensor | None = None,
+    num_points: int = 500,
+) -> list[CurveStep]:
+    """Return the curve that the model predicts from each canvas, with dropout off.
+
+    A `CanvasTrace` starts after the first change. To include the curve before that, put the masked canvas in front.
+
+    Args:
+        model: A model with a curve.
+        canvases: (batch, length) each, such as `CanvasTrace.canvases`.
+        row: Index of the row in the batch.
+        attention_mask: (batch, length), 0 at padding, which is left out.
+        timesteps: (canvases,), the times of the canvases, for a model with `time_conditioning`.
+        num_points: Number of points along the whole curve, 2 or more.
+    Raises:
+        ValueError: If the model has no curve.
+    Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
+    """
+    curve = cast(CurveConfig | None, model.config.curve)
+    if curve is None:
+        raise ValueError("curves_of_canvases needs a model with a curve, got config.curve=None")
+    rows = torch.stack([canvas[row] for canvas in canvases]).to(execution_device(model))
+    if attention_mask is not None:
+        rows = rows[:, attention_mask[row].to(execution_device(model)) != 0]
+    length = rows.shape[1]
+    count, degree = curve.num_control_points_for(length), curve.degree_for(length)
+    whole = basis_matrix(num_points, count, degree, margin=0.0).T
+    at_tokens = basis_matrix(length, count, degree, float(curve.margin)).T
+    steps = []
+    with without_dropout(model):
+        for start in range(0, len(rows), _CANVASES_AT_ONCE):
+            part = slice(start, start + _CANVASES_AT_ONCE)
+            times = None if timesteps is None else timesteps[part].to(execution_device(model))
+            output = model(rows[part], timesteps=times, skip_logits=True, return_dict=True)
+            for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
+                masked = canvas == model.config.mask_token_id
+                steps.append(CurveStep(canvas, masked, points, whole @ points, at_tokens @ points))
+    return steps
+
+
+def principal_plane(steps: Sequence[CurveStep]) -> PrincipalPlane:
+    """Return the plane of the first two principal components of the control points of all steps together.
+
+    The points of a curve are weighted means of its control points. So the projected curve is the curve of the projected
+    control points.
+    """
+    points = torch.cat([step.control_points for step in steps])
+    center = points.mean(dim=0)
+    deviations = points - center
+    variances, axes = torch.linalg.eigh(deviations.T @ deviations)  # in ascending order
+    axes, variances = axes[:, -2:].T.flip(0), variances.clamp(min=0.0)  # rounding may turn a zero negative
+    axes = axes * axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)).sign()
+    total = max(variances.sum().item(), torch.finfo(torch.float64).tiny)
+    return PrincipalPlane(center, axes, (variances[-1].item() / total, variances[-2].item() / total))
 
 
 def plot_curve_steps(
@@ -35,13 +144,8 @@ def plot_curve_steps(
         path: The PNG file to write.
         tokenizer: Decodes the unmasked tokens, which are written beside their points; None: no tokens are written.
         num_panels: Number of steps to draw; all steps if there are fewer.
-    Raises:
-        ValueError: If there are no steps, or `num_panels` is below 1.
-        ImportError: If matplotlib is missing.
     Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
     """
-    if num_panels < 1:
-        raise ValueError(f"num_panels must be 1 or more, got {num_panels}")
     plane = principal_plane(steps)
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(num_panels, len(steps))).round().astype(int))
     num_columns = 2 if len(chosen) == 4 else min(len(chosen), 3)

@@ -1,8 +1,12 @@
+import matplotlib.figure
+import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
+from PIL import Image
 
 from hf_targets import CanvasTrace
-from hf_targets.masked_diffusion.curve_steps import CurveStep, curves_of_canvases, principal_plane
+from lab.curve_steps import CurveStep, curves_of_canvases, plot_curve_steps, principal_plane
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 
 WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
@@ -46,14 +50,6 @@ def test_a_trace_of_generation_is_followed_canvas_by_canvas():
     assert same(steps[0], curves_of_canvases(model, [trace.canvases[0][1:]])[0])
 
 
-def test_many_canvases_give_what_each_gives_alone():
-    model, canvases = make_mdlm("curve"), masked_ids(70, 1, 5)
-    steps = curves_of_canvases(model, canvases)
-    assert len(steps) == 70
-    for position in (0, 31, 32, 69):
-        assert same(steps[position], curves_of_canvases(model, canvases[position : position + 1])[0])
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_left_out(side):
     model, text = make_mdlm("curve"), masked_ids(1, 5)
@@ -61,45 +57,6 @@ def test_padding_is_left_out(side):
     keep = torch.cat([torch.full_like(part, part is text) for part in ends], dim=1)
     (padded,) = curves_of_canvases(model, [torch.cat(ends, dim=1)], attention_mask=keep)
     assert same(padded, curves_of_canvases(model, [text])[0])
-
-
-@pytest.mark.parametrize("kind", ["curve", "curves"])
-def test_a_model_in_training_is_looked_at_without_dropout_and_left_in_training(kind):
-    model, canvas = make_mdlm(kind, dropout=0.5), masked_ids(1, 6)
-    (expected,) = curves_of_canvases(model, [canvas])
-    (step,) = curves_of_canvases(model.train(), [canvas])
-    assert same(step, expected)
-    assert model.training
-    assert not step.tokens.requires_grad
-
-
-def test_a_model_that_sees_the_time_is_told_it():
-    model, canvases = make_mdlm("curve", time_conditioning=True), masked_ids(1, 6).repeat(2, 1, 1)
-    early, late = curves_of_canvases(model, canvases, timesteps=torch.tensor([0.9, 0.1]))
-    assert not torch.allclose(early.control_points, late.control_points)
-    with pytest.raises(ValueError, match="needs timesteps"):
-        curves_of_canvases(model, canvases)
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments", "told"),
-    [
-        ("plain", {}, r"config\.curve=None; train a model with curve=CurveConfig\(\)"),
-        ("curve", {"canvases": []}, "there must be a canvas, got none; call generate with streamer"),
-        (
-            "curve",
-            {"canvases": masked_ids(2, 3)},
-            r"canvases must be \(batch, length\) each, got \(3,\); give a single row",
-        ),
-        ("curve", {"row": 2}, r"row must be in \[0, 1\] for 2 rows, got 2"),
-        ("curve", {"row": -1}, r"row must be in \[0, 1\] for 2 rows, got -1"),
-        ("curve", {"num_points": 1}, "num_points must be 2 or more"),
-        ("curve", {"attention_mask": torch.tensor([[1, 0, 1], [1, 1, 1]])}, "row 0 has a hole in it"),
-    ],
-)
-def test_what_cannot_be_shown_is_told(kind, arguments, told):
-    with pytest.raises(ValueError, match=told):
-        curves_of_canvases(make_mdlm(kind), **{"canvases": [masked_ids(2, 3)], **arguments})
 
 
 def step_of(control_points: torch.Tensor) -> CurveStep:
@@ -122,19 +79,34 @@ def test_points_of_a_plane_keep_their_distances_and_all_their_variance():
     assert plane.shares[0] > 0.7
 
 
-def test_shares_are_of_all_directions():
-    points = torch.cat([torch.diag(torch.tensor([3.0, 2.0, 1.0])), -torch.diag(torch.tensor([3.0, 2.0, 1.0]))]).double()
-    plane = principal_plane([step_of(points)])
-    assert plane.shares == pytest.approx((9 / 14, 4 / 14))
-    assert plane.axes.tolist() == [[1, 0, 0], [0, 1, 0]]
+LENGTH = 6
 
 
-def test_points_that_do_not_differ_have_no_variance_to_share():
-    plane = principal_plane([step_of(torch.ones(4, 3, dtype=torch.float64))])
-    assert plane.shares == (0, 0)
-    assert plane.project(torch.ones(2, 3, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
+class Words:
+    """A tokenizer whose tokens are hard to draw."""
+
+    def decode(self, ids: list[int]) -> str:
+        return {1: r" $\nothing$", 2: "\n", 3: "  "}.get(ids[0], f" token{ids[0]}")
 
 
-def test_a_plane_needs_a_step():
-    with pytest.raises(ValueError, match="got none"):
-        principal_plane([])
+def test_a_figure_shows_the_projected_curves_their_control_points_and_the_words(monkeypatch, tmp_path):
+    text, saved = clean_ids(1, LENGTH), []
+    text[0, :3] = torch.tensor([1, 2, 3])
+    canvases = torch.full((LENGTH + 1, 1, LENGTH), MASK)
+    for index, canvas in enumerate(canvases):
+        canvas[:, :index] = text[:, :index]
+    steps = curves_of_canvases(make_mdlm("curve"), canvases, num_points=50)
+    save = matplotlib.figure.Figure.savefig
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, *a, **k: (saved.append(self), save(self, *a)))
+    plot_curve_steps(steps, tmp_path / "steps.png", Words(), num_panels=3)
+    assert Image.open(tmp_path / "steps.png").format == "PNG"
+    panels, plane = [axes for axes in saved[0].axes if axes.lines], principal_plane(steps)
+    assert len({(axes.get_xlim(), axes.get_ylim()) for axes in panels}) == 1
+    for axes, step in zip(panels, (steps[0], steps[3], steps[6]), strict=True):
+        drawn = {(to_hex(line.get_color()), line.get_marker()): np.array(line.get_data()).T for line in axes.lines}
+        assert np.allclose(drawn["#ff7f0e", "None"], plane.project(step.curve))
+        assert np.allclose(drawn["#1f77b4", "o"], plane.project(step.control_points))
+        shown = [Words().decode([id_]).strip() for id_ in step.canvas[~step.masked].tolist()]
+        assert [text.get_text() for text in axes.texts] == [*[r"$\nothing$", "↵", "␣␣"][: len(shown)], *shown[3:]]
+        for label, point in zip(axes.texts, plane.project(step.tokens[~step.masked]).tolist(), strict=True):
+            assert label.xy == pytest.approx(point)
