@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.retrieval.vector_index import VectorIndex
 
 
 class PhraseSearch(Protocol):
-    """Finds the phrases with the largest inner products; `phrases.index.PhraseIndex` is one."""
+    """Finds the phrases with the largest inner products; `PhraseIndex` is one."""
 
     @property
     def keeps_vectors(self) -> bool:
@@ -27,6 +28,16 @@ class PhraseSearch(Protocol):
     def search(self, hidden: Tensor, k: int, /) -> tuple[Tensor, Tensor]:
         """Return scores and slots, (rows, k) each; a slot of -1 is none."""
         ...
+
+
+class PhraseIndex(VectorIndex):
+    """Inner-product search over the output embeddings of a vocabulary's phrases, for `phrase_index` of `generate`.
+
+    `DynamicVocabForCausalLM.index_phrases` makes one. Number s of the index is slot s of the vocabulary, the phrase
+    with the id V + s. `phrase_fingerprint` of the model is the `fingerprint` that `load` compares.
+    """
+
+    file_name = "phrase_index"
 
 
 class PhraseTable:
