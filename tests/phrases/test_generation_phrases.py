@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
-from hf_targets.phrases.index import PhraseIndex
+from hf_targets.phrases.decoding.table import PhraseIndex
 from tests.choices import on_clear_draws, restart_draws
 from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, make_backbone, token_ids
