@@ -76,14 +76,14 @@ def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
     assert trainer.evaluate(Dataset.from_dict(rows))["eval_loss"] > 0
     for side, told in (("input_ids", SOURCE_WORDS), ("labels", WORDS)):
         wrong = Dataset.from_dict({**rows, side: [[0, told, 2]]})
-        with pytest.raises(ValueError, match=rf"{side} must be token ids in \[0, {told - 1}\] .*got {told}"):
+        with pytest.raises(ValueError, match=rf"{side} must be token ids in \[0, {told - 1}\], got {told}"):
             trainer.evaluate(wrong)
 
 
 def test_adapters_of_an_encoder_with_its_own_embeddings_are_trained_with_checkpointing():
     tuned = add_lora(loaded(), 2).train()
     for reentrant in (False, True):
-        tuned.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        tuned.activation_checkpointing_enable({"use_reentrant": reentrant})
         tuned.enable_input_require_grads()
         torch.manual_seed(0)
         tuned(SOURCE, labels=torch.tensor([[5, 6, 2], [7, 2, -100]])).loss.backward()
