@@ -76,7 +76,7 @@ def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
     assert trainer.evaluate(Dataset.from_dict(rows))["eval_loss"] > 0
     for side, told in (("input_ids", SOURCE_WORDS), ("labels", WORDS)):
         wrong = Dataset.from_dict({**rows, side: [[0, told, 2]]})
-        with pytest.raises(ValueError, match=rf"{side} must be token ids in \[0, {told - 1}\] .*got {told}"):
+        with pytest.raises(ValueError, match=rf"{side} must be token ids in \[0, {told - 1}\], got {told}"):
             trainer.evaluate(wrong)
 
 
