@@ -82,7 +82,7 @@ def test_a_vocabulary_grows_with_its_tied_output(tmp_path):
     model.save_pretrained(tmp_path)
     again = realigned(DifformerForConditionalGeneration.from_pretrained(tmp_path))
     torch.testing.assert_close(again(**batch).loss, model(**batch).loss)
-    with pytest.raises(ValueError, match="the vocabulary must keep eos_token_id=1, got 1 tokens"):
+    with pytest.raises(ValueError, match="eos_token_id=1"):
         again.resize_token_embeddings(1)
 
 
@@ -90,7 +90,7 @@ def test_an_adapter_on_the_one_embedding_of_source_text_and_output_is_refused():
     for fields in ({"modules_to_save": ["embed_tokens"]}, {"target_modules": ["q_proj", "embed_tokens"]}):
         model, batch = fixed("difformer")
         tuned = get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"], **fields}))
-        with pytest.raises(ValueError, match="one matrix serves source, text and output, and an adapter on embed_tok"):
+        with pytest.raises(ValueError, match="adapter on embed_tokens"):
             tuned(**batch)
 
 
