@@ -18,16 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import (
     BlockSettings,
-    ContinuationSettings,
     DynamicVocabForCausalLM,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
     Experiment,
     ExperimentSettings,
-    TextComparison,
     field_of,
     format_columns,
-    load_model,
     pack_blocks,
     parse_settings,
     perplexity_of_blocks,
@@ -36,6 +33,7 @@ from hf_targets import (
     train_run,
     write_json,
 )
+from lab.continuations import ContinuationSettings, TextComparison, load_model
 
 FINE_TUNED, EMBEDDINGS = "fine-tuned", "phrase-embeddings"
 

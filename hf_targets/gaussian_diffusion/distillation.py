@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.pair_encoding import encode_sources
-from hf_targets.evaluation.translating import translate
+from hf_targets.evaluation.translation import translate
 from hf_targets.training.processes import started_processes
 
 _MARK = re.compile(r">>[^<>]*<<")  # of Marian's models of several target languages
