@@ -154,6 +154,7 @@ from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.pool import PhrasePool as PhrasePool
+from .phrases.pool import read_documents as read_documents
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
@@ -216,4 +217,3 @@ from .training.text_settings import BlockSettings as BlockSettings
 from .training.text_settings import TextSettings as TextSettings
 
 __version__: str
-from .phrases.pool import read_documents as read_documents
