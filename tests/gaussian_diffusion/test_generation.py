@@ -6,7 +6,6 @@ from transformers import GenerationConfig
 
 from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
 from tests.gaussian_diffusion.models import KINDS, make_difformer
-from tests.memory import realigned
 from tests.tiny_seq2seq import EOS, PAD, pairs
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -174,14 +173,3 @@ def test_a_trained_model_writes_what_it_was_trained_on(kind, steps):
 def test_wrong_settings_are_told(settings, word):
     with pytest.raises(ValueError, match=word):
         make_difformer().generate(**BATCH, **settings)
-
-
-def test_the_generation_configuration_may_ask_for_all_candidates(tmp_path):
-    model = make_difformer()
-    model.generation_config.return_dict_in_generate = True
-    model.save_pretrained(tmp_path)
-    again = realigned(type(model).from_pretrained(tmp_path))
-    output = again.generate(**BATCH, num_noises=2, generator=seeded())
-    assert output.candidates.shape[1] == 2
-    plain = again.generate(**BATCH, num_noises=2, generator=seeded(), return_dict_in_generate=False)
-    assert torch.equal(plain, output.sequences)
