@@ -99,26 +99,15 @@ from .multitoken.masked_arguments import (
     MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments,
 )
 from .multitoken.masked_configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
-from .multitoken.masked_rows import masked_model_rows as masked_model_rows
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
 from .multitoken.masking import MaskingCollator as MaskingCollator
 from .multitoken.masking import mask_rows as mask_rows
 from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
-from .multitoken.search import SearchSettings as SearchSettings
-from .multitoken.search import check_lambdas as check_lambdas
-from .multitoken.search import chosen_outcomes as chosen_outcomes
-from .multitoken.search import search_outcomes as search_outcomes
-from .multitoken.search_report import describe_search as describe_search
-from .multitoken.search_report import format_chosen as format_chosen
-from .multitoken.search_report import format_search as format_search
-from .multitoken.search_report import plot_search as plot_search
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
-from .multitoken.usage import DRAFT_USAGE as DRAFT_USAGE
-from .multitoken.usage import MASKED_USAGE as MASKED_USAGE
 from .phrases.arguments import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
 from .phrases.batches.generated_negatives import Generation as Generation
@@ -275,8 +264,6 @@ from .multitoken.bag_of_words import BagOfWordsSettings as BagOfWordsSettings
 from .multitoken.bag_of_words import BagOfWordsTrainer as BagOfWordsTrainer
 from .multitoken.seq2seq_arguments import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
-from .multitoken.translation_rows import TranslationRow as TranslationRow
-from .multitoken.translation_rows import translation_rows as translation_rows
 from .neural_cache.cache import NeuralCache as NeuralCache
 from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
@@ -299,15 +286,10 @@ from .semi_autoregressive.dependence import DependenceSettings as DependenceSett
 from .semi_autoregressive.dependence import block_dependence as block_dependence
 from .semi_autoregressive.dependence_figure import plot_dependence as plot_dependence
 from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
-from .semi_autoregressive.rows import block_rows as block_rows
 from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer
-from .semi_autoregressive.usage import BLOCK_METRICS as BLOCK_METRICS
-from .semi_autoregressive.usage import BLOCK_PERPLEXITIES as BLOCK_PERPLEXITIES
-from .semi_autoregressive.usage import BLOCK_USAGE as BLOCK_USAGE
 from .tensorized_transformer.backbone import TensorizedTransformerModel as TensorizedTransformerModel
 from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
 from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
-from .tensorized_transformer.usage import LEAKY_USAGE as LEAKY_USAGE
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.best_checkpoints import best_checkpoints as best_checkpoints
 from .training.best_checkpoints import load_mean as load_mean
