@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 
 
 @contextmanager

@@ -1,55 +1,47 @@
-"""See how a model's output embeddings lie: in a narrow cone, or in all directions; and compare several models.
+"""See how the output embeddings of models lie: in a narrow cone, or in all directions.
 
-    python recipes/inspect_embeddings.py MODEL
-    python recipes/inspect_embeddings.py MODEL OTHER --dataset wikitext-2
+    python recipes/inspect_embeddings.py --models MODEL OTHER --dataset wikitext-2
 
-MODEL is a folder or a name on the Hub. It writes a page, `embeddings.html`, with its figures beside it and the numbers
-in `embeddings.json`. With a text it also tells how norms go with frequencies, and whether one direction is negative
-with all hidden states. Without a model, in seconds: `recipes/settings/inspect_embeddings/smoke.yaml`.
-Notes and what is measured: recipes/cosine.md.
+A model is a folder or a name on the Hub. It writes a page, `embeddings.md`, with its figures beside it, and the numbers
+in `results.json`. With a text it also tells how norms go with frequencies, and whether one direction is negative with
+all hidden states. Without a model, in seconds: `recipes/settings/inspect_embeddings/smoke.yaml`. Measured:
+recipes/cosine.md.
 """
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from transformers import AutoTokenizer
 
-from hf_targets import (
+from hf_targets import load_corpus, softmax_inputs
+from hf_targets.backbones.positions import max_positions
+from lab.card import command_line
+from lab.embedding_figures import write_figures
+from lab.embeddings import (
     Inspection,
-    TextSettings,
-    field_of,
     inspect_embeddings,
-    inspection_columns,
-    inspection_numbers,
-    parse_settings,
+    inspection_rows,
     read_word_vectors,
-    shown_command,
-    softmax_inputs,
     text_batches,
     token_frequencies,
     train_digit_classifier,
     train_word_vectors,
-    write_inspection,
-    write_json,
 )
-from hf_targets.backbones.positions import max_positions
-from hf_targets.markdown import markdown_table
-from hf_targets.named_models import load_language_model, model_at
-from hf_targets.training.outputs import check_output_folder
+from lab.models import load_language_model
+from lab.results import write_results
+from lab.settings import parse_settings
+from lab.tables import markdown_table
 
 
 @dataclass
-class Setup(TextSettings):
+class Setup:
     """Whose embeddings are looked at."""
 
-    leading_setting: ClassVar[str] = "models"
-
     models: list[str] = field(default_factory=list, metadata={"help": "Names or folders of models, one or several."})
-    dataset: str | None = field_of(  # pyright: ignore[reportIncompatibleVariableOverride]
-        TextSettings, "dataset", None, note="For frequencies and hidden states; None: without them."
+    dataset: str | None = field(
+        default=None, metadata={"help": "Corpus for frequencies and hidden states; None: without them."}
     )
+    max_train_words: int | None = field(default=None, metadata={"help": "Read so many words of it only."})
     num_states: int = field(
         default=5000, metadata={"help": "Hidden states of this text that a direction must be negative with. 0: none."}
     )
@@ -62,14 +54,9 @@ class Setup(TextSettings):
 
     def __post_init__(self) -> None:
         if not (self.models or self.word_vectors or self.word2vec or self.classifier):
-            raise ValueError("there must be embeddings to look at; give a model, word_vectors, word2vec or classifier")
+            raise ValueError("there must be embeddings to look at; give models, word_vectors, word2vec or classifier")
         if self.word2vec and self.dataset is None:
-            raise ValueError("word2vec is trained on a text; give --dataset")
-        if len(set(self.models)) < len(self.models):
-            raise ValueError(f"models must name each model once, got {', '.join(self.models)}")
-        check_output_folder(Path(self.output_dir))
-        if self.num_states < 0:
-            raise ValueError(f"num_states must be 0 or more, got {self.num_states}; 0 asks for no direction")
+            raise ValueError("word2vec is trained on a text; give a dataset")
 
 
 def inspect_model(name: str, texts: list[str] | None, num_states: int) -> Inspection:
@@ -77,8 +64,7 @@ def inspect_model(name: str, texts: list[str] | None, num_states: int) -> Inspec
     model = load_language_model(name)
     if texts is None:
         return inspect_embeddings(model)
-    with model_at(name, "tokenizer of a model", "put its files beside the model, or leave out --dataset"):
-        tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name)
     frequencies = token_frequencies(texts, tokenizer, len(model.get_output_embeddings().weight))
     states = None
     if num_states and not model.config.is_encoder_decoder:
@@ -87,27 +73,25 @@ def inspect_model(name: str, texts: list[str] | None, num_states: int) -> Inspec
     return inspect_embeddings(model, frequencies=frequencies, hidden_states=states)
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Look at all embeddings, print the table, and leave the page, its figures and the numbers."""
-    (setup,) = parse_settings(Setup)
-    texts = None if setup.dataset is None else setup.load()["train"]["text"][:]
-    found: dict[str, Inspection] = {}
-    for model in setup.models:
-        name = Path(model).name
-        found[model if name in found else name] = inspect_model(model, texts, setup.num_states)
+    texts = None
+    if setup.dataset is not None:
+        texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)["train"]["text"][:]
+    found = {Path(name).name: inspect_model(name, texts, setup.num_states) for name in setup.models}
     if setup.word_vectors is not None:
-        found[f"vectors of {Path(setup.word_vectors).name}"] = inspect_embeddings(read_word_vectors(setup.word_vectors))
-    if setup.word2vec:
-        assert texts is not None
+        found[Path(setup.word_vectors).name] = inspect_embeddings(read_word_vectors(setup.word_vectors))
+    if setup.word2vec and texts is not None:
         found["word2vec"] = inspect_embeddings(train_word_vectors(texts))
     if setup.classifier:
-        digits = train_digit_classifier()
-        found["digits"] = inspect_embeddings(digits.weight, hidden_states=digits.hidden_states, labels=digits.labels)
-    page = write_inspection(found, setup.output_dir, footer=shown_command(sys.argv))
-    numbers = {name: inspection_numbers(one) for name, one in found.items()}
-    write_json(Path(setup.output_dir, "embeddings.json"), numbers)
-    print(f"{markdown_table(*inspection_columns(found), num_names=1)}\n\nPage and figures: {page}")
+        weight, states, labels = train_digit_classifier()
+        found["digits"] = inspect_embeddings(weight, hidden_states=states, labels=labels)
+    folder, table = Path(setup.output_dir), markdown_table(["", *found], inspection_rows(found))
+    write_results(folder, {name: one.numbers() for name, one in found.items()})
+    page = f"# Embeddings\n\n{table}\n\n{write_figures(found, folder)}\n\nCommand: `{command_line()}`\n"
+    (folder / "embeddings.md").write_text(page, encoding="utf-8")
+    print(f"{table}\n\nPage and figures: {folder / 'embeddings.md'}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

@@ -1,150 +1,118 @@
-"""Train AWD-LSTMs with and without cosine regularisation, finetune them, and add the continuous cache.
+"""Train an AWD-LSTM, with cosine regularisation or without; finetune it; measure it with a continuous cache.
 
-The language models of the paper (one GPU; its test perplexities on WikiText-2 are 66.0 and 65.2 with gamma = 1, then
-65.8 and 64.1 finetuned, then 52.0 and 50.0 with the cache), and the published AWD-LSTM on Penn Treebank (58.8, 56.5
-and 52.5):
+In a minute, on the documentation that ships with Python:
+
+    accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/smoke.yaml
+
+The published model for WikiText-2 (one GPU; its test perplexity is 66.0, 65.8 finetuned and 52.0 with the cache), and
+its finetuning:
 
     HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/wikitext2.yaml
-    HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/ptb.yaml
+    HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/wikitext2.yaml \
+        --model_name_or_path runs/train_awd_lstm/wikitext2 --average_from_start true --output_dir runs/finetuned
 
-At a size for a CPU: `.../ptb_cpu.yaml` and `.../wikitext2_cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`.
-Measured: recipes/cosine.md.
+With cosine regularisation: `--cosine_weight 1`. The paper's table 1, with seeds: recipes/tables/awd_lstm.py.
 """
 
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import set_seed
 
 from hf_targets import (
-    AWD_LSTM_USAGE,
     AwdLstmConfig,
     AwdLstmForCausalLM,
+    AwdLstmTrainer,
     AwdLstmTrainingArguments,
-    BlockSettings,
-    CacheSettings,
-    CardFacts,
-    ComparisonSettings,
-    Experiment,
-    LstmRow,
-    describe_comparison,
+    cached_perplexities,
     embedding_geometry,
-    equally_trained,
-    field_of,
-    format_column_differences,
-    format_columns,
-    load_corpus,
-    lstm_rows,
-    parse_settings,
-    plot_learning_curves,
-    train_runs,
-    training_histories,
+    search_cache,
     word_level_tokenizer,
-    write_cards,
-    write_json,
 )
+from lab.card import write_card
+from lab.results import measure, write_results
+from lab.settings import parse_settings
+from lab.text import BlockSettings
 
-ROWS = (
-    '{"plain": {}, "plain-finetuned": {"finetunes": "plain"}, "cosine": {"cosine_weight": 1}, '
-    '"cosine-finetuned": {"cosine_weight": 1, "finetunes": "cosine"}}'
-)
+USAGE = """inputs = tokenizer("The", return_tensors="pt")
+state = model(**inputs, use_cache=True).past_key_values  # of constant size, however long the text is
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
 
 
 @dataclass
-class Setup(ComparisonSettings, BlockSettings, CacheSettings):
-    """The models of awd-lstm-lm and of the paper's table 1."""
+class Setup(BlockSettings):
+    """Which model is trained on what."""
 
-    dataset: str = field_of(BlockSettings, "dataset", "wikitext-2")
-    block_size: int = field_of(
-        BlockSettings,
-        "block_size",
-        128,
-        note="Blocks are joined again, so it only counts max_validation_blocks.",
+    dataset: str = field(default="wikitext-2", metadata={"help": "Corpus, text file, folder, or data set on the Hub."})
+    block_size: int = field(
+        default=128, metadata={"help": "Blocks are joined again; only max_validation_blocks counts."}
     )
-    vocab_size: int | None = field(
+    vocab_size: int | None = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default=None, metadata={"help": "Byte-pair pieces, trained on the text; None: all words of the training text."}
     )
-    embedding_size: int = field_of(AwdLstmConfig, "embedding_size")
-    hidden_size: int = field_of(AwdLstmConfig, "hidden_size")
-    num_hidden_layers: int = field_of(AwdLstmConfig, "num_hidden_layers")
-    embedding_dropout: float = field_of(AwdLstmConfig, "embedding_dropout")
-    input_dropout: float = field_of(AwdLstmConfig, "input_dropout")
-    hidden_dropout: float = field_of(AwdLstmConfig, "hidden_dropout")
-    output_dropout: float = field_of(AwdLstmConfig, "output_dropout")
-    weight_dropout: float = field_of(AwdLstmConfig, "weight_dropout")
-    activation_weight: float = field_of(AwdLstmConfig, "activation_weight")
-    temporal_weight: float = field_of(AwdLstmConfig, "temporal_weight")
-    finetune_epochs: float = field(default=500.0, metadata={"help": "Most epochs of a row that finetunes."})
-    rows: str = field(
-        default=ROWS,
-        metadata={"help": "JSON: names of models, and their cosine_weight and the row that they finetune."},
+    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of AwdLstmConfig."})
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "A trained AWD-LSTM to finetune, with --average_from_start true. None: a new one."},
+    )
+    cache_window: int | None = field(
+        default=None, metadata={"help": "W: hidden states that a continuous cache remembers. None: no cache."}
+    )
+    cache_thetas: list[float] = field(
+        default_factory=lambda: [0.3, 0.662, 1.0], metadata={"help": "Thetas to choose from on the validation text."}
+    )
+    cache_weights: list[float] = field(
+        default_factory=lambda: [0.0, 0.05, 0.1, 0.1279, 0.15, 0.2, 0.25, 0.3],
+        metadata={"help": "Lambdas to choose from, each in [0, 1); 0 is no cache."},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        CacheSettings.__post_init__(self)
-        self.config(vocab_size=1)  # raises an error if a field is out of range
-        lstm_rows(self.rows)
 
-    def config(self, **fields: Any) -> AwdLstmConfig:
-        """Return the configuration of all models."""
-        shared = AwdLstmConfig.__dataclass_fields__.keys() & asdict(self).keys() - {"vocab_size"}
-        return AwdLstmConfig(**{name: getattr(self, name) for name in shared}, **fields)
+SETTINGS = (Setup, AwdLstmTrainingArguments)
 
 
-def make_model(
-    setup: Setup, tokenizer: PreTrainedTokenizerBase, row: LstmRow, trained: dict[str, Path]
-) -> AwdLstmForCausalLM:
-    """Return a model to train: with new weights, or the trained one of this seed that the row finetunes."""
-    if row.finetunes is not None:
-        return AwdLstmForCausalLM.from_pretrained(trained[row.finetunes])
-    return AwdLstmForCausalLM(setup.config(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id))  # pyright: ignore
-
-
-def main() -> None:
-    """Train the models with each seed, measure them with the cache, and leave each with its tokenizer and card."""
-    setup, args = parse_settings(Setup, AwdLstmTrainingArguments)
-    rows = lstm_rows(setup.rows)
-    outputs = ("learning_curves.png", "results.json", "scores.json")
-    experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
+def main(setup: Setup, args: AwdLstmTrainingArguments) -> dict[str, float]:
+    """Train or finetune one model, save it with its card, and measure it."""
     texts = setup.load()
-    if setup.vocab_size is None:  # the vocabulary does not shrink with max_train_words
-        whole = load_corpus(setup.dataset, config_name=setup.dataset_config, text_column=setup.text_column)
-        tokenizer = word_level_tokenizer(whole["train"]["text"])
+    if setup.vocab_size is None and setup.model_name_or_path is None:
+        tokenizer = word_level_tokenizer(setup.load(whole=True)["train"]["text"])
     else:
-        tokenizer = setup.tokenizer_of(None, texts, setup.vocab_size)
-    corpus, trained = setup.blocks(texts, tokenizer), {}
-    models = {name: partial(make_model, setup, tokenizer, row, trained) for name, row in rows.items()}
-    trainers = {name: row.trainer_of(setup.finetune_epochs) for name, row in rows.items()}
-    runs, scores, caches = [], {}, {}
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=trainers, **setup.plan()):
-        run, model = runs[-1], trainer.model
-        folder = trained[run.name] = experiment.folder_of(run.name, run.seed)
-        if trainer.is_world_process_zero():
-            model.save_pretrained(folder)  # pyright: ignore
-            tokenizer.save_pretrained(folder)
-            cache, found = setup.measured(model, corpus["validation"], corpus["test"], carries_state=True)  # pyright: ignore
-            geometry = embedding_geometry(model)
-            found |= {"mean cosine, %": 100 * geometry.mean_cosine, "effective rank": geometry.effective_rank}
-            scores.setdefault(run.name, []).append(found)
-            caches.setdefault(run.name, []).append(asdict(cache))
-            told = " ".join(f"{column} {value:.2f}," for column, value in found.items())
-            print(f"{run.name}, seed {run.seed}: {told} {cache}", flush=True)
-            content = {"settings": asdict(setup), "scores": scores, "caches": caches}
-            write_json(experiment.folder / "scores.json", content)
-        trainer.accelerator.wait_for_everyone()  # the next row may finetune this model
-    if args.process_index:
-        return
-    groups = [{name: scores[name] for name in group} for group in equally_trained(rows)]
-    told = describe_comparison(runs, finetuned={name: row.finetunes for name, row in rows.items() if row.finetunes})
-    results = "\n\n".join(filter(None, [told, format_columns(scores), *map(format_column_differences, groups)]))
-    plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
-    facts = CardFacts(dataset=setup.dataset, results=results, usage=AWD_LSTM_USAGE, **setup.stated())
-    write_cards(experiment, runs, facts)
-    print(f"\n{results}\n\nModels, cards and learning curves: {experiment.folder}")
+        tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
+    corpus = setup.blocks(texts, tokenizer)
+
+    set_seed(args.seed)
+    if setup.model_name_or_path is not None:
+        model = AwdLstmForCausalLM.from_pretrained(setup.model_name_or_path)
+    else:
+        ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+        model = AwdLstmForCausalLM(AwdLstmConfig(**ids, **setup.config))  # pyright: ignore[reportArgumentType]
+    trainer = AwdLstmTrainer(model, args, train_dataset=corpus["train"], eval_dataset=corpus["validation"])
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    results = measure(trainer, corpus["test"])
+    trainer.save_state()
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        geometry = embedding_geometry(model)
+        results |= {"mean cosine, %": 100 * geometry.mean_cosine, "effective rank": geometry.effective_rank}
+        results |= {} if setup.cache_window is None else measure_cache(setup, model, corpus)
+        folder: Any = args.output_dir
+        tokenizer.save_pretrained(folder)
+        write_card(folder, results, dataset=setup.dataset, usage=USAGE, name=args.hub_model_id)
+        write_results(folder, results)
+        print(f"Model and card: {folder}\nTest perplexity a word {results['word_perplexity']:.2f}", flush=True)
+    trainer.accelerator.wait_for_everyone()  # a finetuning may read the model next
+    return results
+
+
+def measure_cache(setup: Setup, model: AwdLstmForCausalLM, corpus: dict[str, Any]) -> dict[str, float]:
+    """Return the test perplexities a word without and with the best cache on the validation text, and that cache."""
+    assert setup.cache_window is not None
+    grid = setup.cache_window, setup.cache_thetas, setup.cache_weights
+    cache = search_cache(model, corpus["validation"], *grid, carries_state=True)
+    found = cached_perplexities(model, corpus["test"], {"word_perplexity_cache": cache}, carries_state=True)
+    found["word_perplexity"] = found.pop("without cache")
+    figures = {name: one.per_word for name, one in found.items() if one.per_word is not None}
+    return {**figures, "cache_theta": cache.theta, "cache_weight": cache.weight}
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(*SETTINGS, description=__doc__))

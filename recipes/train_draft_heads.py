@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from hf_targets import DecodingMethod, MultiTokenTrainingArguments, compare_speeds, train_draft_heads
+from hf_targets import MultiTokenTrainingArguments, train_draft_heads
 from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
 from lab.card import write_card
 from lab.results import write_results
 from lab.settings import parse_settings
+from lab.speed import DecodingMethod, compare_speeds
 
 USAGE = """inputs = tokenizer("The", return_tensors="pt")
 drafts = {"draft_tokens": model.config.ngram_size - 1}

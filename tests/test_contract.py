@@ -14,8 +14,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig
 
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
 from tests.model_cases import every_model, every_model_and_side, models_that_owe
@@ -166,8 +166,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(case, lora):
         model = add_lora(model, 2)
     model.train()
     _, expected = gradients(model, batch)
-    model.gradient_checkpointing_enable()
-    assert unwrapped(model).is_gradient_checkpointing
+    model.activation_checkpointing_enable()
+    assert unwrapped(model).is_activation_checkpointing
     _, found = gradients(model, batch)
     assert_same(found, expected, rtol=1e-5, atol=1e-6)
 

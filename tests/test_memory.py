@@ -22,7 +22,7 @@ def positions(model):
     return {tensor.data_ptr() % 64 for tensor in (*model.parameters(), *model.buffers())}
 
 
-@pytest.mark.parametrize("offset", [0, 8, 24, 56])
+@pytest.mark.parametrize("offset", [0, 24])
 def test_a_loaded_model_lies_where_its_file_puts_it_until_it_is_realigned(offset, misaligned, tmp_path):
     misaligned(offset)
     model = make_model("qwen3")  # whose input and output embeddings are tied

@@ -11,9 +11,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.awd_lstm.configuration import AwdLstmConfig
-from hf_targets.awd_lstm.layers import EMBEDDING_RANGE, WeightDropLstm, dropout_mask
+from hf_targets.awd_lstm.layers import (
+    EMBEDDING_RANGE,
+    WeightDropLstm,
+    as_lstm_cache,
+    dropout_mask,
+    lstm_layers,
+    states_of,
+)
 from hf_targets.awd_lstm.runs import Runs
-from hf_targets.awd_lstm.state import as_lstm_cache, lstm_layers, states_of
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
 from hf_targets.backbones.recorded_states import Wanted
@@ -22,14 +28,7 @@ from hf_targets.backbones.weight_access import num_rows
 
 @dataclass
 class AwdLstmOutput(BaseModelOutputWithPast):
-    """The output of `AwdLstmModel`.
-
-    Attributes:
-        last_hidden_state: (batch, time, d), the output of the last layer after dropout.
-        past_key_values: The state after the text, of `state.LstmState`; None without `use_cache`.
-        hidden_states: What each layer reads, and the last hidden state; None unless requested.
-        undropped: (batch, time, d), the output of the last layer before dropout.
-    """
+    """The output of `AwdLstmModel`, with `undropped` (batch, time, d): that of the last layer before dropout."""
 
     undropped: Tensor | None = None
 
@@ -82,22 +81,17 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> AwdLstmOutput:
-        """Return the hidden states of a text.
+        """Return the hidden states (batch, time, d) of a text, and with a cache the state after it.
 
         Args:
-            input_ids: (batch, time).
             attention_mask: (batch, time), or (batch, positions in the cache + time); 0 at padding, which the layers
                 pass over: it changes neither the other hidden states nor the state.
-            position_ids: (batch, time). Wherever they do not go up by one, as in packed rows, a new text begins with a
-                state of 0.
+            position_ids: (batch, time). Wherever they do not go up by one, a new text begins with a state of 0.
             past_key_values: The state of earlier calls, with which the first text of each row begins.
             inputs_embeds: (batch, time, embedding_size), in place of `input_ids`.
-            token_type_ids: (batch, time), as some tokenizers return them; all must be 0, as there are no segments.
-            use_cache: Whether to return the state after the text; None: as configured.
-            output_hidden_states: Whether to return what each layer reads; None: as configured.
+            output_hidden_states: Whether to return what each layer reads, and the last hidden state.
             output_attentions: Has no effect: there is no attention.
-        Raises:
-            ValueError: If shapes do not fit, an id is outside the vocabulary, or the cache is of another model.
+            others: As for `CausalHead`, as are the errors.
         """
         config = cast(AwdLstmConfig, self.config)
         text = check_shapes(input_ids, inputs_embeds)
@@ -168,14 +162,9 @@ def _runs_of(text: Tensor, attention_mask: Tensor | None, position_ids: Tensor |
     rows, time = text.shape[:2]
     if position_ids is not None and position_ids.shape not in ((rows, time), (1, time)):
         raise ValueError(f"position_ids must be (batch, time), {(rows, time)}, got {tuple(position_ids.shape)}")
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise ValueError(f"attention_mask must be (batch, time), 0 at padding, got {tuple(attention_mask.shape)}")
     if attention_mask is None and (position_ids is None or time == 1):
         return None
-    keep = torch.ones(rows, time, dtype=torch.bool, device=text.device)
-    if attention_mask is not None:
-        if attention_mask.dim() != 2:
-            raise ValueError(
-                f"attention_mask must be (batch, time), 0 at padding, got shape {tuple(attention_mask.shape)}: an LSTM "
-                "has no attention to which another mask could apply"
-            )
-        keep = attention_mask[:, -time:] != 0
-    return Runs.of(keep, position_ids)
+    keep = torch.ones_like(text[..., 0] if text.dim() == 3 else text, dtype=torch.bool)
+    return Runs.of(keep if attention_mask is None else attention_mask[:, -time:] != 0, position_ids)

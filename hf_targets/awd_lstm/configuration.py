@@ -6,11 +6,7 @@ from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
-
-SIZES = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers")
-DROPOUTS = ("embedding_dropout", "input_dropout", "hidden_dropout", "output_dropout", "weight_dropout")
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 
 
 class AwdLstmConfig(NamesItsPackage, PreTrainedConfig):
@@ -25,11 +21,7 @@ class AwdLstmConfig(NamesItsPackage, PreTrainedConfig):
     """
 
     model_type = "awd_lstm"
-    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
-        "past_key_values",
-        "loss_parts",
-        "hidden_states",
-    ]
+    keys_to_ignore_at_inference = ["past_key_values", "loss_parts", "hidden_states"]  # noqa: RUF012, Trainer adds to it
 
     vocab_size: int = field(default=33278, metadata={"help": "Number of token ids."})
     embedding_size: int = field(
@@ -67,10 +59,10 @@ class AwdLstmConfig(NamesItsPackage, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_fields(self)
-        for name in SIZES:
+        for name in ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in DROPOUTS:
+        for name in (name for name in type(self).__dataclass_fields__ if name.endswith("_dropout")):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}; 0 switches it off")
         for name in ("activation_weight", "temporal_weight"):

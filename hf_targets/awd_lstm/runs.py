@@ -5,6 +5,8 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence
 
 
 @dataclass(frozen=True)
@@ -43,33 +45,25 @@ class Runs:
         """
         num_rows, time = keep.shape
         kept = keep.flatten().nonzero().flatten()
-        rows, device = kept // time, keep.device
-        begins = torch.ones_like(kept, dtype=torch.bool)
-        if len(kept) > 1:
-            begins[1:] = rows[1:] != rows[:-1]
-            if position_ids is not None:
-                begins[1:] |= position_ids.expand(num_rows, time).flatten()[kept].diff() != 1
-        num_runs = int(begins.sum())
-        if len(kept) == keep.numel() and num_runs == num_rows:
+        rows, last_of = kept // time, torch.full((num_rows,), -1, device=keep.device)
+        if not len(kept):
+            return cls((num_rows, time), kept, kept, kept.cpu(), kept, kept.bool(), last_of)
+        changes = rows[1:] != rows[:-1]
+        breaks = changes
+        if position_ids is not None:
+            breaks = changes | (position_ids.expand(num_rows, time).flatten()[kept].diff() != 1)
+        begins, is_first = F.pad(breaks, (1, 0), value=True), F.pad(changes, (1, 0), value=True)
+        if len(kept) == keep.numel() and torch.equal(begins, is_first):
             return None
-        run_of = begins.cumsum(0) - 1
-        starts = begins.nonzero().flatten()
-        lengths = torch.bincount(run_of, minlength=num_runs)
-        longest_first = lengths.argsort(descending=True, stable=True)
-        rank = torch.empty_like(longest_first)
-        rank[longest_first] = torch.arange(num_runs, device=device)
-        steps = torch.arange(len(kept), device=device) - starts[run_of]
-        order = (steps * num_runs + rank[run_of]).argsort()
-        row_of = rows[starts][longest_first]
-        ends = torch.ones_like(begins)
-        ends[:-1] = rows[1:] != rows[:-1]
-        last_of = torch.full((num_rows,), -1, device=device)
-        last_of[rows[ends]] = rank[run_of[ends]]
-        first = torch.ones(num_runs, dtype=torch.bool, device=device)
-        first[1:] = rows[starts][1:] != rows[starts][:-1]
+        number = begins.cumsum(0) - 1
+        packed = pack_sequence(kept.split(number.bincount().tolist()), enforce_sorted=False)
+        order, rank, sizes = packed.sorted_indices, packed.unsorted_indices, packed.batch_sizes
+        is_last = F.pad(changes, (0, 1), value=True)
+        last_of[rows[is_last]] = rank[number[is_last]]
+        run_of = torch.arange(len(kept)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
         return cls(
-            (num_rows, time), kept[order], rank[run_of][order], torch.bincount(steps).cpu(), row_of,
-            first[longest_first], last_of,
+            (num_rows, time), packed.data, run_of.to(keep.device), sizes, rows[begins][order], is_first[begins][order],
+            last_of,
         )  # fmt: skip
 
     def pack(self, values: Tensor) -> Tensor:

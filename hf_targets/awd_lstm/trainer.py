@@ -1,31 +1,140 @@
 """Training and evaluation of AWD-LSTMs on one long text, whose state goes on from batch to batch."""
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
-from accelerate.optimizer import AcceleratedOptimizer
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
-from transformers import Cache, DynamicCache, PreTrainedModel, TrainerState
+from transformers import Cache, DynamicCache, PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy
 
-from hf_targets.awd_lstm.arguments import AwdLstmTrainingArguments
-from hf_targets.awd_lstm.averaged_sgd import NonMonotoneTrigger, evaluated, no_longer_better
+from hf_targets.awd_lstm.layers import as_lstm_cache, lstm_layers
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
-from hf_targets.awd_lstm.state import as_lstm_cache, lstm_layers
 from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import perplexity
+from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.averaging import AveragingCallback, MeanOfWeights
 from hf_targets.training.epochs import EpochCallback
-from hf_targets.training.weak_methods import WeaklyBound
 
 logger = logging.getLogger(__name__)
+_NAMES = "keys", "values"
+
+
+@dataclass
+class AwdLstmTrainingArguments(TargetTrainingArguments):
+    """Arguments of `AwdLstmTrainer`; the defaults are the published ones."""
+
+    bptt: int = field(
+        default=70,
+        metadata={
+            "help": "Mean tokens of a training segment, through which gradients flow; the learning rate of a step is "
+            "multiplied by the segment's tokens / bptt."
+        },
+    )
+    nonmonotone_interval: int | None = field(
+        default=5,
+        metadata={
+            "help": "n: the mean of the weights begins once an evaluation is worse than the best of those that are "
+            "more than n evaluations old. None: no mean."
+        },
+    )
+    average_from_start: bool = field(
+        default=False,
+        metadata={
+            "help": "Finetuning of a trained model: the mean of the weights begins with the first step, and training "
+            "stops once evaluations no longer get better."
+        },
+    )
+    eval_streams: int = field(
+        default=10,
+        metadata={"help": "Rows in which an evaluation reads its text side by side, on all devices together."},
+    )
+    optim: str = "sgd"
+    learning_rate: float = 30.0
+    lr_scheduler_type: str = "constant"
+    max_grad_norm: float = 0.25
+    weight_decay: float = 1.2e-6
+
+    def __post_init__(self) -> None:
+        for name in ("bptt", "eval_streams", "nonmonotone_interval"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        if self.average_from_start and self.nonmonotone_interval is None:
+            raise ValueError("average_from_start needs a nonmonotone_interval, after which training stops; give one")
+        super().__post_init__()
+
+
+def no_longer_better(losses: Sequence[float], interval: int) -> bool:
+    """Return whether the last loss is above the best of the losses before the `interval` most recent other ones.
+
+    >>> no_longer_better([5.0, 4.0, 4.1], 1), no_longer_better([5.0, 4.0, 4.1, 4.05], 1)
+    (False, True)
+    """
+    earlier = losses[:-1][: -interval or None]
+    return bool(earlier) and losses[-1] > min(earlier)
+
+
+def _eval_losses(state: TrainerState) -> list[float]:
+    """Return the losses of a training's evaluations, without one before its first step."""
+    return [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry and entry["step"]]
+
+
+class NonMonotoneTrigger(TrainerCallback):
+    """Begins the mean of the weights once evaluations no longer get better; if it began with training, stops training.
+
+    Source: Merity et al., "Regularizing and Optimizing LSTM Language Models", algorithm 1; the published program.
+    """
+
+    def __init__(self, averaging: AveragingCallback, interval: int) -> None:
+        self.averaging, self.interval = averaging, interval
+        self._is_training = False
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Look at the evaluations from now on."""
+        self._is_training = True
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Leave later evaluations alone."""
+        self._is_training = False
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, *, model: nn.Module, **kwargs: Any
+    ) -> None:
+        """Begin the mean, or stop, if this evaluation says so."""
+        if not self._is_training or not no_longer_better(_eval_losses(state), self.interval):
+            return
+        if self.averaging.from_start:
+            control.should_training_stop = True
+        else:
+            self.averaging.begin(model)
+
+
+class SegmentRate(TrainerCallback):
+    """Gives each step a learning rate in proportion to the length of its segment, which the trainer sets."""
+
+    def __init__(self, bptt: int) -> None:
+        self.bptt, self.length = bptt, bptt
+        self._rates: list[Any] = []
+
+    def on_pre_optimizer_step(self, *args: Any, optimizer: Optimizer, **kwargs: Any) -> None:
+        """Change the rate."""
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * self.length / self.bptt
+
+    def on_optimizer_step(self, *args: Any, optimizer: Optimizer, **kwargs: Any) -> None:
+        """Change it back, for the scheduler."""
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate
 
 
 class AwdLstmTrainer(AveragedTrainer):
@@ -41,44 +150,36 @@ class AwdLstmTrainer(AveragedTrainer):
     Once evaluations no longer get better, the mean of the weights is what is evaluated, saved and left in the model.
 
     Raises:
-        ValueError: If the model or the arguments are of another class, the batch size is to be found, one process has
-            several GPUs, there are several evaluation texts to begin a mean by, or the blocks of a data set are not one
-            text.
+        ValueError: If the model is of another class, the batch size is to be found, one process has several GPUs, there
+            are several evaluation texts to begin a mean by, or the data is not one text.
     Source: Merity et al., "Regularizing and Optimizing LSTM Language Models", sections 3 and 4; salesforce/awd-lstm-lm.
-    Departs: The published program draws the lengths of segments anew in each epoch, so that epochs have different
-        numbers of steps. Here they are drawn once, and each epoch has them in another order. It drops the end of the
-        text that does not fill all rows; here the last rows are shorter. It multiplies the rate of a cut segment by
-        the length that was drawn, we by its own. It leaves the checkpoint of the lowest loss, as we do with
-        `load_best_model_at_end`, and keeps the model it begins with if no finetuned one is better.
+    Departs: The published program draws the lengths of segments anew in each epoch; here they are drawn once, and each
+        epoch has them in another order. It drops the end of the text that does not fill all rows; here the last rows
+        are shorter. It multiplies the rate of a cut segment by the length that was drawn, we by its own. It leaves the
+        checkpoint of the lowest loss, as we do with `load_best_model_at_end`.
     """
 
     args: AwdLstmTrainingArguments
     averaging_setting = "nonmonotone_interval"
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: AwdLstmTrainingArguments, **kwargs: Any) -> None:
-        if not isinstance(unwrapped(model), AwdLstmForCausalLM):
-            raise ValueError(f"an AwdLstmTrainer trains AwdLstmForCausalLM, got {type(unwrapped(model)).__name__}")
+        if not isinstance(core := unwrapped(model), AwdLstmForCausalLM):
+            raise ValueError(f"the model must be an AwdLstmForCausalLM, got a {type(core).__name__}")
         if not isinstance(args, AwdLstmTrainingArguments):
             raise ValueError(f"args must be AwdLstmTrainingArguments, got {type(args).__name__}")
-        if args.n_gpu > 1:
+        if args.n_gpu > 1 or args.auto_find_batch_size:
             raise ValueError(
-                f"the state of the rows stays with their process, so each process needs one GPU, got {args.n_gpu}; "
-                "start with accelerate launch, or choose one with CUDA_VISIBLE_DEVICES"
+                f"a state stays with the rows of its process: use one GPU a process, got {args.n_gpu} (accelerate "
+                f"launch), and auto_find_batch_size=False, got {args.auto_find_batch_size}"
             )
-        if args.auto_find_batch_size:
-            raise ValueError("auto_find_batch_size would cut the text into other rows in mid-training; leave it out")
         super().__init__(model, args, **kwargs)
         if args.nonmonotone_interval is not None and isinstance(self.eval_dataset, dict):
-            raise ValueError(
-                f"the mean of the weights begins by one evaluation text, got {', '.join(self.eval_dataset)}; give one, "
-                "or set nonmonotone_interval=None"
-            )
+            raise ValueError("the mean of the weights begins by one evaluation text; give one, or no interval")
         self._loss_shifts_labels = False  # each label is the token after its position
         self._states: dict[int, Cache] = {}
         self._evaluated: dict[int, Cache] = {}
-        self._segment = args.bptt
-        self._scaled: Optimizer | None = None
-        self._rates: list[Any] = []
+        self._rate = SegmentRate(args.bptt)
+        self.add_callback(self._rate)
         if self._averaging is not None and args.nonmonotone_interval is not None:
             self.add_callback(NonMonotoneTrigger(self._averaging, args.nonmonotone_interval))
 
@@ -86,14 +187,6 @@ class AwdLstmTrainer(AveragedTrainer):
         if self.args.nonmonotone_interval is None:
             return None
         return AveragingCallback(MeanOfWeights, from_start=self.args.average_from_start)
-
-    def _check_dataset(self, dataset: Any, name: str) -> None:
-        super()._check_dataset(dataset, name)
-        if dataset is not None and not isinstance(dataset, Dataset | str):
-            raise ValueError(
-                f"the {name} data must be a datasets.Dataset, whose blocks are joined to one text, got "
-                f"{type(dataset).__name__}"
-            )
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of the training text: for each segment one batch of each group of this process's rows."""
@@ -111,10 +204,8 @@ class AwdLstmTrainer(AveragedTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Return the loader of a text to evaluate: this process's rows of `eval_streams`, segment by segment."""
-        known: Any = self.eval_dataset
-        dataset = (
-            known[eval_dataset] if isinstance(eval_dataset, str) else known if eval_dataset is None else eval_dataset
-        )
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = cast(Any, self.eval_dataset)[dataset] if isinstance(dataset, str) else dataset
         args, stream = self.args, TextStream.of_blocks(dataset, "evaluation")
         num_rows = min(args.eval_streams, len(stream.ids))
         size = -(-num_rows // args.world_size)
@@ -126,13 +217,10 @@ class AwdLstmTrainer(AveragedTrainer):
         return self.get_eval_dataloader(test_dataset)
 
     def _loader(self, rows: StreamRows, sampler: SegmentSampler) -> DataLoader:
+        workers, pins = self.args.dataloader_num_workers, self.args.dataloader_pin_memory
+        first: Any = itemgetter(0)  # a segment is a batch already
         return DataLoader(
-            rows,
-            batch_sampler=cast(Any, sampler),
-            collate_fn=_only,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
+            rows, batch_sampler=cast(Any, sampler), collate_fn=first, num_workers=workers, pin_memory=pins
         )
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
@@ -145,18 +233,14 @@ class AwdLstmTrainer(AveragedTrainer):
         """Train as Trainer does; each epoch begins with a state of 0."""
         if self._averaging is not None and self.args.eval_strategy == IntervalStrategy.NO:
             logger.warning(
-                "There are no evaluations, by which the mean of the weights would %s; set eval_strategy='epoch', or "
-                "nonmonotone_interval=None",
-                "end training" if self._averaging.from_start else "begin",
+                "The mean of the weights waits for evaluations; set eval_strategy or no nonmonotone_interval"
             )
         self._states.clear()
         return super().train(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a segment, from the state after the segment before."""
-        if "segment" not in inputs:
-            raise ValueError("a batch needs its segment of the text, which the loaders of this trainer give it")
-        self._segment = inputs["input_ids"].shape[1]
+        self._rate.length = inputs["input_ids"].shape[1]
         return super().compute_loss(model, self._from_state(inputs, self._states), *args, **kwargs)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,34 +267,13 @@ class AwdLstmTrainer(AveragedTrainer):
 
     def has_ended(self, state: TrainerState) -> bool:
         """Return whether a training has come to its end, or a finetuning to the one that its evaluations set."""
-        interval = self.args.nonmonotone_interval
-        if self.args.average_from_start and interval is not None and no_longer_better(evaluated(state), interval):
-            return True
-        return super().has_ended(state)
+        args, interval = self.args, self.args.nonmonotone_interval
+        finetuned = args.average_from_start and interval is not None and no_longer_better(_eval_losses(state), interval)
+        return finetuned or super().has_ended(state)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of all parameters: the published program lets biases decay, too."""
         return [name for name, _ in model.named_parameters()]
-
-    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Create the optimizer, each of whose steps has a learning rate in proportion to the length of its segment."""
-        optimizer = super().create_optimizer(model)
-        while isinstance(optimizer, AcceleratedOptimizer):  # of an earlier call of `train`
-            optimizer = optimizer.optimizer
-        if self._scaled is not optimizer:
-            self._scaled = optimizer
-            optimizer.register_step_pre_hook(WeaklyBound(self._shorten, is_needed=False))
-            optimizer.register_step_post_hook(WeaklyBound(self._restore, is_needed=False))
-        return cast(Optimizer, self.optimizer)
-
-    def _shorten(self, optimizer: Optimizer, *_: Any) -> None:
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * self._segment / self.args.bptt
-
-    def _restore(self, optimizer: Optimizer, *_: Any) -> None:
-        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate
 
     @property
     def checkpoint_files(self) -> set[str]:
@@ -223,7 +286,7 @@ class AwdLstmTrainer(AveragedTrainer):
             f"{group}.{index}.{name}": getattr(layer, name).detach().contiguous()
             for group, state in self._states.items()
             for index, layer in enumerate(lstm_layers(state))
-            for name in ("keys", "values")
+            for name in _NAMES
         }
         save_file(tensors, Path(output_dir) / _state_file(self.args.process_index))
 
@@ -231,28 +294,21 @@ class AwdLstmTrainer(AveragedTrainer):
         super()._load_rng_state(checkpoint)
         if checkpoint is None:
             return
-        file, groups = Path(checkpoint) / _state_file(self.args.process_index), self.args.gradient_accumulation_steps
+        args, num_layers = self.args, cast(Any, unwrapped(cast(nn.Module, self.model))).config.num_hidden_layers
+        file, groups = Path(checkpoint) / _state_file(args.process_index), range(args.gradient_accumulation_steps)
         tensors = load_file(file) if file.is_file() else {}
-        found = {int(name.split(".")[0]) for name in tensors}, {len(tensor) for tensor in tensors.values()}
-        if found != (set(range(groups)), {self.args.per_device_train_batch_size}):
+        num_rows = args.per_device_train_batch_size
+        names = {f"{group}.{index}.{name}" for group in groups for index in range(num_layers) for name in _NAMES}
+        if tensors.keys() != names or {len(tensor) for tensor in tensors.values()} != {num_rows}:
             raise ValueError(
-                f"{checkpoint} has no state for {groups} batches of {self.args.per_device_train_batch_size} rows of "
-                f"process {self.args.process_index}; resume with the batch size, the gradient accumulation and the "
-                "processes that it was saved with, and save without save_only_model"
+                f"{checkpoint} has no state for {len(groups)} batches of {num_rows} rows of process "
+                f"{args.process_index}; resume with the batch size, accumulation and processes it was saved with, and "
+                "without save_only_model"
             )
-        tensors = {name: tensor.to(self.args.device) for name, tensor in tensors.items()}
-        self._states = {}
-        for group in sorted({int(name.split(".")[0]) for name in tensors}):
-            own = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{group}.")}
-            self._states[group] = as_lstm_cache(None, len(own) // 2)
-            for index, layer in enumerate(lstm_layers(self._states[group])):
-                layer.update(own[f"{group}.{index}.keys"], own[f"{group}.{index}.values"], 0)
-
-
-def _only(batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the only batch of a list."""
-    (batch,) = batches
-    return batch
+        self._states = {group: as_lstm_cache(None, num_layers) for group in groups}
+        for group, state in self._states.items():
+            for index, layer in enumerate(lstm_layers(state)):
+                layer.update(*(tensors[f"{group}.{index}.{name}"] for name in _NAMES), 0)
 
 
 def _state_file(process_index: int) -> str:

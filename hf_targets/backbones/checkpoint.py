@@ -1,16 +1,20 @@
-"""Strict loading of checkpoints: no tensor may be missing, unexpected, or of another shape."""
+"""Strict loading of checkpoints: no tensor may be missing, unexpected, or of another shape, and no file cut short."""
 
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: PreTrainedModel has the rest of from_pretrained)
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS, broken_files_named
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 _MOST_NAMES = 8
 
@@ -54,13 +58,7 @@ class StrictLoading:
 
     @classmethod
     def check_kind(cls, name: str | PathLike, values: dict[str, Any]) -> None:
-        """Check that a checkpoint with this configuration belongs to this class.
-
-        Args:
-            values: The content of its config.json.
-        Raises:
-            ValueError: If it is of another kind.
-        """
+        """Raise a ValueError if a checkpoint with these values in config.json is of another kind."""
         kind, expected = values.get("model_type"), cls.config_class.model_type
         if kind != expected:
             raise ValueError(
@@ -70,14 +68,7 @@ class StrictLoading:
 
 
 def check_tensors(where: str | PathLike, found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Check that the tensors of a file have the names and shapes that a model expects.
-
-    Args:
-        where: The file, named in the error.
-        shapes: The expected shapes by name.
-    Raises:
-        ValueError: If they do not; the message names the tensors.
-    """
+    """Raise a ValueError, which names a file and tensors, if they do not have the names and shapes of a model."""
     both = found.keys() & shapes.keys()
     mismatched = {name: (found[name].shape, shapes[name]) for name in both if found[name].shape != shapes[name]}
     _check_complete(where, shapes.keys() - found.keys(), found.keys() - shapes.keys(), mismatched)
@@ -95,8 +86,8 @@ def _check_complete(
     problems = [f"{problem}: {listed(sorted(names))}" for problem, names in wrong.items() if names]
     if problems:
         raise ValueError(
-            f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. It is cut short, or its "
-            f"config.json belongs to another model; copy or download it again{way_out}"
+            f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. Copy or download it "
+            f"again{way_out}"
         )
 
 
@@ -104,3 +95,35 @@ def listed(names: Sequence[str]) -> str:
     """Return the first names in one string, with the number of the others."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+@contextmanager
+def broken_files_named(name: str | PathLike, loading: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the `with` block, a ValueError names a weight file that is cut short, which safetensors' error does not.
+
+    Args:
+        name: The checkpoint that is loaded: a folder, or a repository of the Hub.
+        loading: The arguments of `from_pretrained`, of which those of the Hub are used.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        for file in sorted(_folder(name, loading).glob("*.safetensors")):
+            try:
+                with safe_open(file, framework="pt"):
+                    pass
+            except (SafetensorError, OSError):
+                told = f"{file} is not a whole safetensors file: {error}; copy or download the checkpoint again"
+                raise ValueError(told) from error
+        raise
+
+
+def _folder(name: str | PathLike, loading: Mapping[str, Any]) -> Path:
+    """Return the folder of the weight files: for a repository of the Hub, the folder of the downloaded files."""
+    folder = Path(name, loading.get("subfolder") or "")
+    if folder.is_dir():
+        return folder
+    where = {key: loading[key] for key in ("cache_dir", "revision", "subfolder") if loading.get(key)}
+    quiet = {"_raise_exceptions_for_missing_entries": False}
+    config = cached_file(name, "config.json", local_files_only=True, **quiet, **where)
+    return folder if config is None else Path(config).parent

@@ -2,9 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from threading import Lock
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -14,37 +11,14 @@ def without_dropout(model: nn.Module) -> AbstractContextManager[None]:
     return in_mode(model, training=False)
 
 
-_LOCK = Lock()
-_holders: "WeakKeyDictionary[nn.Module, list[_Holder]]" = WeakKeyDictionary()  # those of each model, as they came
-
-
-@dataclass(eq=False)
-class _Holder:
-    """A block that holds a model in a mode, and the modules whose mode it changed, with what it was."""
-
-    changed: list[tuple[nn.Module, bool]]
-
-
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set every module of a model to a mode inside the `with` block, then restore each module's mode.
-
-    Where blocks of several threads overlap, the model stays as it is until the last of them restores it.
-    """
-    with _LOCK:
-        holder = _Holder([(module, module.training) for module in model.modules() if module.training != training])
-        if holder.changed:
-            model.train(training)
-        _holders.setdefault(model, []).append(holder)
+    """Set every module of a model to a mode inside the `with` block, then restore each module's mode."""
+    changed = [module for module in model.modules() if module.training != training]
+    if changed:
+        model.train(training)
     try:
         yield
     finally:
-        with _LOCK:
-            holders = _holders[model]
-            place = holders.index(holder)
-            holders.remove(holder)
-            if place < len(holders):  # a block of another thread came later, and restores what this one changed
-                holders[place].changed += holder.changed
-            else:
-                for module, mode in holder.changed:
-                    module.training = mode
+        for module in changed:
+            module.training = not training

@@ -11,80 +11,69 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache, DynamicCache
 
-from hf_targets.maths.transforms import inside_transform
+from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.torch_modes import inside_transform
 
 _INTEGERS = (torch.int64, torch.int32)
+_NOT_FOR_MASKED = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
 
 
 def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) -> None:
     """Check that a count of targets comes with labels.
 
     With `label_smoothing_factor` or `compute_loss_func`, Trainer removes the labels but not the count, and computes its
-    own loss from the logits. That loss would train only the prediction of the next token.
+    own loss from the logits, which would train only the prediction of the next token.
 
     Raises:
         ValueError: If there is a count and no labels.
     """
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
-            "num_items_in_batch needs labels, and there are none: Trainer keeps them for label_smoothing_factor or "
-            "compute_loss_func, and replaces this model's loss. Use the trainer of hf_targets for this model, or set "
-            "label_smoothing_factor=0; for a custom loss set model.accepts_loss_kwargs=False before you create the "
-            "Trainer"
+            "num_items_in_batch needs labels: with label_smoothing_factor or compute_loss_func Trainer replaces this "
+            "model's loss. Use the trainer of hf_targets, or label_smoothing_factor=0; for a custom loss set "
+            "model.accepts_loss_kwargs=False before you create the Trainer"
         )
 
 
 def check_shapes(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, *, prefix: str = "", **labels: Tensor | None
 ) -> Tensor:
-    """Check that the input has at least one token and that all labels have its shape, and return the input.
+    """Return the input, (batch, time) or (batch, time, d).
 
     Args:
         prefix: What the names of the input begin with, for the errors.
     Raises:
-        ValueError: If the input is missing or empty, or labels have another shape or are not integers.
+        ValueError: If it is missing or empty, or labels have another shape or are not integers.
     """
     given = inputs_embeds if input_ids is None else input_ids
     if given is None or given.dim() < 2 or 0 in given.shape[:2]:
         shape = None if given is None else tuple(given.shape)
         raise ValueError(
-            f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time) and hold at least one token, got shape "
-            f"{shape}"
+            f"{prefix}input_ids or {prefix}inputs_embeds must be (batch, time) and hold at least one token, got {shape}"
         )
     for name, ids in labels.items():
         if ids is not None and ids.shape != given.shape[:2]:
-            hint = (
-                "give them unshifted, as the model shifts them"
-                if name == "labels"
-                else "give one target for each position"
-            )
             raise ValueError(
-                f"{name} must have the shape of input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}; {hint}"
+                f"{name} must have the shape of {prefix}input_ids, {tuple(given.shape[:2])}, got {tuple(ids.shape)}"
             )
     check_integers(**{f"{prefix}input_ids": input_ids}, **labels)
     return given
 
 
 def check_integers(**named: Tensor | None) -> None:
-    """Check that the given tensors hold integers; None is allowed.
-
-    Raises:
-        ValueError: If a tensor has another type; the message has its name.
-    """
+    """Raise a ValueError if a given tensor does not hold integers; None is allowed."""
     for name, ids in named.items():
         if ids is not None and ids.dtype not in _INTEGERS:
             raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}; convert them with .long()")
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:
-    """Check that all ids are in the vocabulary.
+    """Raise a ValueError if an id is outside the vocabulary.
 
     Args:
         name: The name of the argument, for the error.
         ignored: A value that is allowed too, such as the label -100.
         hint: Advice for the end of the error; by default about the tokenizer.
-    Raises:
-        ValueError: If an id is outside the vocabulary.
     """
     if not can_look(ids):
         return
@@ -100,32 +89,59 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
 
 
 def check_embeddable(input_ids: Tensor | None, text: Tensor, *, vocab_size: int, **width: int) -> None:
-    """Check that ids are in the vocabulary, or that what stands in for their embeddings is as wide as these.
+    """Raise a ValueError if ids are outside the vocabulary, or embeddings given in their place have another width.
 
     Args:
         text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
         width: d, under the name that it has in the configuration.
-    Raises:
-        ValueError: If they are not.
     """
-    (field, size), *_ = width.items()
+    ((field, size),) = width.items()
     if input_ids is not None:
         check_ids(input_ids, vocab_size, "input_ids")
     elif text.shape[2:] != (size,):
         raise ValueError(f"inputs_embeds must be (batch, time, {size}), as {field} says, got {tuple(text.shape)}")
 
 
-def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenizer single texts, not pairs") -> None:
-    """Check that all segment ids are 0, for a model that has no second segment.
+def check_masked_call(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    labels: Tensor | None,
+    num_items_in_batch: Tensor | int | None,
+    given: Mapping[str, Any],
+    *,
+    vocab_size: int,
+) -> Tensor:
+    """Check the arguments of a masked language model, and return the text: `input_ids` or `inputs_embeds`.
 
     Args:
-        hint: Advice for the end of the error.
+        labels: (batch, time), the token at each masked position; -100 elsewhere.
+        given: The other arguments of the call.
+        vocab_size: Rows of the output matrix.
     Raises:
-        ValueError: If a segment id is not 0.
+        ValueError: If an argument is one of models that write text, there is a count of targets but no labels, the text
+            is missing or empty, labels have another shape than the text, or an id is outside the vocabulary.
     """
-    if token_type_ids is None or not can_look(token_type_ids):
-        return
-    if token_type_ids.any():
+    if wrong := [name for name in _NOT_FOR_MASKED if given.get(name) is not None]:
+        raise ValueError(f"{wrong[0]} is an argument of models that write text, not of masked ones; leave it out")
+    check_count(num_items_in_batch, has_labels=labels is not None)
+    text = check_shapes(input_ids, inputs_embeds, labels=labels)
+    if input_ids is not None:
+        check_ids(input_ids, vocab_size, "input_ids")
+    if labels is not None:
+        check_ids(labels, vocab_size, "labels", IGNORED)
+    return text
+
+
+def without_padding(labels: Tensor, attention_mask: Any) -> Tensor:
+    """Return labels (batch, time) that are -100 at padding, where a mask (batch, time) is 0."""
+    if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+        return labels.masked_fill(attention_mask == 0, IGNORED)
+    return labels
+
+
+def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenizer single texts, not pairs") -> None:
+    """Raise a ValueError, with a hint at its end, if a segment id is not 0, for a model that has no second segment."""
+    if token_type_ids is not None and can_look(token_type_ids) and token_type_ids.any():
         raise ValueError(
             f"token_type_ids must be 0, as this model has no second segment, got {int(token_type_ids.max())}; {hint}"
         )
@@ -151,7 +167,7 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
     batch, time = text.shape[:2]
     if attention_mask.shape != (batch, past + time):
         held = f" with the {past} positions in the cache" if past else ""
-        way_out = "use the mask that the tokenizer returned with the text, or leave it out if nothing is padded"
+        way_out = "use the tokenizer's mask, or none if nothing is padded"
         if cache is not None and not past and time == 1:
             way_out += "; to generate, call model.eval(): gradient checkpointing in training leaves the cache empty"
         raise ValueError(
@@ -160,15 +176,12 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
 
 
 def check_padding(attention_mask: Tensor, input_ids: Tensor, *, hint: str, needs_token: bool = False) -> None:
-    """Check that a mask has a number for each token, and is 0 at the ends of its rows alone.
+    """Raise a ValueError if a mask has another shape than `input_ids`, or is 0 elsewhere than at the ends of its rows.
 
     Args:
         attention_mask: (batch, length), 0 at padding.
-        input_ids: (batch, length).
         hint: What to do about a hole, at the end of the error.
         needs_token: Whether each row must have a token outside padding.
-    Raises:
-        ValueError: If it has not, or is 0 elsewhere.
     """
     if attention_mask.shape != input_ids.shape:
         raise ValueError(
@@ -184,8 +197,7 @@ def check_padding(attention_mask: Tensor, input_ids: Tensor, *, hint: str, needs
         row = int(wrong[0])
         found = "has a hole in it" if has_hole[row] else "has no token"
         raise ValueError(
-            f"attention_mask must be 1 at one run of tokens a row, and 0 at padding before or after it; row {row} "
-            f"{found}. {hint}"
+            f"attention_mask must be 1 at one run of tokens a row, 0 at padding; row {row} {found}. {hint}"
         )
 
 
@@ -200,15 +212,11 @@ def have_holes(keep: Tensor) -> Tensor:
 
 
 def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
-    """Check that the mask of a prompt covers the prompt, or the cached positions followed by the prompt.
-
-    With a filled cache the prompt may be the whole text, or only the part that is not cached.
+    """Raise a ValueError if a mask covers neither the prompt nor the cached positions followed by the prompt.
 
     Args:
         inputs: The prompt, if it is the first positional argument of `generate`.
         given: The keyword arguments of `generate`.
-    Raises:
-        ValueError: If the mask has another shape.
     """
     mask = given.get("attention_mask")
     prompts = (given.get("inputs_embeds"), inputs, given.get("inputs"), given.get("input_ids"))
@@ -223,40 +231,26 @@ def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
     Raises:
         ValueError: If `logits_to_keep` is out of range, or neither an integer nor a tensor of indices.
     """
-    if type(logits_to_keep) is int and 0 <= logits_to_keep <= time:
+    if isinstance(logits_to_keep, int) and 0 <= logits_to_keep <= time:
         return slice(-logits_to_keep, None)
-    if isinstance(logits_to_keep, Tensor) and logits_to_keep.dim() == 1 and logits_to_keep.dtype in _INTEGERS:
+    if isinstance(logits_to_keep, Tensor) and logits_to_keep.dtype in _INTEGERS:
         valid = (logits_to_keep >= -time) & (logits_to_keep < time)
         if not can_look(valid) or valid.all():
             return logits_to_keep
     raise ValueError(
-        f"logits_to_keep must be in [0, {time}], the number of last positions and 0 for all, or indices in "
-        f"[{-time}, {time - 1}] in a tensor of one dimension, got {logits_to_keep!r}"
+        f"logits_to_keep must be the number of last positions, in [0, {time}] and 0 for all, or a tensor of indices in "
+        f"[{-time}, {time - 1}], got {logits_to_keep!r}"
     )
 
 
 def check_nll_weights(nll_weights: Sequence[float] | None, *, has_labels: bool) -> None:
-    """Check that `nll_weights`, if given, are not empty and come with labels.
-
-    Raises:
-        ValueError: If they are empty, or there are no labels.
-    """
-    if nll_weights is None:
-        return
-    if not len(nll_weights):
-        raise ValueError("nll_weights must have an ensemble weight, such as 0 for none, got []; or leave them out")
-    if not has_labels:
-        raise ValueError("nll_weights score labels; give labels, or leave nll_weights out")
+    """Raise a ValueError if `nll_weights` are given and empty, or come without labels."""
+    if nll_weights is not None and not (len(nll_weights) and has_labels):
+        raise ValueError(f"nll_weights must be one weight or more, beside labels, got {list(nll_weights)}")
 
 
 def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None:
-    """Check that all values are in [start, stop).
-
-    Args:
-        name: The beginning of the error, such as "ids must be".
-    Raises:
-        ValueError: If a value is not.
-    """
+    """Raise a ValueError, which begins with a name such as "ids must be", if a value is not in [start, stop)."""
     if can_look(values) and (wrong := (values < start) | (values >= stop)).any():
         raise ValueError(f"{name} in [{start}, {stop - 1}], got {values[wrong][0].item()}")
 
@@ -269,3 +263,11 @@ def is_number(value: object) -> bool:
 def can_look(tensor: Tensor) -> bool:
     """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces or transforms code."""
     return tensor.is_cpu and not torch.compiler.is_compiling() and not inside_transform()
+
+
+def check_kept_ids(config: Any, new_num_tokens: int | None, *names: str) -> None:
+    """Raise a ValueError if a resized vocabulary drops an id that a configuration names; None: it is not resized."""
+    for name in names:
+        number = getattr(config, name)
+        if new_num_tokens is not None and number is not None and number >= max(new_num_tokens, 1):
+            raise ValueError(f"the vocabulary must keep {name}={number}, got {new_num_tokens} tokens")

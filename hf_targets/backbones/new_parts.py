@@ -1,8 +1,12 @@
-"""The submodule that a target adds to a model, found through the class attribute `new_part`, also under peft."""
+"""The submodule that a target adds to a model: named by the class attribute `new_part`, found also under peft."""
 
 from typing import Any
 
 from torch import nn
+
+
+class ZeroInitLinear(nn.Linear):
+    """A linear layer whose weight and bias are set to zero by the `_init_weights` of our models."""
 
 
 def unwrapped(model: nn.Module) -> Any:
@@ -11,10 +15,7 @@ def unwrapped(model: nn.Module) -> Any:
 
 
 def new_part_of(model: nn.Module) -> str | None:
-    """Return the name of the submodule that a target adds to the backbone; None for a model without a target.
-
-    It is the class attribute `new_part`, such as `"heads"`.
-    """
+    """Return the name of the submodule that a target adds, such as `"heads"`; None for a model without a target."""
     return getattr(unwrapped(model), "new_part", None)
 
 
@@ -22,3 +23,18 @@ def new_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the submodule that a target adds, with peft's copies of them; [] without a target."""
     name = new_part_of(model)
     return [] if name is None else list(unwrapped(model).get_submodule(name).parameters())
+
+
+def check_no_adapters(model: nn.Module, what: str) -> None:
+    """Check that no layer of a model has an adapter of peft.
+
+    Args:
+        what: What cannot be done with adapters, in the error.
+    Raises:
+        ValueError: If one has.
+    """
+    for name, module in model.named_modules():
+        if hasattr(module, "base_layer") or hasattr(module, "original_module"):
+            raise ValueError(
+                f"{what} of a model without adapters, and {name} has one; merge them first: model.merge_and_unload()"
+            )

@@ -61,20 +61,18 @@ def check_room(
     asked: str = "max_new_tokens",
     way_out: str = "",
 ) -> None:
-    """Check that a model has a position for each token that `generate` will read.
+    """Raise a ValueError if a model lacks a position for a token that `generate` will read.
 
     Where a text may end before its limit (an end token, stop strings, a time limit, stopping criteria), only the prompt
-    is checked; `outgrown_positions_named` then tells of a text that does not end in time.
+    is checked; `outgrown_positions_named` then tells of a text that does not end in time. Without any limit on new
+    tokens Transformers generates at most as many as fit.
 
     Args:
-        model: Has the positions.
         inputs: The prompt, (batch, time), if it is the first argument of `generate`.
         given: The other arguments.
         configs: What holds where `given` says nothing, in order of precedence.
         asked: The argument that a caller set the number of new tokens with, where it is not `max_length`.
         way_out: What else to do, at the end of the error.
-    Raises:
-        ValueError: If it has not. Without any limit on new tokens Transformers generates at most as many as fit.
     """
     limit = position_limit(model)
     settings = {name: _setting(name, given, configs) for name in ("max_new_tokens", "max_length")}
@@ -90,36 +88,24 @@ def check_room(
     if num_new > room and not _may_end_earlier(given, configs):
         name, most = (asked, room) if settings["max_new_tokens"] else ("max_length", num_columns + room)
         raise ValueError(
-            f"a prompt and what follows it must fit into the model's {limit} positions, got {num_read} tokens in the "
-            f"prompt and up to {num_new} new ones; lower {name} to {most} or shorten the prompt{way_out}"
+            f"a prompt and what follows must fit into the model's {limit} positions, got {num_read} tokens and up to "
+            f"{num_new} new ones; lower {name} to {most} or shorten the prompt{way_out}"
         )
 
 
 def check_source(model: PreTrainedModel, source: Any) -> None:
-    """Check that an encoder has a position for each token of a source, padding included.
-
-    Args:
-        source: (batch, time) or (batch, time, d); None: nothing is checked.
-    Raises:
-        ValueError: If it has not.
-    """
+    """Raise a ValueError if an encoder lacks a position for a token of a source, (batch, time), padding included."""
     limit = position_limit(model)
     if limit is not None and isinstance(source, Tensor) and source.shape[1] > limit:
         raise ValueError(
-            f"a source must fit into the model's {limit} positions, got {source.shape[1]} tokens; shorten it, or have "
-            f"the tokenizer cut it, with truncation=True and max_length={limit}"
+            f"a source must fit into the model's {limit} positions, got {source.shape[1]} tokens; tokenize it with "
+            f"truncation=True and max_length={limit}"
         )
 
 
 @contextmanager
 def outgrown_positions_named(model: PreTrainedModel) -> Iterator[None]:
-    """Replace the IndexError of a text that is longer than a model's table of positions.
-
-    This is the error of a CPU. On a GPU CUDA stops the process, as it does for a model without heads or phrases.
-
-    Raises:
-        ValueError: Instead of that error.
-    """
+    """Inside, a ValueError replaces the IndexError that a CPU raises at the end of a table of positions."""
     try:
         yield
     except IndexError as error:

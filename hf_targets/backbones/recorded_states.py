@@ -1,12 +1,15 @@
-"""Hidden states and attention weights of layers as outputs, where a model asks for them."""
+"""Hidden states and attention weights of layers as outputs of a model, if a call asks for them."""
 
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
 
 
@@ -33,8 +36,7 @@ class Wanted:
         attentions = config.output_attentions if attentions is None else attentions
         if attentions and config._attn_implementation not in (None, "eager"):
             raise ValueError(
-                f'output_attentions takes attn_implementation="eager", got {config._attn_implementation!r}; call '
-                'set_attn_implementation("eager"), or load the model with it'
+                f'output_attentions needs set_attn_implementation("eager"), got {config._attn_implementation!r}'
             )
         return cls(bool(hidden_states), bool(attentions))
 
@@ -67,3 +69,31 @@ def _recorded(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """Return softmax(query key^T / sqrt(head_dim) + mask) value, (batch, time, heads, head_dim), and the weights.
+
+    The signature is that of Transformers' attention functions.
+
+    Args:
+        module: The attention layer; its mode says whether weights are dropped.
+        query, key, value: (batch, heads, time, head_dim).
+        attention_mask: Added to the scores, (batch, 1, time, time).
+        dropout: Of the weights, in training.
+    """
+    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    weights = F.dropout(weights, dropout, module.training)
+    return (weights @ value).transpose(1, 2), weights

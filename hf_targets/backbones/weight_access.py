@@ -9,8 +9,7 @@ import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
 
-from hf_targets.maths.losses import IGNORED, token_cross_entropy
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, token_cross_entropy, weighted_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
@@ -48,10 +47,9 @@ def call_inside(layer: nn.Module, compute: Callable[..., Any], *arguments: Any) 
     other time it is an empty tensor, a shard, or on the device "meta".
 
     Args:
-        layer: An input or output embedding, or another layer with a `weight` and perhaps a `bias`.
+        layer: An embedding, or another layer with a `weight` and perhaps a `bias`.
         compute: A function that uses the weight and the bias, and nothing else of the layer.
-        arguments: Other arguments of `compute`. Pass tensors that need gradients here, so that FSDP sees them; do not
-            let `compute` close over them.
+        arguments: Other arguments of `compute`, among them all tensors that need gradients, so that FSDP sees them.
     """
     if torch.compiler.is_compiling():  # hooks, and a module made inside the graph, would break it
         return compute(*_weights(layer), *arguments)
@@ -85,6 +83,12 @@ def execution_device(module: nn.Module) -> torch.device:
         for parameter in part.parameters(recurse=False):
             return parameter.device
     return torch.device("cpu")
+
+
+def best_device() -> torch.device:
+    """Return the device to run a model on: the current accelerator if there is one, else the CPU."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if found is None else found
 
 
 def is_readable(module: nn.Module) -> bool:
@@ -145,11 +149,9 @@ def weighted_output_cross_entropy(
     """
     if not (isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward):
         logits = layer(hidden).flatten(0, -2)
-        logits, settings = (
-            logits.to(torch.promote_types(logits.dtype, torch.float32)),
-            {"ignore_index": IGNORED, "reduction": "none"},
-        )
-        losses = nn.functional.cross_entropy(logits, targets.flatten(), label_smoothing=label_smoothing, **settings)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        given = {"ignore_index": IGNORED, "reduction": "none", "label_smoothing": label_smoothing}
+        losses = nn.functional.cross_entropy(logits, targets.flatten(), **given)
         return (losses * row_weights.flatten()).sum(), losses.detach().view(targets.shape)
     arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing
     total, losses = call_inside(layer, _weighted_losses, *arguments)

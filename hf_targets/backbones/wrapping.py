@@ -7,30 +7,30 @@ import copy
 import inspect
 import logging
 from os import PathLike
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from hf_targets.backbones.backbone import output_embedding
-from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS, broken_files_named
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
+from hf_targets.backbones.output_matrix import output_embedding
+from hf_targets.backbones.reformer.repair import repair_reformer
+from hf_targets.backbones.weight_access import execution_device, num_rows
 
 logger = logging.getLogger(__name__)
 
 LOADING_ARGUMENTS = (
     *HUB_ARGUMENTS,
-    "attn_implementation",
-    "device_map",
-    "dtype",
-    "max_memory",
-    "offload_buffers",
-    "offload_folder",
-    "quantization_config",
-    "torch_dtype",
-    "trust_remote_code",
-    "use_safetensors",
-    "variant",
+    *("attn_implementation", "device_map", "dtype", "max_memory", "offload_buffers", "offload_folder"),
+    *("quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
 )
 """Arguments that `from_base` passes on to `from_pretrained` if the base is a name or a path."""
 
@@ -60,7 +60,7 @@ class WrapsBackbone:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, and give its backbone a copy of the model's `generation_config` if it has one."""
+        """Load a model, whose backbone gets a copy of its `generation_config`."""
         loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if model.can_generate():
@@ -81,10 +81,7 @@ class WrapsBackbone:
 
     @property
     def base_model(self) -> nn.Module:
-        """The backbone without its output embedding, which computes the hidden states for all predictions.
-
-        `base_model_prefix` is the name of the whole backbone, as its weights have that prefix in a checkpoint.
-        """
+        """The backbone without its output embedding; `base_model_prefix` names the whole one, as checkpoints do."""
         return self.backbone.base_model
 
     def train(self, mode: bool = True) -> Self:
@@ -121,24 +118,18 @@ class WrapsBackbone:
         """Tag the model; TRL's trainers call this on the model that they will train.
 
         Raises:
-            ValueError: If the trainer is SFTTrainer: it computes the loss of the next token itself, from hidden states
-                and output matrix, and would never train the part that the target adds.
+            ValueError: If it is SFTTrainer, which computes the loss itself and would never train the new part.
         """
         names = {tags} if isinstance(tags, str) else set(tags)
         new_part = getattr(self, self.new_part)
         if {"trl", "sft"} <= names:
             raise ValueError(
-                f"TRL's SFTTrainer computes only the loss of the next token, and would never train this model's "
-                f"{self.new_part}; use {self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
+                f"SFTTrainer computes its own loss and would never train this model's {self.new_part}; use "
+                f"{self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
             )
         if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
-            logger.warning(
-                "TRL trains the backbone of %s but not its %s, which will no longer fit: train them again afterwards, "
-                "with %s",
-                type(self).__name__,
-                self.new_part,
-                self.trained_by,
-            )
+            told = "TRL trains the backbone but not the %s, which will no longer fit: train them again with %s"
+            logger.warning(told, self.new_part, self.trained_by)
         super().add_model_tags(tags)  # pyright: ignore
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
@@ -168,7 +159,6 @@ def load_base(
     Args:
         backbone_kwargs: Arguments of `from_pretrained`.
         name: The name of the caller's argument, for the error.
-        auto_class: The Auto class that loads the model.
     Raises:
         ValueError: If `base` is neither, or one of its files is cut short.
     """
@@ -197,25 +187,19 @@ def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
 
 
 def check_loading(loading: dict[str, Any], *sources: Any) -> None:
-    """Check that arguments for loading come with a name or path to load.
-
-    Raises:
-        ValueError: If there are such arguments, and all of the sources are models or None.
-    """
+    """Raise a ValueError if there are arguments for loading, and all of the sources are models or None."""
     if loading and not any(isinstance(source, str | PathLike) for source in sources):
         raise ValueError(
-            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; pass it to the "
-            "base model's from_pretrained, or give the model's name as base"
+            f"{', '.join(loading)}: this says how a model is loaded, and the base is a model already; pass it to "
+            "from_pretrained"
         )
 
 
 def split_fields(
     config_class: type, given: dict[str, Any], allowed: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the arguments of `from_base` into fields of the configuration and arguments for loading.
+    """Split the arguments of `from_base` into fields of the configuration, those allowed, and arguments for loading.
 
-    Args:
-        allowed: The fields that a user may choose.
     Raises:
         ValueError: If an argument is neither; the message lists the fields.
     """
@@ -224,7 +208,7 @@ def split_fields(
     if unknown := given.keys() - fields.keys() - loading.keys():
         raise ValueError(
             f"no such field of {config_class.__name__}: {', '.join(sorted(unknown))}; there are {', '.join(allowed)}. "
-            "Other arguments of the base model's from_pretrained are given as backbone_kwargs"
+            "other arguments of from_pretrained are given as backbone_kwargs"
         )
     return fields, loading
 
@@ -234,17 +218,16 @@ def backbone_inputs(**optional: Any) -> dict[str, Any]:
     return {name: value for name, value in optional.items() if value is not None}
 
 
-def check_copyable(base: PreTrainedModel) -> None:
-    """Check that a model's weights can be copied.
+def backbone_of(
+    config: PreTrainedConfig, given: PreTrainedModel | None, auto_class: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """Return the backbone of a wrapper: the given model, whose weights stay as they are, or a new one.
 
-    Raises:
-        ValueError: If they are offloaded or sharded.
+    Reformers are mended (`repair_reformer`).
     """
-    if not is_readable(base) and execution_device(base).type != "meta":
-        raise ValueError(
-            f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
-            "offloaded or sharded; give phrase_encoder=, or load the base model whole and save the resulting model"
-        )
+    if given is not None:
+        keep_weights(given)
+    return repair_reformer(auto_class.from_config(config) if given is None else given)
 
 
 def keep_weights(*models: PreTrainedModel) -> None:
@@ -252,3 +235,42 @@ def keep_weights(*models: PreTrainedModel) -> None:
     for model in models:
         for module in model.modules():
             module._is_hf_initialized = True  # pyright: ignore[reportArgumentType]
+
+
+class Headless:
+    """`AutoModel` of a wrapper: loads a checkpoint and returns its `base_model`, a plain model of Transformers.
+
+    Feature extraction relies on `AutoModel` to return hidden states for any checkpoint of Transformers, with or without
+    heads. The heads and the phrase encoder of the checkpoint are dropped.
+    """
+
+    config_class: ClassVar[type[PreTrainedConfig]]
+    whole: ClassVar[type[PreTrainedModel]]
+    """The wrapper's class, which loads the checkpoint."""
+
+    @classmethod
+    def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
+        """Return the base model of a checkpoint; takes the arguments of the wrapper's `from_pretrained`."""
+        loaded: Any = cls.whole.from_pretrained(name, *args, **kwargs)
+        return (_without_output(loaded[0]), loaded[1]) if isinstance(loaded, tuple) else _without_output(loaded)  # pyright: ignore
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> nn.Module:
+        return _without_output(cls.whole._from_config(config, **kwargs))
+
+
+def _without_output(model: Any) -> nn.Module:
+    """Return the base model of a wrapper; T5 and its kin have none, and another class of theirs takes their parts."""
+    backbone = model.backbone
+    if backbone.base_model is not backbone:
+        return backbone.base_model
+    with torch.device("meta"):
+        bare = AutoModel.from_config(backbone.config)
+    for name, _ in list(bare.named_children()):
+        setattr(bare, name, getattr(backbone, name))
+    return bare.train(model.training)
+
+
+def headless(whole: type[PreTrainedModel]) -> type[Headless]:
+    """Return the class to register with `AutoModel` for checkpoints of a wrapper class."""
+    return type(f"Headless{whole.__name__}", (Headless,), {"whole": whole, "config_class": whole.config_class})

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -65,22 +64,18 @@ def embedding_geometry(
     """Return how embeddings lie around the origin; all figures are of float64.
 
     Args:
-        model_or_weight: A Transformers model, whose output embeddings are looked at, or a matrix (V, d) of torch or
-            NumPy.
+        model_or_weight: A Transformers model, whose output embeddings are looked at, or a matrix (V, d).
         frequencies: How often each word occurs, (V,).
         num_pairs: So many pairs, drawn at random, make the histogram where V has more than 5,000,000 pairs.
         seed: Of these draws.
-    Raises:
-        ValueError: If the model has no output embeddings, a value is NaN or infinite, fewer than two rows are not zero,
-            or there is not one frequency a row.
+    Raises: ValueError if the model has no output embeddings, a value is NaN or infinite, fewer than two rows are not
+        zero, or there is not one frequency a row.
     Source: Gao et al. 2019, sections 3 and 6.3. Isotropy: Mu and Viswanath 2018, "All-but-the-Top", equation (1).
         Effective rank: Roy and Vetterli 2007.
     Departs: The paper's aperture is the widest angle of the cone that holds all embeddings. One odd row decides that,
         so the cone here is around the mean direction and holds 99% of the rows.
     """
-    if num_pairs < 1:
-        raise ValueError(f"num_pairs must be 1 or more, got {num_pairs}")
-    weight = output_embeddings(model_or_weight)
+    weight = _output_embeddings(model_or_weight)
     counts = None if frequencies is None else torch.as_tensor(frequencies, dtype=torch.float64)
     if counts is not None and counts.shape != weight.shape[:1]:
         raise ValueError(f"there must be a frequency for each of {len(weight)} rows, got shape {tuple(counts.shape)}")
@@ -115,24 +110,18 @@ def embedding_geometry(
     )
 
 
-def output_embeddings(model_or_weight: Any) -> Float[Tensor, "vocab dim"]:
-    """Return the output embeddings of a model, or a matrix of torch or NumPy, (V, d) in float64 on the CPU.
-
-    Raises:
-        ValueError: If the model has none, the shape is no matrix's, or a value is NaN or infinite.
-    """
+def _output_embeddings(model_or_weight: Any) -> Float[Tensor, "vocab dim"]:
+    """Return the output embeddings of a model, or a matrix of torch or NumPy, in float64 on the CPU."""
     if isinstance(model_or_weight, torch.nn.Module):
         layer = cast(Any, model_or_weight).get_output_embeddings()
         if layer is None:
             raise ValueError(f"{type(model_or_weight).__name__} has no output embeddings; give a matrix of embeddings")
         model_or_weight = whole_state_dict(layer)["weight"]
-    given = np.asarray(model_or_weight) if not isinstance(model_or_weight, Tensor) else model_or_weight.detach()
-    weight = torch.as_tensor(given).to("cpu", torch.float64)
+    weight = torch.as_tensor(model_or_weight).detach().to("cpu", torch.float64)
     if weight.dim() != 2:
         raise ValueError(f"embeddings must be a matrix (vocab, dim), got the shape {tuple(weight.shape)}")
     if not torch.isfinite(weight).all():
-        rows = (~torch.isfinite(weight)).any(dim=1).nonzero().flatten().tolist()
-        raise ValueError(f"embeddings must be finite, got NaN or infinity in {len(rows)} rows, the first is {rows[0]}")
+        raise ValueError("embeddings must be finite, got NaN or infinity")
     return weight
 
 

@@ -1,5 +1,6 @@
 """The layers of a CrammedBERT without its output matrix: from token ids to hidden states."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -8,21 +9,96 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
-from hf_targets.backbones.recorded_states import Wanted, recorded_weights
-from hf_targets.backbones.resizing import check_kept_ids
+from hf_targets.backbones.inputs import (
+    check_attention_mask,
+    check_embeddable,
+    check_kept_ids,
+    check_segments,
+    check_shapes,
+)
+from hf_targets.backbones.recorded_states import Wanted, eager_attention, recorded_weights
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
-from hf_targets.crammed_bert.layers import CrammedBertLayer, ScaledSines
 
-NO_SEGMENTS = (
-    "a CrammedBERT tells two texts apart by the token between them alone: set "
-    'tokenizer.model_input_names = ["input_ids", "attention_mask"]'
-)
+_NO_SEGMENTS = 'set tokenizer.model_input_names = ["input_ids", "attention_mask"]'
+_LONGEST_PERIOD = 10_000.0
+
+
+class ScaledSines(nn.Module):
+    """Positions as sines and cosines in turn, times a learnt scale, which begins at 1 / sqrt(d).
+
+    They are computed in each pass, in float32 (float64 for a float64 model), and are no buffer: no table ends, and no
+    cast or move to another device changes them.
+    """
+
+    def __init__(self, config: CrammedBertConfig) -> None:
+        super().__init__()
+        self.size = config.hidden_size
+        self.scale = nn.Parameter(torch.tensor([self.size**-0.5]))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Return the embeddings (batch, time, d) of positions (batch, time)."""
+        wide = torch.promote_types(self.scale.dtype, torch.float32)
+        half = torch.arange(0, self.size, 2, dtype=wide, device=positions.device)
+        angles = positions.to(wide)[..., None] * _LONGEST_PERIOD ** (-half / self.size)
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return (self.scale * table).to(self.scale.dtype)
+
+
+class CrammedBertAttention(nn.Module):
+    """Self-attention without biases. Rows of the first matrix are query, key and value of each head in turn."""
+
+    def __init__(self, config: CrammedBertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.is_causal = False  # the attention functions of Transformers read it, and assume True if it is missing
+        self.query_key_value = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the attended states (batch, time, d), and the weights of eager attention."""
+        batch, time, size = hidden.shape
+        heads = self.query_key_value(hidden).view(batch, time, -1, 3 * self.head_size).transpose(1, 2)
+        name = cast(str, self.config._attn_implementation)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        attended, weights = attend(
+            self,
+            *heads.split(self.head_size, dim=-1),
+            attention_mask,
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            scaling=self.head_size**-0.5,
+            is_causal=False,
+        )
+        return self.dense(attended.reshape(batch, time, size)), weights
+
+
+class CrammedBertLayer(GradientCheckpointingLayer):
+    """x + attention(norm(x)), then the same with a gated feed-forward layer, dense_out(GELU(gate) * value)."""
+
+    def __init__(self, config: CrammedBertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.norm1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.attention = CrammedBertAttention(config)
+        self.norm2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dense_in = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.dense_out = nn.Linear(config.intermediate_size // 2, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return hidden states (batch, time, d); the mask is that of `create_bidirectional_mask`."""
+        hidden = hidden + self._dropped(self.attention(self.norm1(hidden), attention_mask)[0])
+        value, gate = self.dense_in(self.norm2(hidden)).chunk(2, dim=-1)
+        return hidden + self._dropped(self.dense_out(F.gelu(gate) * value))
+
+    def _dropped(self, states: Tensor) -> Tensor:
+        return F.dropout(states, self.config.hidden_dropout_prob, self.training)
 
 
 class CrammedBertPreTrainedModel(PreTrainedModel):
@@ -37,11 +113,7 @@ class CrammedBertPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary.
-
-        Raises:
-            ValueError: If it would lose the id of padding.
-        """
+        """Resize the vocabulary; a ValueError if it would lose the id of padding."""
         check_kept_ids(self.config, new_num_tokens, "pad_token_id")
         return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
@@ -94,9 +166,9 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         """Return the hidden states (batch, time, d) of a text.
 
         Args:
-            input_ids: (batch, time).
             attention_mask: (batch, time), 0 at padding on either side.
-            token_type_ids: (batch, time), as some tokenizers return them; all must be 0, as there are no segments.
+            token_type_ids: (batch, time), as some tokenizers return them; all must be 0: a CrammedBERT tells two texts
+                apart by the token between them.
             position_ids: (batch, time); None counts the tokens that are no padding.
             inputs_embeds: (batch, time, d), in place of `input_ids`.
             output_hidden_states, output_attentions: Whether to return the input of each layer and the last hidden
@@ -107,7 +179,7 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         config = cast(CrammedBertConfig, self.config)
         text = check_shapes(input_ids, inputs_embeds)
         check_attention_mask(attention_mask, text, None)
-        check_segments(token_type_ids, hint=NO_SEGMENTS)
+        check_segments(token_type_ids, hint=_NO_SEGMENTS)
         check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), hidden_size=config.hidden_size)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
         positions = _positions(text, attention_mask) if position_ids is None else position_ids

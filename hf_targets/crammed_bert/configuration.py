@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "classifier_size",

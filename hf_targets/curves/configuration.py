@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration_fields import check_fields
+from hf_targets.backbones.configuration import check_fields
 
 Place = Literal["input", "hidden"]
 DegreeConvention = Literal["degree", "order"]

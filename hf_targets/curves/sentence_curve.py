@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.maths.autocast import without_autocast
-from hf_targets.maths.compiling import break_graph, compiled_constant
+from hf_targets.maths.torch_modes import break_graph, compiled_constant, without_autocast
 
 MAX_TABLE_LENGTH = 256
 """The longest length in the table of matrices, from which batches of many lengths are looked up on the device."""

@@ -81,6 +81,10 @@ def load_corpus(
         if lacking := [split for split, part in parts.items() if text_column not in part.column_names]:
             raise ValueError(f"{name!r} has no column {text_column!r}, but {parts[lacking[0]].column_names}")
         rows = {split: [_ended(text or "") for text in part[text_column]] for split, part in parts.items()}
+    elif config_name is not None or text_column != "text":
+        raise ValueError(
+            f"config_name and text_column choose within a data set, and {name!r} is plain text; leave them out"
+        )
     kept = split_rows({part: len(texts) for part, texts in rows.items()}, name)
     rows = {split: rows[part][numbers.start : numbers.stop] for split, (part, numbers) in kept.items()}
     for split in SPLITS:

@@ -133,7 +133,7 @@ def filter_pairs(
         return "too long" if longer > longest else "ratio" if longer > ratio * shorter else "kept"
 
     reasons = []
-    for sources, targets in pair_batches(pairs):
+    for sources, targets in pair_batches(pairs, missing=""):
         reasons += map(reason, _num_tokens(sources, tokenizer), _num_tokens(targets, tokenizer))
     found = Counter(reasons)
     counts = {name: found[name] for name in ("kept", *REASONS)}

@@ -86,6 +86,8 @@ def load_pairs(
             f"{source_column=} and {target_column=}"
         )
     found = _known_pairs(name, sides) or _pairs_of_files(Path(name).expanduser(), sides)
+    if found is not None and config_name is not None:
+        raise ValueError(f"config_name chooses within a data set, and {name!r} is plain text; leave it out")
     if found is not None:
         parts = {split: data_set_of(pairs) for split, pairs in found.items()}
     else:
@@ -132,14 +134,14 @@ def pair_references(pairs: Dataset) -> list[str] | list[list[str]]:
     return pairs[REFERENCES if REFERENCES in pairs.column_names else "target"][:]
 
 
-def pair_batches(pairs: Dataset) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the sources and the targets of pairs in lists of `ROWS_AT_ONCE`.
+def pair_batches(pairs: Dataset, missing: str | None = None) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the sources and the targets of pairs in lists of `ROWS_AT_ONCE`; `missing` stands for None.
 
     Raises:
         ValueError: If `pairs` is not one split with both columns, or a side of a pair is no text.
     """
     check_pairs(pairs)
-    yield from cast(Iterator[tuple[list[str], list[str]]], texts_of(pairs, "source", "target"))
+    yield from cast(Iterator[tuple[list[str], list[str]]], texts_of(pairs, "source", "target", missing=missing))
 
 
 def check_pairs(pairs: Dataset) -> None:

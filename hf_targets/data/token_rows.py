@@ -50,8 +50,8 @@ def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator
     yield from (batch for (batch,) in texts_of(texts, "text"))
 
 
-def texts_of(dataset: Dataset, *columns: str) -> Iterator[tuple[list[str], ...]]:
-    """Yield the texts of columns in lists of `ROWS_AT_ONCE`.
+def texts_of(dataset: Dataset, *columns: str, missing: str | None = None) -> Iterator[tuple[list[str], ...]]:
+    """Yield the texts of columns in lists of `ROWS_AT_ONCE`; `missing` stands for None.
 
     Raises:
         ValueError: If a row has no text.
@@ -60,7 +60,8 @@ def texts_of(dataset: Dataset, *columns: str) -> Iterator[tuple[list[str], ...]]
     if rows.format["type"] != "custom":  # but for a transform of the user's, formats are of numbers
         rows = rows.with_format(None)
     for number, batch in enumerate(rows.iter(ROWS_AT_ONCE)):
-        texts = cast(dict[str, list[Any]], batch)
+        found = cast(dict[str, list[Any]], batch)
+        texts = {name: [missing if text is None else text for text in found[name]] for name in columns}
         for column in columns:
             for row, text in enumerate(texts[column], start=number * ROWS_AT_ONCE):
                 if not isinstance(text, str):

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.progress import progress
-from hf_targets.evaluation.compression import measure_compression
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
@@ -47,8 +46,7 @@ def take_prefixes(
         begin: `"rows"`: a prefix is the beginning of a row with at least `prefix_tokens` tokens, so headings are
             left out, and it begins a sentence if rows do. `"anywhere"`: most prefixes begin inside a sentence.
     Raises:
-        ValueError: If `begin` is unknown, a number is below 0 (that of prefixes below 1), or the text is too short for
-            that many prefixes.
+        ValueError: If `begin` is unknown, or the text is too short for that many prefixes.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the model reads the first 32 tokens of each
         test sample and writes 128. The paper does not define a sample.
 
@@ -57,12 +55,10 @@ def take_prefixes(
     >>> take_prefixes([[1, 2, 3], [4, 5, 6]], 2, prefix_tokens=1, new_tokens=2, begin="anywhere")
     [Prefix(tokens=[1], reference=[2, 3]), Prefix(tokens=[4], reference=[5, 6])]
     """
-    if begin not in get_args(PrefixBegin):
-        raise ValueError(f"begin must be one of {get_args(PrefixBegin)}, got {begin!r}")
-    if min(prefix_tokens, new_tokens) < 0 or prefix_tokens + new_tokens < 1 or num_prefixes < 1:
+    if begin not in get_args(PrefixBegin) or prefix_tokens < 1 or num_prefixes < 1:
         raise ValueError(
-            f"a prefix and what follows it must have a token, and there must be a prefix, got {prefix_tokens=}, "
-            f"{new_tokens=} and {num_prefixes=}"
+            f"begin must be one of {get_args(PrefixBegin)}, with a prefix of a token or more, got {begin!r}, "
+            f"{num_prefixes=} and {prefix_tokens=}"
         )
     ids: list[int] = []
     row_starts = []
@@ -78,10 +74,9 @@ def take_prefixes(
                 starts.append(start)
                 free_from = start + length
     if num_prefixes > len(starts):
-        way_out = "" if begin == "anywhere" else ', or take them from anywhere in the text with begin="anywhere"'
         raise ValueError(
             f"a text of {len(ids)} tokens has at most {len(starts)} prefixes of {prefix_tokens} tokens with "
-            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for fewer{way_out}"
+            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for fewer, or begin anywhere"
         )
     if begin == "anywhere":
         starts = [len(ids) // num_prefixes * number for number in range(num_prefixes)]
@@ -132,13 +127,10 @@ def continue_prefixes(
         arguments: Passed to `generate`. By default the end token does not end a text, so all have one length. With an
             `eos_token_id` a text ends with that token, and the padding after it does not count.
     Raises:
-        ValueError: If `batch_size` is below 1, or several texts are asked for after each prefix.
+        ValueError: If several texts are asked for after each prefix.
     """
-    if batch_size < 1 or arguments.get("num_return_sequences", 1) != 1:
-        raise ValueError(
-            f"batch_size must be at least 1, and a prefix has one continuation, got {batch_size=} and "
-            f"num_return_sequences={arguments.get('num_return_sequences', 1)}; repeat prefixes for several"
-        )
+    if arguments.get("num_return_sequences", 1) != 1:
+        raise ValueError("a prefix has one continuation; repeat prefixes for several, without num_return_sequences")
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
@@ -195,6 +187,7 @@ def measure_continuations(
     compares prefixes with continuations to prefixes with references. `generated_ppl` is the perplexity of the
     continuations under the judge; repetitive text has a low one. NSL is the number of steps per text. Latencies are in
     seconds a text: the mean, as in the paper, the median and the 95th percentile. The rows of a batch share its time.
+    Bytes per step are UTF-8 bytes of all texts over their steps.
 
     Args:
         judge: The model that gives `generated_ppl`; None: without this column.
@@ -202,16 +195,15 @@ def measure_continuations(
         feature_model: The model, or its name, whose features MAUVE clusters; None: without this column.
         feature_tokenizer: The tokenizer of a feature model that is not given by name.
     """
-    texts = [tokenizer.decode(tokens) for tokens in continuations.tokens]
+    num_bytes = sum(len(str(tokenizer.decode(tokens)).encode()) for tokens in continuations.tokens)
     repetition = measure_repetition(continuations.tokens)
-    compression = measure_compression(texts, continuations.num_steps)  # pyright: ignore[reportArgumentType]
     columns: dict[str, float] = {}
     if feature_model is not None:
         pairs = zip(prefixes, continuations.tokens, strict=True)
         generated = [tokenizer.decode(prefix.tokens + tokens) for prefix, tokens in pairs]
         references = [tokenizer.decode(prefix.tokens + prefix.reference) for prefix in prefixes]
         given: Any = {"feature_model": feature_model, "tokenizer": feature_tokenizer}
-        columns["mauve"] = 100 * mauve_score(generated, references, **given).score  # pyright: ignore[reportArgumentType]
+        columns["mauve"] = 100 * mauve_score(generated, references, **given)
     columns |= {
         "rep_2": repetition.rep_2,
         "rep_3": repetition.rep_3,
@@ -233,7 +225,7 @@ def measure_continuations(
         columns["generated_ppl"] = judged.perplexity
     total = sum(continuations.num_steps)
     return columns | {
-        "nsl": compression.steps_per_text,
-        "bytes_per_step": compression.bytes_per_step,
+        "nsl": fmean(continuations.num_steps),
+        "bytes_per_step": num_bytes / total,
         "phrase_share": 100 * sum(continuations.num_phrases) / total,
     }

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -10,9 +11,28 @@ from torch import Tensor, nn
 from transformers import Cache, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_targets.evaluation.gradient_diversity import Batch, NoDiversityError, gradient_diversity, rows_of
-from hf_targets.evaluation.smoothed_loss import SmoothedLoss
 
 logger = logging.getLogger(__name__)
+
+
+class SmoothedLoss(nn.Module):
+    """A model around a model that returns logits: its output has the loss of smoothed labels, as Trainer computes it.
+
+    It is in the mode of the model.
+
+    Args:
+        loss: Of the model's output and the labels.
+        reads_labels: Whether the model gets the labels, too, as one of pairs that makes its decoder's input of them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Tensor], Tensor], *, reads_labels: bool = False) -> None:
+        super().__init__()
+        self.model, self.loss, self.reads_labels, self.training = model, loss, reads_labels, model.training
+
+    def forward(self, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
+        """Return the loss of a batch."""
+        read = {**inputs, "labels": labels} if self.reads_labels else inputs
+        return {"loss": self.loss(self.model(**read), labels)}
 
 
 class GradientDiversityCallback(TrainerCallback):
@@ -27,15 +47,9 @@ class GradientDiversityCallback(TrainerCallback):
         every: Steps from one measurement to the next; the first step is measured.
         rows_at_once: As for `gradient_diversity`.
         num_rows: Measure so many rows of a step at most; None: all.
-    Raises:
-        ValueError: If a number is below 1, or `num_rows` below 2.
     """
 
     def __init__(self, trainer: Trainer, every: int, *, rows_at_once: int = 8, num_rows: int | None = None) -> None:
-        if every < 1:
-            raise ValueError(f"every must be 1 step or more, got {every}")
-        if num_rows is not None and num_rows < 2:
-            raise ValueError(f"num_rows must be 2 or more, as gradients differ between samples, got {num_rows}")
         self._trainer, self._every, self._rows_at_once, self._num_rows = trainer, every, rows_at_once, num_rows
         self._batches: list[Batch] | None = None
         self._hook: Any = None
@@ -70,8 +84,7 @@ class GradientDiversityCallback(TrainerCallback):
             model = SmoothedLoss(model, partial(smoother.smooth, **smoother.options), reads_labels=reads_labels)
         if not batches or any("labels" not in batch for batch in batches):
             logger.warning(
-                "No gradient diversity is logged: the model reads no labels, as compute_loss_func makes the loss. "
-                "Leave compute_loss_func out, or give gradient_diversity a module whose output has that loss."
+                "No gradient diversity is logged: the model reads no labels, as compute_loss_func makes the loss."
             )
             self._is_over = True
             return

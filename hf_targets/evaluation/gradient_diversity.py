@@ -4,7 +4,7 @@ import copy
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 Batch = Mapping[str, Any]
 """Arguments of a model's `forward`, tensors of as many rows each, and perhaps other values."""
-
-_NOT_OF_ROWS = ("num_items_in_batch",)
-"""Arguments that belong to a whole batch: a sample's loss is divided by its own targets."""
 
 
 class NoDiversityError(ValueError):
@@ -58,15 +55,14 @@ def gradient_diversity(
         equation (14); Yin et al., "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning".
     Related: `GradientDiversityCallback` logs it in a training.
     """
-    if rows_at_once < 1:
-        raise ValueError(f"rows_at_once must be 1 or more, got {rows_at_once}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     rows = rows_of(batch) if isinstance(batch, Mapping) else list(batch)
-    if len(rows) < 2:
-        raise ValueError(f"gradients differ between samples, so give two rows or more, got {len(rows)}")
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    if not parameters:
-        raise ValueError("the model has no trainable parameter, so there are no gradients; train some of it")
+    if len(rows) < 2 or not parameters:
+        raise ValueError(
+            f"gradients of trainable parameters differ between samples, so give two rows or more, got {len(rows)} rows "
+            f"and {len(parameters)} trainable parameters"
+        )
     if not is_readable(model):
         raise ValueError("gradients of samples need whole weights, and these are sharded or offloaded; load the model")
     sums = [torch.zeros_like(one, dtype=torch.float64) for one in parameters.values()]
@@ -83,10 +79,35 @@ def gradient_diversity(
     of_sum = sum(float(total.square().sum()) for total in sums)
     if not (of_sum > 0 and math.isfinite(of_sum) and math.isfinite(squares)):
         raise NoDiversityError(
-            f"gradient diversity divides the sum of squared norms, {squares}, by the squared norm of the sum of "
-            f"gradients, and that is {of_sum}; give rows with labels, and a loss that is finite"
+            f"gradient diversity is the sum of squared norms, {squares}, over the squared norm of the sum, {of_sum}; "
+            "give rows with labels, and a loss that is finite"
         )
     return squares / of_sum
+
+
+def rows_of(batch: Batch) -> list[Batch]:
+    """Return the rows of a batch, each as a batch of its own; a cache in it is copied for each row.
+
+    Raises:
+        ValueError: If its tensors have different numbers of rows.
+    """
+    # a sample's loss is divided by its own targets
+    given = {name: value for name, value in batch.items() if name != "num_items_in_batch"}
+    counts = {name: len(value) for name, value in given.items() if _is_of_row(value)}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"tensors of a batch must have one row for each sample, got {counts} rows; give a sequence of batches "
+            "of one row"
+        )
+
+    def part(name: str, row: int) -> Any:
+        value = given[name]
+        if isinstance(value, Cache):
+            value = copy.deepcopy(value)
+            value.batch_select_indices(torch.tensor([row]))  # pyright: ignore[reportAttributeAccessIssue]
+        return value[row : row + 1] if name in counts else value
+
+    return [{name: part(name, row) for name in given} for row in range(next(iter(counts.values()), 0))]
 
 
 def _square(gradients: Tensor) -> float:
@@ -103,55 +124,35 @@ def _eager(model: nn.Module) -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
 
 
-def rows_of(batch: Batch) -> list[Batch]:
-    """Return the rows of a batch, each as a batch of its own; a cache in it is copied for each row.
-
-    Raises:
-        ValueError: If its tensors have different numbers of rows.
-    """
-    given = {name: value for name, value in batch.items() if name not in _NOT_OF_ROWS}
-    counts = {name: len(value) for name, value in given.items() if _is_of_row(value)}
-    if len(set(counts.values())) > 1:
-        raise ValueError(
-            f"tensors of a batch must have one row for each sample, got {counts} rows; give a sequence of batches "
-            "of one row"
-        )
-
-    def part(name: str, row: int) -> Any:
-        value = given[name]
-        return value[row : row + 1] if name in counts else _row_of_cache(value, row)
-
-    return [{name: part(name, row) for name in given} for row in range(next(iter(counts.values()), 0))]
-
-
-def _row_of_cache(value: Any, row: int) -> Any:
-    """Return a copy of one row of a cache; what is no cache is returned as it is."""
-    if not isinstance(value, Cache):
-        return value
-    value = copy.deepcopy(value)
-    value.batch_select_indices(torch.tensor([row]))  # pyright: ignore[reportAttributeAccessIssue]
-    return value
-
-
 def _gradients(
     model: nn.Module, parameters: dict[str, nn.Parameter], rows: list[Batch], rows_at_once: int
 ) -> Iterator[list[Tensor]]:
     """Yield the gradients of some rows, (rows, ...) for each parameter, until all rows are through."""
-    together = _together(model, parameters) if _are_alike(rows) else None
+    shapes = [{name: value.shape for name, value in row.items() if _is_of_row(value)} for row in rows]
+    has_cache = any(isinstance(value, Cache) for value in rows[0].values())  # which a call changes
     start = 0
-    while start < len(rows):
-        some = rows[start : start + (rows_at_once if together is not None else 1)]
-        if together is not None:
-            try:
-                gradients = together(some)
-            except (RuntimeError, ValueError, TypeError) as error:  # an error of the model itself comes again below
-                logger.debug("gradients are computed row by row: %s", error)
-                together = None
-                continue
-            yield gradients
-        else:
-            yield [one[None] for one in _gradients_of_row(model, list(parameters.values()), some[0])]
-        start += len(some)
+    if not has_cache and all(one == shapes[0] for one in shapes):
+        try:
+            for start in range(0, len(rows), rows_at_once):
+                yield _together(model, parameters, rows[start : start + rows_at_once])
+            return
+        except (RuntimeError, ValueError, TypeError) as error:  # an error of the model itself comes again below
+            logger.debug("gradients are computed row by row: %s", error)
+    for row in rows[start:]:
+        yield [one[None] for one in _gradients_of_row(model, list(parameters.values()), row)]
+
+
+def _together(model: nn.Module, parameters: dict[str, nn.Parameter], rows: list[Batch]) -> list[Tensor]:
+    """Return the gradients of several rows, in one call of the model."""
+
+    def loss(values: dict[str, Tensor], tensors: dict[str, Tensor], others: dict[str, Any]) -> Tensor:
+        return _loss(functional_call(model, values, kwargs={**tensors, **others}))
+
+    tensors = {name: torch.stack([row[name] for row in rows]) for name in rows[0] if _is_of_row(rows[0][name])}
+    others = {name: value for name, value in rows[0].items() if name not in tensors}
+    gradient = vmap(grad(loss), in_dims=(None, 0, None), randomness="different")
+    found = gradient({name: one.detach() for name, one in parameters.items()}, tensors, others)
+    return [found[name] for name in parameters]
 
 
 def _gradients_of_row(model: nn.Module, parameters: list[nn.Parameter], row: Batch) -> list[Tensor]:
@@ -181,33 +182,8 @@ def _is_reentrant(module: nn.Module) -> bool:
     return bool(keywords.get("use_reentrant", False))
 
 
-def _together(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Callable[[list[Batch]], list[Tensor]]:
-    """Return what computes the gradients of several rows in one call of the model."""
-
-    def loss(values: dict[str, Tensor], tensors: dict[str, Tensor], others: dict[str, Any]) -> Tensor:
-        return _loss(functional_call(model, values, kwargs={**tensors, **others}))
-
-    gradient = vmap(grad(loss), in_dims=(None, 0, None), randomness="different")
-
-    def gradients(rows: list[Batch]) -> list[Tensor]:
-        tensors = {name: torch.stack([row[name] for row in rows]) for name in rows[0] if _is_of_row(rows[0][name])}
-        others = {name: value for name, value in rows[0].items() if name not in tensors}
-        found = gradient({name: one.detach() for name, one in parameters.items()}, tensors, others)
-        return [found[name] for name in parameters]
-
-    return gradients
-
-
 def _is_of_row(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
-
-
-def _are_alike(rows: list[Batch]) -> bool:
-    """Return whether the tensors of all rows have the same shapes, and none has a cache, which a call changes."""
-    if any(isinstance(value, Cache) for value in rows[0].values()):
-        return False
-    shapes = [{name: value.shape for name, value in row.items() if _is_of_row(value)} for row in rows]
-    return all(one == shapes[0] for one in shapes)
 
 
 def _loss(outputs: Any) -> Tensor:

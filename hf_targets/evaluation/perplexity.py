@@ -25,7 +25,7 @@ from hf_targets.data.token_rows import NUM_WORDS, check_fast, sum_of_words
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
 
-_DISTINCT_ORDERS = (4, 3, 2, 1)  # the first order that some text has enough tokens for
+_MOST_DISTINCT = 4
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ def perplexity_of_blocks(
         blocks: Rows with `input_ids`, and optionally `attention_mask`, `labels` and `num_words`. The blocks of
             `data.blocks.pack_blocks` make every token of a text, except the first, a target exactly once.
         batch_size: Blocks in one forward pass.
-    Raises: ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more
-        tokens than the model has positions, if some blocks have `num_words` and others lack it, or `batch_size` is
-        below 1.
+    Raises:
+        ValueError: If there is no target, a block has holes in its mask, columns of different lengths, or more tokens
+            than the model has positions, or if some blocks have `num_words` and others lack it.
     """
     rows, words = [], []
     for index, block in enumerate(blocks):
@@ -112,10 +112,7 @@ def perplexity_of_blocks(
     num_words = sum_of_words(words)
     nlls = torch.cat([torch.zeros(0), *_negative_log_likelihoods(model, rows, batch_size)])
     if not len(nlls):
-        raise ValueError(
-            f"a perplexity needs a target, and {len(rows)} blocks have none: all labels are -100 or the first of their "
-            "block; give longer blocks"
-        )
+        raise ValueError(f"a perplexity needs a target, and {len(rows)} blocks have none; give longer blocks")
     return BlockPerplexity(nlls.sum().item(), len(nlls), num_words)
 
 
@@ -141,19 +138,17 @@ def perplexity_of_generated_texts(
         batch_size: Texts in one forward pass.
     Raises:
         ValueError: If there is no text, a text has no token after its prefix or more tokens than the model has
-            positions, strings have no tokenizer, the number of prefix lengths differs from that of texts, or
-            `batch_size` is below 1.
+            positions, or strings have no tokenizer.
     Source: Lan et al. 2023, whose judge is GPT-2 large.  Departs: their program also scores prefixes. It joins all
         texts with two line ends and cuts this into blocks of 1024 tokens, so that a text is read after its neighbours.
         Here each text is read alone, and only generated tokens count.
     """
-    rows_of_ids = _token_ids(texts, tokenizer)
-    lengths = [prefix_lengths] * len(rows_of_ids) if isinstance(prefix_lengths, int) else list(prefix_lengths)
-    if len(lengths) != len(rows_of_ids) or not rows_of_ids:
-        raise ValueError(
-            f"there must be a text, and one prefix length for each, got {len(rows_of_ids)} texts and {len(lengths)} "
-            "prefix lengths"
-        )
+    if tokenizer is not None and all(isinstance(text, str) for text in texts):
+        texts = tokenizer(list(texts), verbose=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
+    if not texts or any(isinstance(text, str) for text in texts):
+        raise ValueError("texts must be a list of lists of token ids, or of strings with tokenizer=, and not empty")
+    rows_of_ids = [list(map(int, text)) for text in texts]
+    lengths = [prefix_lengths] * len(texts) if isinstance(prefix_lengths, int) else list(prefix_lengths)
     rows = []
     for index, (ids, length) in enumerate(zip(rows_of_ids, lengths, strict=True)):
         if not 0 <= length < len(ids) or len(ids) < 2:
@@ -164,8 +159,7 @@ def perplexity_of_generated_texts(
         rows.append((torch.tensor(ids), torch.tensor([IGNORED] * length + ids[length:])))
     nlls = _negative_log_likelihoods(model, rows, batch_size)
     generated = [ids[length:] for ids, length in zip(rows_of_ids, lengths, strict=True)]
-    longest = max(map(len, generated))
-    order = next(order for order in _DISTINCT_ORDERS if order <= longest)
+    order = min(_MOST_DISTINCT, max(map(len, generated)))
     return GeneratedTextPerplexity(
         nll=sum(row.sum().item() for row in nlls),
         num_tokens=sum(map(len, nlls)),
@@ -185,56 +179,28 @@ def num_prefix_tokens(texts: Sequence[str], prefixes: Sequence[str], tokenizer: 
         prefixes: The prefix of each text.
         tokenizer: A fast tokenizer; it adds its special tokens, as in `perplexity_of_generated_texts`.
     Raises:
-        ValueError: If a text does not begin with its prefix, counts differ, or the tokenizer is a slow one.
+        ValueError: If a text does not begin with its prefix, or the tokenizer is a slow one.
     """
     check_fast(tokenizer)
-    if len(texts) != len(prefixes):
-        raise ValueError(f"each text has one prefix, got {len(texts)} texts and {len(prefixes)} prefixes")
     lengths = []
-    for index, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
+    for text, prefix in zip(texts, prefixes, strict=True):
         if not text.startswith(prefix):
-            raise ValueError(f"text {index} must begin with its prefix {prefix[:40]!r}, got {text[:40]!r}")
+            raise ValueError(f"a text must begin with its prefix {prefix[:40]!r}, got {text[:40]!r}")
         offsets = tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
         lengths.append(next((at for at, (_, end) in enumerate(offsets) if end > len(prefix)), len(offsets)))
     return lengths
 
 
-def _token_ids(
-    texts: Sequence[Sequence[int]] | Sequence[str], tokenizer: PreTrainedTokenizerBase | None
-) -> list[list[int]]:
-    if isinstance(texts, str):
-        raise ValueError("texts must be a list, got one string; put it into a list")
-    strings = [text for text in texts if isinstance(text, str)]
-    if not strings:
-        return [list(map(int, text)) for text in texts]
-    if tokenizer is None or len(strings) != len(texts):
-        raise ValueError(
-            "texts must all be lists of token ids, or all strings together with the model's tokenizer; give tokenizer="
-        )
-    return list(tokenizer(strings, verbose=False)["input_ids"])
-
-
 def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
-    """Return the tokens and labels of a block without its padding.
-
-    Args:
-        block: A row with `input_ids`, and optionally `attention_mask` and `labels` (default: the ids).
-        index: Index of the block, for errors.
-    Raises:
-        ValueError: If the columns have different lengths, or the mask has a hole.
-    """
+    """Return the tokens and labels of a block without its padding; `index` is its number, for errors."""
     ids = torch.as_tensor(block["input_ids"])
     mask, targets = block.get("attention_mask"), block.get("labels")  # joined data sets have None where one lacks them
     keep = torch.ones_like(ids).bool() if mask is None else torch.as_tensor(mask).bool()
     labels = ids if targets is None else torch.as_tensor(targets)
-    if not ids.shape == keep.shape == labels.shape or ids.dim() != 1:
+    if not ids.shape == keep.shape == labels.shape or ids.dim() != 1 or have_holes(keep[None]).any():
         raise ValueError(
-            f"input_ids, attention_mask and labels must be lists of equal length, block {index} has shapes "
-            f"{[list(column.shape) for column in (ids, keep, labels)]}"
-        )
-    if have_holes(keep[None]).any():
-        raise ValueError(
-            f"attention_mask may be 0 only at the ends, and block {index} has a hole in it; remove these positions"
+            f"input_ids, attention_mask and labels of block {index} must be lists of equal length, the mask 0 only at "
+            f"the ends, got shapes {[list(column.shape) for column in (ids, keep, labels)]}; remove other positions"
         )
     return ids[keep], labels[keep]
 
@@ -244,14 +210,9 @@ def _negative_log_likelihoods(
     model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
 ) -> list[Tensor]:
     """Return the negative log-likelihoods of the targets of each row, in float64; the longest rows run first."""
-    positions = max_positions(model.config)  # None for models without a last position
-    for index, (ids, _) in enumerate(rows):
-        if positions is not None and len(ids) > positions:
-            raise ValueError(
-                f"row {index} has {len(ids)} tokens, and the model has only {positions} positions; cut it into blocks"
-            )
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    longest, positions = max((len(ids) for ids, _ in rows), default=0), max_positions(model.config)
+    if positions is not None and longest > positions:
+        raise ValueError(f"a row has {longest} tokens, and the model {positions} positions; cut it into blocks")
     scored = [index for index, (ids, _) in enumerate(rows) if len(ids) > 1]
     found = {}
     with without_dropout(model), progress(len(scored), "measuring perplexity", unit="row") as bar:

@@ -63,6 +63,8 @@ def repeated_ngrams(texts: Sequence[Text], order: int, *, average: Average = "te
     Departs: the program of Lan et al. gives a text without an n-gram the repetition 100; we leave it out, as it shows
         nothing about repetition. The program of Su et al. ignores the last n-gram of each text; we count it.
     """
+    if average not in ("texts", "corpus"):
+        raise ValueError(f'average must be "texts" or "corpus", got {average!r}')
     counts = [(len(set(ngrams)), len(ngrams)) for ngrams in _ngrams_of_texts(texts, order) if ngrams]
     if average == "texts":
         return 100 * fmean(1 - distinct / total for distinct, total in counts)

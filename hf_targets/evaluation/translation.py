@@ -1,12 +1,88 @@
-"""How good translations are: sacreBLEU's BLEU and chrF with their signatures, and COMET where it is installed."""
+"""Translations of a whole test set, and how good they are: sacreBLEU's BLEU and chrF, with intervals of BLEU."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+from datasets import Dataset
+from torch import Tensor
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.positions import position_limit
+from hf_targets.data.batches import TokenBatchSampler
+from hf_targets.data.pair_encoding import pair_lengths
+from hf_targets.data.pairs import pair_references
+from hf_targets.data.progress import progress
+from hf_targets.evaluation.intervals import bootstrap_interval
 from hf_targets.extras import require
+
+logger = logging.getLogger(__name__)
+
+
+def translate(
+    model: PreTrainedModel,
+    pairs: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    num_beams: int = 5,
+    batch_tokens: int = 4096,
+    **settings: Any,
+) -> list[str]:
+    """Return a model's translations of encoded pairs, in their order, without special tokens.
+
+    A translation has at most twice the tokens of the longest source of its batch and ten more, unless `settings` say
+    otherwise. Sources of similar length are translated together.
+
+    Args:
+        pairs: As `encode_pairs` makes them; labels only decide what is translated together, and may be left out.
+        num_beams: 1 takes the most probable token at each step.
+        batch_tokens: Tokens of the sources of a batch, padding included, times the beams.
+        settings: More arguments of `generate`, such as `ensemble_weight`, `draft_tokens`, `max_new_tokens`.
+    Raises:
+        ValueError: If several translations of a source are asked for, or as `generate` raises.
+    """
+    if settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
+        raise ValueError("each source has one translation; leave out num_return_sequences and return_dict_in_generate")
+    limit = position_limit(model)
+
+    def generate(inputs: BatchEncoding) -> Tensor:
+        length = 2 * inputs["input_ids"].shape[1] + 10  # pyright: ignore[reportAttributeAccessIssue]
+        told = {"max_new_tokens": length if limit is None else min(length, limit), "do_sample": False, **settings}
+        return model.generate(**inputs, num_beams=num_beams, **told)  # pyright: ignore[reportCallIssue]
+
+    return generated_texts(model, generate, pairs, tokenizer, batch_tokens=batch_tokens // num_beams)
+
+
+def generated_texts(
+    model: PreTrainedModel,
+    generate: Callable[[BatchEncoding], Tensor],
+    pairs: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    batch_tokens: int,
+) -> list[str]:
+    """Return what a model writes for the sources of encoded pairs, in their order, without special tokens.
+
+    Args:
+        model: In any mode; its dropout is off meanwhile.
+        generate: Gives the texts (batch, time) for the padded `input_ids` and `attention_mask` of a batch.
+        pairs: As `encode_pairs` makes them; labels only decide what is translated together, and may be left out.
+        batch_tokens: Tokens of the sources of a batch, padding included; more where one source has more.
+    """
+    longest = max(map(len, pairs["input_ids"]))
+    room = max(batch_tokens, longest, int(pair_lengths(pairs).max()))
+    texts: dict[int, str] = {}
+    with without_dropout(model), progress(len(pairs), "translating", unit="pair") as bar:
+        for rows in TokenBatchSampler(pair_lengths(pairs), room, shuffle=False, seed=0):
+            batch = pairs.select(rows)
+            columns = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+            found = generate(tokenizer.pad(columns, return_tensors="pt").to(model.device))
+            texts |= zip(rows, tokenizer.batch_decode(found, skip_special_tokens=True), strict=True)
+            bar.update(len(rows))
+    return [texts[row].strip() for row in range(len(pairs))]
 
 
 @dataclass(frozen=True)
@@ -22,9 +98,6 @@ class TranslationScores:
     chrf: float
     """chrF2, in [0, 100]."""
     chrf_signature: str
-    comet: float | None = None
-    """COMET's score, for most of its models in about [0, 1]."""
-    comet_model: str | None = None
 
     @property
     def signature(self) -> str:
@@ -44,8 +117,6 @@ def translation_scores(
     lowercase: bool = False,
     tokenized: bool = False,
     target_lang: str | None = None,
-    comet: str | None = None,
-    sources: Sequence[str] | None = None,
 ) -> TranslationScores:
     """Return BLEU and chrF of translations of a whole test set.
 
@@ -57,18 +128,15 @@ def translation_scores(
             then `bleu_tokenized`, and `bleu` is None.
         target_lang: Such as `"zh"` or `"ja"`, whose words sacreBLEU cuts in a way of their own (`"ja"` and `"ko"` need
             more packages). None: as for languages with spaces.
-        comet: A model of COMET, such as `"Unbabel/wmt22-comet-da"`. It needs `sources`, and one reference each.
-        sources: The texts that were translated.
     Raises:
-        ValueError: If there are no hypotheses, a text stands in place of a list, the numbers of texts differ, one has
-            no reference, or an option does not apply.
-        ImportError: If sacrebleu, or for `comet` its package, is not installed.
-    Source: Post 2018 (sacreBLEU), Popović 2015 (chrF), Rei et al. 2020 (COMET).
+        ValueError: If there are no hypotheses, a text stands in place of a list, the numbers of texts differ, or one
+            has no reference.
+        ImportError: If sacrebleu is not installed.
+    Source: Post 2018 (sacreBLEU), Popović 2015 (chrF). COMET needs transformers below 5: score with its own program
+        `comet-score`, in an environment of its own.
     """
-    lists = references_of(hypotheses, references)
-    if (comet is None) != (sources is None):
-        raise ValueError("comet and sources are given together or not at all, as only COMET reads sources")
-    metric = bleu_metric(lowercase=lowercase, tokenized=tokenized, target_lang=target_lang)
+    lists = _references_of(hypotheses, references)
+    metric = _bleu_metric(lowercase=lowercase, tokenized=tokenized, target_lang=target_lang)
     streams = [[of_one[n] if n < len(of_one) else None for of_one in lists] for n in range(max(map(len, lists)))]
 
     def score(by: Any) -> tuple[float, str]:
@@ -77,23 +145,79 @@ def translation_scores(
     bleu = score(metric)
     chrf, chrf_signature = score(require("sacrebleu.metrics", extra="eval").CHRF(lowercase=lowercase))
     return TranslationScores(
-        *((None, None, *bleu) if tokenized else (*bleu, None, None)),
-        chrf=chrf,
-        chrf_signature=chrf_signature,
-        comet=None if comet is None or sources is None else _comet(comet, sources, hypotheses, lists),
-        comet_model=comet,
+        *((None, None, *bleu) if tokenized else (*bleu, None, None)), chrf=chrf, chrf_signature=chrf_signature
     )
 
 
-def bleu_metric(*, lowercase: bool, tokenized: bool, target_lang: str | None, effective_order: bool = False) -> Any:
-    """Return sacreBLEU's metric, with the options of `translation_scores`.
+def score_texts(texts: list[str], pairs: Dataset, *, tokenized: bool = False) -> dict[str, float]:
+    """Return BLEU and chrF of texts that a model has written for a split of `load_pairs`, and log BLEU's signature.
 
     Args:
-        effective_order: Whether orders of n-grams without a match are left out, as is usual for single sentences.
-    Raises:
-        ValueError: If `target_lang` is given for tokenized text.
-        ImportError: If sacrebleu is not installed.
+        texts: One for each pair. If sources have several references, they are compared with all of them.
+        tokenized: Whether texts are cut into words already: the name of BLEU is then `bleu_tokenized`.
     """
+    scores = translation_scores(texts, pair_references(pairs), tokenized=tokenized)
+    logger.info("BLEU is %s", scores.signature)
+    return scores.columns()
+
+
+def bleu_interval(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    baseline: Sequence[str] | None = None,
+    lowercase: bool = False,
+    tokenized: bool = False,
+    target_lang: str | None = None,
+    confidence: float = 0.95,
+    num_resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Return the percentile interval of BLEU, or of its difference from a baseline, by resampling sentences.
+
+    With a baseline the same sentences are drawn for both systems, so a hard sentence is hard for both. A difference
+    whose interval contains 0 is none.
+
+    Args:
+        hypotheses: As in `translation_scores`, as are `references` and how words are cut.
+        baseline: Translations of the same texts by another system. None: the interval of BLEU itself.
+        confidence: Probability that such an interval has the true value, in (0, 1).
+        seed: Of the resampling; the same seed draws the same sentences.
+    Raises:
+        ValueError: As `translation_scores` and `bootstrap_interval` do.
+        ImportError: If sacrebleu is not installed.
+    Source: Koehn 2004, paired bootstrap resampling.
+    """
+    cut = {"lowercase": lowercase, "tokenized": tokenized, "target_lang": target_lang}
+    metric = _bleu_metric(**cut)
+    by_sentence = _bleu_metric(**cut, effective_order=True)  # for the counts only: without it, each call warns
+
+    def counts(texts: Sequence[str]) -> np.ndarray:
+        """Return for each sentence its matching n-grams, its n-grams, and both lengths: (sentences, 10)."""
+        lists = zip(texts, _references_of(texts, references), strict=True)
+        scores = [by_sentence.sentence_score(text, list(of_one)) for text, of_one in lists]
+        return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores])
+
+    def bleu(sums: np.ndarray) -> np.ndarray:
+        orders, found = metric.max_ngram_order, []
+        for row in sums.tolist():
+            lengths = {"sys_len": row[-2], "ref_len": row[-1]}
+            smoothed = {"correct": row[:orders], "total": row[orders:-2], **lengths, "smooth_method": "exp"}
+            found.append(metric.compute_bleu(**smoothed).score)
+        return np.array(found)
+
+    ours, theirs = counts(hypotheses), None if baseline is None else counts(baseline)
+
+    def statistic(numbers: np.ndarray) -> np.ndarray:
+        times = np.stack([np.bincount(row, minlength=len(ours)) for row in numbers.reshape(-1, len(ours))])
+        found = bleu(times @ ours) - (0 if theirs is None else bleu(times @ theirs))
+        return found.reshape(numbers.shape[:-1])
+
+    return bootstrap_interval(statistic, len(ours), confidence=confidence, num_resamples=num_resamples, seed=seed)
+
+
+def _bleu_metric(*, lowercase: bool, tokenized: bool, target_lang: str | None, effective_order: bool = False) -> Any:
+    """Return sacreBLEU's metric, with the options of `translation_scores`."""
     if tokenized and target_lang is not None:
         raise ValueError(f"target_lang chooses how words are cut, and tokenized text is; got {target_lang!r}")
     cut: dict[str, Any] = {"tokenize": "none"} if tokenized else {"trg_lang": target_lang or ""}
@@ -101,49 +225,17 @@ def bleu_metric(*, lowercase: bool, tokenized: bool, target_lang: str | None, ef
     return kind(lowercase=lowercase, force=tokenized, effective_order=effective_order, **cut)
 
 
-def references_of(
+def _references_of(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> list[Sequence[str]]:
-    """Return the references of each hypothesis, one or more.
-
-    Raises:
-        ValueError: If there are no hypotheses, a text stands in place of a list, or one has no reference.
-    """
-    for name, texts in (("hypotheses", hypotheses), ("references", references)):
-        if isinstance(texts, str):
-            raise ValueError(f"{name} must be several texts, got the text {texts[:40]!r}; put it in a list")
-    if not hypotheses:
-        raise ValueError("scores are of one hypothesis or more, got none")
-    if len(hypotheses) != len(references):
+    """Return the references of each hypothesis, one or more."""
+    if isinstance(hypotheses, str) or not hypotheses or len(hypotheses) != len(references):
         raise ValueError(
-            f"each hypothesis needs a reference, or a list of them, got {len(hypotheses)} hypotheses and "
-            f"{len(references)} references"
+            f"there must be a list of hypotheses, and a reference or a list of them for each, got {len(references)} "
+            f"references and {hypotheses!r:.60}"
         )
     lists = [[each] if isinstance(each, str) else each for each in references]
-    if bad := [number for number, texts in enumerate(lists) if not texts or not all(isinstance(t, str) for t in texts)]:
-        raise ValueError(f"each hypothesis needs one reference or more, got {lists[bad[0]]!r:.60} for number {bad[0]}")
-    if bad := [number for number, text in enumerate(hypotheses) if not isinstance(text, str)]:
-        raise ValueError(
-            f"hypotheses must be texts, got {hypotheses[bad[0]]!r:.60} at number {bad[0]}; decode ids first"
-        )
+    for number, (text, of_one) in enumerate(zip(hypotheses, lists, strict=True)):
+        if not isinstance(text, str) or not of_one:
+            raise ValueError(f"number {number} must be a text with a reference, got {text!r:.60} and {of_one!r:.60}")
     return lists
-
-
-def _comet(model: str, sources: Sequence[str], hypotheses: Sequence[str], lists: list[Sequence[str]]) -> float:
-    if isinstance(sources, str) or len(sources) != len(hypotheses):
-        raise ValueError(f"each hypothesis needs its source, got {len(hypotheses)} and sources {sources!r:.60}")
-    if any(len(texts) != 1 for texts in lists):
-        raise ValueError("COMET compares with one reference, got several for a hypothesis; give the first alone")
-    if find_spec("comet") is None:
-        raise ImportError(
-            "COMET's package is not installed; its latest release (unbabel-comet 2.2.7) needs transformers below 5, so "
-            "install it into an environment of its own, and run there: comet-score -s SOURCES -t HYPOTHESES "
-            "-r REFERENCES"
-        )
-    package = import_module("comet")
-    rows = [
-        {"src": source, "mt": hypothesis, "ref": texts[0]}
-        for source, hypothesis, texts in zip(sources, hypotheses, lists, strict=True)
-    ]
-    scorer = package.load_from_checkpoint(package.download_model(model))
-    return float(scorer.predict(rows, batch_size=8, gpus=0, progress_bar=False).system_score)

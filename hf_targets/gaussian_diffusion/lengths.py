@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
-from hf_targets.maths.transforms import inside_transform
+from hf_targets.maths.torch_modes import inside_transform
 
 LEAST_LENGTH = 2
 """Tokens of the shortest text that is written: a word and the end."""

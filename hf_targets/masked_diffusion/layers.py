@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_targets.backbones.eager_attention import eager_attention
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
+from hf_targets.backbones.new_parts import ZeroInitLinear
+from hf_targets.backbones.recorded_states import eager_attention
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 
 _EPSILON = 1e-5

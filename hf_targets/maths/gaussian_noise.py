@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hf_targets.maths.autocast import without_autocast
-from hf_targets.maths.compiling import compiled_constant
+from hf_targets.maths.torch_modes import compiled_constant, without_autocast
 
 GaussianScheduleName = Literal["sqrt", "linear", "cosine"]
 

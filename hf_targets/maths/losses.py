@@ -1,12 +1,15 @@
-"""Cross-entropy from hidden states without holding the logits of all rows at once, its divisor, and perplexity."""
+"""Cross-entropy from hidden states without the logits of all rows at once, and its divisor; perplexity."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from hf_targets.maths.torch_modes import inside_transform, without_autocast
 
 IGNORED = -100
 """The label of a position that is not a target, as everywhere in Transformers."""
@@ -16,6 +19,9 @@ _LARGEST_EXPONENT = 700.0
 
 LOGITS_PER_CHUNK = 2**25
 """Number of logits held at a time: 128 MB in float32, large enough for matrix products to run at full speed."""
+
+LOGITS_IN_CACHE = 2**21
+"""Number of logits in float32 whose softmax a CPU computes at a time: 8 MB, which stay in its cache between passes."""
 
 
 def product_dtype(hidden: Tensor) -> torch.dtype:
@@ -32,11 +38,7 @@ def whole_cross_entropy(
     *,
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, "rows"]:
-    """Return what `token_cross_entropy` does, with the logits of all rows in memory; for any transform of torch.func.
-
-    Args:
-        label_smoothing: Share of the uniform distribution in the target, in [0, 1).
-    """
+    """Return what `token_cross_entropy` does, with all logits in memory; for any transform of torch.func."""
     return _chunk_loss(hidden, weight, targets, bias, label_smoothing, product_dtype(hidden))
 
 
@@ -84,6 +86,158 @@ def token_cross_entropy(
     return torch.cat(losses)
 
 
+def weighted_cross_entropy(
+    hidden: Float[Tensor, "rows dim"],
+    weight: Float[Tensor, "vocab dim"],
+    targets: Int[Tensor, "rows"],
+    row_weights: Float[Tensor, "rows"],
+    bias: Float[Tensor, "vocab"] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "rows"]]:
+    """Return sum_i w_i * L_i, where L is `token_cross_entropy`, and the L_i of all rows without a gradient.
+
+    The weights of the rows are known, so the gradients are too, up to one factor: they are computed chunk by chunk in
+    the forward pass, while the logits are there. This takes three matrix products instead of four. At most
+    `LOGITS_PER_CHUNK` logits are held at a time.
+
+    Products are in the type of autocast, or else of `hidden`; the softmax and the gradient of `weight` are summed in
+    float32, and float16 neither overflows nor vanishes. Only needed gradients are computed; the losses are the same,
+    bit for bit, whichever these are. Compiled code calls `token_cross_entropy`, a transform of torch.func
+    `whole_cross_entropy`.
+
+    Args:
+        row_weights: Constants w; they get no gradient.
+        label_smoothing: Share of the uniform distribution in the target, in [0, 1].
+    Returns: Both in float32 (float64 for float64 input).
+    Raises:
+        ValueError: If `label_smoothing` is out of its range.
+        RuntimeError: In a backward pass with `create_graph=True`: the sum cannot be differentiated twice.
+    Source: Hsu et al. 2024, "Liger Kernel", section 3.2, FusedLinearCrossEntropy.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    row_weights = row_weights.detach()
+    if torch.compiler.is_compiling() or inside_transform():
+        of_rows = whole_cross_entropy if inside_transform() else token_cross_entropy
+        rows = of_rows(hidden, weight, targets, bias, label_smoothing=label_smoothing)
+        return (rows * row_weights.to(rows.dtype).masked_fill(targets == IGNORED, 0.0)).sum(), rows.detach()
+    dtype = product_dtype(hidden)
+    if not torch.is_grad_enabled():
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
+    with without_autocast(hidden.device):
+        return _WeightedCrossEntropy.apply(hidden, weight, bias, targets, row_weights, label_smoothing, dtype)
+
+
+class _WeightedCrossEntropy(torch.autograd.Function):
+    """The function, with the gradients of its first three arguments."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        row_weights: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum and the losses, and save the gradients of the sum; products are in `dtype`."""
+        full = torch.promote_types(dtype, torch.float32)
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
+        factors = row_weights.to(full).masked_fill(targets == IGNORED, 0.0)
+        is_narrow = dtype == torch.float16  # whose range the sums over rows, and small weights, would leave
+        wide = full if is_narrow else hidden.dtype
+        of_hidden = torch.empty_like(hidden, dtype=wide) if ctx.needs_input_grad[0] else None
+        of_weight = torch.zeros_like(weight, dtype=full) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias, dtype=full) if bias is not None and ctx.needs_input_grad[2] else None
+        matrix, results, wanted = weight.to(dtype), [], any(ctx.needs_input_grad)
+        size = max(1, LOGITS_PER_CHUNK // len(weight))
+        unit = _unit_of_sums(hidden, factors, min(size, len(hidden))) if is_narrow else None
+        for start in range(0, len(hidden), size):
+            chunk = slice(start, start + size)
+            states, scale = hidden[chunk].to(dtype), factors[chunk, None]
+            logits = states @ matrix.T
+            results.append(_losses(logits, bias, targets[chunk], scale, label_smoothing, of_bias, wanted))
+            if of_hidden is not None:
+                of_hidden[chunk] = (logits @ matrix) * scale
+            if of_weight is not None:
+                scaled = (hidden[chunk] * (scale if unit is None else scale / unit)).to(dtype)
+                if dtype == full:
+                    of_weight.addmm_(logits.T, scaled)
+                else:
+                    _add_product(of_weight, logits.T, scaled)
+        if unit is not None and of_weight is not None:
+            of_weight *= unit
+        ctx.save_for_backward(of_hidden, of_weight, of_bias)
+        rows = torch.cat(results) if results else factors
+        ctx.mark_non_differentiable(rows)
+        return (rows * factors).sum(), rows
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the saved gradients, times that of the sum."""
+        if torch.is_grad_enabled():  # the saved gradients have no derivatives
+            raise RuntimeError("the loss of this model cannot be differentiated twice; leave out create_graph=True")
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        gradients = [None if saved is None else (saved * factor).to(dtype) for saved, dtype in pairs]
+        return *gradients, None, None, None, None
+
+
+def _unit_of_sums(hidden: Tensor, factors: Tensor, num_rows: int) -> Tensor:
+    """Return the power of two in whose multiples the sums of `num_rows` weighted rows stay within 2^14."""
+    if not num_rows:
+        return factors.new_ones(())
+    largest = torch.linalg.vector_norm(hidden, torch.inf).to(factors.dtype) * factors.abs().amax() * num_rows
+    return torch.where(largest == 0, 1.0, torch.exp2((largest / 2**14).log2().ceil()))
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right in half precision to a total in float32, by parts of its rows, as the product is a copy."""
+    size = max(1, LOGITS_IN_CACHE // total.shape[1]) if total.device.type == "cpu" else len(total)
+    for part, rows in zip(total.split(size), left.split(size), strict=True):
+        part += rows @ right
+
+
+def _losses(
+    logits: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    scale: Tensor,
+    label_smoothing: float,
+    of_bias: Tensor | None,
+    wanted: bool,
+) -> Tensor:
+    """Return the losses of rows; if wanted, put the gradients of these losses by the logits into `logits`.
+
+    Args:
+        logits: (rows, vocab), without bias.
+        scale: (rows, 1), by which `of_bias` weights the rows. It is 0 for a target of -100, and `logits` then hold any
+            finite numbers.
+        of_bias: (vocab,), to which the gradient of the weighted losses by the bias is added.
+    """
+    vocab_size, kept, results = logits.shape[1], 1.0 - label_smoothing, []
+    size = max(1, LOGITS_IN_CACHE // vocab_size) if logits.device.type == "cpu" else len(logits)
+    for block, labels, scales in zip(logits.split(size), targets.split(size), scale.split(size), strict=True):
+        index = labels.masked_fill(labels == IGNORED, 0)[:, None]  # an id below 0 is an error of gather
+        log_p = (block if bias is None else block.to(scale.dtype) + bias).log_softmax(dim=-1, dtype=scale.dtype)
+        loss = -kept * log_p.gather(1, index)[:, 0]
+        if label_smoothing:
+            loss -= label_smoothing * log_p.mean(dim=-1)
+        results.append(loss.masked_fill(labels == IGNORED, 0.0))
+        if not wanted:
+            continue
+        gradient = log_p.exp_()
+        if label_smoothing:
+            gradient -= label_smoothing / vocab_size
+        gradient.scatter_add_(1, index, gradient.new_full(index.shape, -kept))
+        if of_bias is not None:
+            of_bias.addmv_(gradient.T, scales[:, 0])
+        block.copy_(gradient)
+    return torch.cat(results)
+
+
 def perplexity(mean_nll: float) -> float:
     """Return exp(mean negative log-likelihood), or inf if that overflows, as for a very improbable text; NaN of NaN."""
     return math.inf if mean_nll >= _LARGEST_EXPONENT else math.exp(mean_nll)
@@ -111,3 +265,40 @@ def ngram_weights(num_heads: int, loss_weight: float) -> list[float]:
     Source: Heo et al., equation (6).
     """
     return [0.5, *[loss_weight / (2 * num_heads)] * num_heads]
+
+
+def bag_of_words_losses(
+    logits: Float[Tensor, "batch time vocab"], targets: Int[Tensor, "batch time"], *, absent_words: bool = False
+) -> Float[Tensor, "batch"]:
+    """Return each row's -sum over the distinct words b of its target of log sigmoid(sum_t s_t[b]), 0 without targets.
+
+    s_t are the logits of position t; positions without a target are left out of the sum.
+
+    Args:
+        absent_words: Whether the words that are not in the target count too, as log(1 - sigmoid(...)). Without them, as
+            in the paper, the loss falls if the logits of all words rise alike, which changes no translation.
+    Source: Ma et al. 2018, "Bag-of-Words as Target for Neural Machine Translation", sections 2.3 and 2.4. Its published
+        program labels all words of the vocabulary as present, as it compares counts with >= 0.
+    """
+    is_target = targets != IGNORED
+    full = torch.promote_types(logits.dtype, torch.float32)
+    scores = (logits.to(full) * is_target[..., None]).sum(dim=1)
+    words = targets.masked_fill(~is_target, 0)
+    counts = torch.zeros_like(scores).scatter_add_(1, words, is_target.to(full))
+    present = counts > 0
+    said = F.logsigmoid(scores).masked_fill(~present, 0.0).sum(dim=1)
+    if not absent_words:
+        return -said
+    silent = F.logsigmoid(-scores).masked_fill(present | ~is_target.any(dim=1, keepdim=True), 0.0).sum(dim=1)
+    return -(said + silent)
+
+
+def bag_of_words_weight(epoch: int, *, first: float = 0.1, rise: float = 0.1, most: float = 1.0) -> float:
+    """Return lambda_i = min(lambda, k + alpha i), the weight of the bag of words in an epoch counted from 0.
+
+    Args:
+        first: k.
+        rise: Alpha.
+        most: Lambda.
+    """
+    return min(most, first + rise * epoch)

@@ -1,4 +1,4 @@
-r"""The noise of masked diffusion: schedules, the times to train on, and the masking of tokens.
+r"""The noise of masked diffusion: schedules, the times to train on, the masking of tokens, and when they are unmasked.
 
 Time t is in [0, 1]. At time t a token is unmasked with probability alpha(t), which falls from about 1 to about 0, and
 otherwise it is the mask token; a masked token stays masked. In training, -log p(token) at the masked positions has
@@ -6,14 +6,13 @@ weight -alpha'(t) / (1 - alpha(t)): the mean of the loss over t is then the nega
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-from hf_targets.maths.random_numbers import drawn
 
 ScheduleName = Literal["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
 
@@ -40,9 +39,8 @@ class NoiseSchedule:
     | `linear`         |                             | a + t (b - a)   | 4.5e-5 for b = 10  |
     | `geometric`      |                             | a^(1 - t) b^t   | 0.37 for b = 1     |
 
-    With the default sigma_max of `geometric`, more than a third of the tokens are never masked. A model trained on it
-    has not seen the fully masked text with which generation begins, and its loss is not a bound. For generation or a
-    bound raise sigma_max, for example to 10 as in `linear`.
+    With the default sigma_max of `geometric`, more than a third of the tokens are never masked: for generation or a
+    bound raise it, for example to 10 as in `linear`.
 
     Methods take tensors of any shape, in float32 or float64.
 
@@ -65,8 +63,8 @@ class NoiseSchedule:
         if self.name not in _SIGMAS:
             if self.sigma_min is not None or self.sigma_max is not None:
                 raise ValueError(
-                    f"the {self.name} schedule has no sigma_min and sigma_max, got {self.sigma_min} and "
-                    f"{self.sigma_max}; leave them out, or choose the linear or the geometric schedule"
+                    f"the {self.name} schedule has no sigma_min and sigma_max; leave them out, or choose linear or "
+                    f"geometric, got {self.sigma_min} and {self.sigma_max}"
                 )
             return
         low, high = self._sigmas
@@ -174,6 +172,22 @@ class NoiseSchedule:
         return torch.full_like(t, high - low) if self.name == "linear" else math.log(high / low) * self.sigma(t)
 
 
+def drawn(
+    draw: Callable[..., Tensor],
+    shape: Sequence[int],
+    generator: torch.Generator | None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return `torch.rand` or `torch.randn` of a shape, drawn on the generator's device, then moved to `device`.
+
+    So a seed gives the same numbers on every device. None: torch's own generator, and the device of the generator.
+    """
+    if generator is None:  # torch.compile cannot trace this argument, even None, once batches of two sizes came
+        return draw(shape, device=device)
+    numbers = draw(shape, generator=generator, device=generator.device)
+    return numbers if device is None else numbers.to(device)
+
+
 def antithetic_times(
     count: int,
     *,
@@ -240,3 +254,53 @@ def mask_tokens(
     may = may_mask.flatten()
     uniform = drawn(torch.rand, may.shape, generator, ids.device)[may.cumsum(0) - 1].view_as(ids)
     return ids.masked_fill(may_mask & (uniform < schedule.masked(times)[:, None]), mask_token_id)
+
+
+def unmasking_steps(
+    uniform: Float[Tensor, "positions"], schedule: NoiseSchedule, num_steps: int
+) -> Int[Tensor, "positions"]:
+    """Return the step, in [0, `num_steps` - 1], at which each position is unmasked; step i begins at 1 - i / num_steps.
+
+    It is the first step whose end s has (1 - alpha(s)) / (1 - alpha(1)) <= u. The distribution is that of deciding at
+    each step from t to s, for each masked token, to unmask it with probability (alpha(s) - alpha(t)) / (1 - alpha(t)).
+
+    Args:
+        uniform: u, a uniform random number in [0, 1) for each position.
+    Departs: our last step ends at 0 and leaves nothing masked. The published program ends at 1e-5, and then fills the
+        positions that are still masked with the most probable tokens.
+    """
+    ends = torch.arange(num_steps - 1, -1, -1, dtype=uniform.dtype, device=uniform.device) / num_steps
+    still_masked = schedule.masked(ends) / schedule.masked(torch.ones_like(ends))
+    still_masked[-1] = 0.0  # also where alpha(0) < 1
+    return num_steps - torch.searchsorted(still_masked.flip(0), uniform, right=True)
+
+
+def hitting_times(
+    uniform: Float[Tensor, "batch hits"], num_masked: Int[Tensor, "batch"], schedule: NoiseSchedule
+) -> Float[Tensor, "batch hits"]:
+    """Return the times at which masked tokens are unmasked one after another, in continuous time.
+
+    If m tokens are masked at time t, the next is unmasked at the time s where 1 - alpha(s) = (1 - alpha(t)) u^(1/m),
+    the largest of m independent times. It is each of the m tokens with equal probability, independently of the time.
+
+    Args:
+        uniform: u of each hit, a uniform random number in [0, 1).
+        num_masked: Number of masked tokens of each row: so many first entries of the result have a meaning.
+    Source: Zheng et al. 2024, "Masked Diffusion Models are Secretly Time-Agnostic Masked Models and Exploit Inaccurate
+        Categorical Sampling", the first-hitting sampler.
+    """
+    hits = torch.arange(uniform.shape[1], device=uniform.device)
+    left = (num_masked[:, None] - hits).clamp(min=1).to(uniform.dtype)
+    shares = (uniform ** (1 / left)).cumprod(dim=1)
+    return schedule.time_of_masked(shares * schedule.masked(torch.ones_like(shares)))
+
+
+def time_of_share(
+    num_masked: Int[Tensor, "batch"], num_at_start: Int[Tensor, "batch"], schedule: NoiseSchedule
+) -> Float[Tensor, "batch"]:
+    """Return the time at which the expected number of masked tokens equals the present one; it is 1 at the start.
+
+    Samplers that unmask in an order, not by time, give it to a network that is conditioned on time.
+    """
+    share = num_masked.double() / num_at_start.clamp(min=1)
+    return schedule.time_of_masked(share * schedule.masked(torch.ones_like(share)))

@@ -9,9 +9,8 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import find_output_scale, read_causal
-from hf_targets.backbones.causal_call import CausalCall
-from hf_targets.multitoken.call import call_outputs
+from hf_targets.backbones.call import Call
+from hf_targets.backbones.output_matrix import find_output_scale, read_causal
 from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.model import MultiTokenModel
 
@@ -102,25 +101,22 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
                 with a filled cache.
         """
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
-        smoothing: float = kwargs.pop("label_smoothing", 0.0)
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
-            logits_to_keep=logits_to_keep,
             input_ids=input_ids,
+            inputs_embeds=inputs_embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
             labels=labels,
             token_type_ids=token_type_ids,
             num_items_in_batch=num_items_in_batch,
+            logits_to_keep=logits_to_keep,
         )
-        outputs, own = call_outputs(
-            self,
+        outputs, own = self._call(
             call,
             weight,
             nll_weights=nll_weights,
-            smoothing=smoothing,
             skip_logits=skip_logits,
             output_last_hidden_state=output_last_hidden_state,
         )

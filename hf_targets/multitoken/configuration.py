@@ -1,16 +1,14 @@
-"""The configuration of a language model with future-token heads."""
+"""The configurations of language models with heads: causal, of encoder and decoder, and masked."""
 
 from dataclasses import field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
-from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
 from hf_targets.maths.ensemble import check_ensemble_weight
-from hf_targets.multitoken.head_kinds import HEADS
+from hf_targets.multitoken.heads import HEADS
 
 BASE_FIELDS = (
     "ngram_size",
@@ -25,6 +23,18 @@ BASE_FIELDS = (
     "base_model_name_or_path",
 )
 """Fields that a user may choose when putting heads on a base model; the other fields follow from that model."""
+
+MASKED_FIELDS = (
+    "ngram_size",
+    "target",
+    "reversed_differences",
+    "loss_weight",
+    "masked_only",
+    "head",
+    "head_bias",
+    "base_model_name_or_path",
+)
+"""Fields that a user may choose when putting heads on a masked model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
 
@@ -107,51 +117,33 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     )
 
     least_ngram_size: ClassVar[int] = 2
-    attribute_map = {"own_outputs": "separate_output_heads"}  # noqa: RUF012, the base class declares it
 
     def __post_init__(self, **kwargs) -> None:
-        if "own_outputs" in kwargs:  # its name in older checkpoints
-            self.separate_output_heads = kwargs.pop("own_outputs")
         check_fields(self)
         if self.ngram_size < self.least_ngram_size:
-            counted = "includes the next token and " if self.least_ngram_size == 2 else ""
-            raise ValueError(
-                f"ngram_size (N) {counted}must be {self.least_ngram_size} or more, got {self.ngram_size}; "
-                "for a model without heads use the backbone itself"
-            )
+            raise ValueError(f"ngram_size (N) must be {self.least_ngram_size} or more, got {self.ngram_size}")
         if self.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(map(repr, HEADS))}, got {self.head!r}")
-        if HEADS[self.head].reads_conjugate and self.target != "difference":
-            raise ValueError(
-                f'head="{self.head}" reads the conjugate of a word difference, and target is {self.target!r}; set '
-                'target="difference", or choose another head'
-            )
-        if self.reversed_differences and self.target != "difference":
-            raise ValueError(
-                f'reversed_differences=True needs target="difference", got target={self.target!r}, in which nothing is '
-                "subtracted; change one of the two"
-            )
         if not self.loss_weight >= 0:  # so that nan fails too
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.draft_vocab_size is not None and self.draft_vocab_size < 1:
             raise ValueError(f"draft_vocab_size must be 1 or more, got {self.draft_vocab_size}; None drafts any token")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
-        if self.separate_output_heads and self.target == "difference":
+        own, differences = self.separate_output_heads, self.target == "difference"
+        conflicts = {  # each with the reason
+            f"head={self.head!r} reads the conjugate of a word difference": HEADS[self.head].reads_conjugate
+            and not differences,
+            "reversed_differences=True subtracts": self.reversed_differences and not differences,
+            "separate_output_heads=True has no rows for a conjugate": own and differences,
+        }
+        for reason, conflict in conflicts.items():
+            if conflict:
+                raise ValueError(f"{reason}, got target={self.target!r}; change one of the two")
+        if own and (self.ensemble_weight or self.draft_vocab_size is not None):
             raise ValueError(
-                'separate_output_heads=True needs target="embedding", got target="difference": the conjugate of a word '
-                "difference consists of rows of the model's output matrix, so that the sum must be read by the same "
-                "matrix; change one of the two"
-            )
-        if self.separate_output_heads and self.ensemble_weight:
-            raise ValueError(
-                f"separate_output_heads=True needs ensemble_weight=None, got {self.ensemble_weight}: an ensemble mixes "
-                "predictions before the output matrix, which the heads must then share; change one of the two"
-            )
-        if self.separate_output_heads and self.draft_vocab_size is not None:
-            raise ValueError(
-                f"draft_vocab_size={self.draft_vocab_size} chooses rows of the output matrix that the heads share; "
-                "leave it out, or leave out separate_output_heads=True"
+                "ensemble_weight and draft_vocab_size need the output matrix that heads share, got "
+                "separate_output_heads=True; leave one of them out"
             )
         super().__post_init__(**kwargs)
 
@@ -165,12 +157,6 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         """What heads of word differences predict, in words."""
         return "reversed word differences" if self.reversed_differences else "word differences"
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "own_outputs" in state:  # pickled before the field had its name
-            state = {**state, "separate_output_heads": state["own_outputs"]}
-            del state["own_outputs"]
-        self.__dict__.update(state)
-
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""
         how = f"as {self.named_differences}" if self.target == "difference" else "directly"
@@ -183,3 +169,90 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         """Return the text configuration of the backbone, which has the vocabulary, the layers and the cache."""
         assert isinstance(self.backbone, PreTrainedConfig)  # the base class has converted a dict
         return self.backbone.get_text_config(decoder=decoder, encoder=encoder)
+
+
+class MultiTokenSeq2SeqConfig(MultiTokenConfig):
+    """Configuration of `MultiTokenForSeq2SeqLM`: fields as `MultiTokenConfig`, with a backbone of encoder and decoder.
+
+    Raises:
+        ValueError: As `MultiTokenConfig`.
+    Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
+        sections 3.1 to 3.3 and 4.3.
+    """
+
+    model_type = "multitoken_seq2seq"
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
+        "past_key_values",
+        "loss_parts",
+        "decoder_hidden_states",
+        "decoder_attentions",
+        "cross_attentions",
+        "encoder_last_hidden_state",
+        "encoder_hidden_states",
+        "encoder_attentions",
+    ]
+    sub_configs_defaults = {  # noqa: RUF012, the base class declares it
+        "backbone": SubConfigSpec(config_class=AutoConfig, model_type="marian")
+    }
+
+    backbone: dict | PreTrainedConfig | None = field(
+        default=None, metadata={"help": "Configuration of the wrapped model; None: Marian's default."}
+    )
+    is_encoder_decoder: bool = True
+
+
+class MultiTokenMaskedConfig(MultiTokenConfig):
+    """Configuration of `MultiTokenForMaskedLM`: the backbone's configuration, and the fields of the heads.
+
+    Raises:
+        ValueError: As `MultiTokenConfig`; or if a field is set that is only for models that write text.
+    Source: Heo et al., "N-gram Prediction and Word Difference Representations for Language Modeling", appendix A.3.
+    """
+
+    model_type = "multitoken_masked"
+    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
+        "loss_parts",
+        "hidden_states",
+        "attentions",
+    ]
+    sub_configs_defaults = {  # noqa: RUF012, the base class declares it
+        "backbone": SubConfigSpec(config_class=AutoConfig, model_type="bert")
+    }
+    least_ngram_size = 1
+
+    backbone: dict | PreTrainedConfig | None = field(
+        default=None, metadata={"help": "Configuration of the wrapped model; None: BERT's default."}
+    )
+    ngram_size: int = field(
+        default=2,
+        metadata={"help": "N: levels of differences predicted at a masked position, each by its own head; 1 or more."},
+    )
+    masked_only: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether differences are made of masked tokens alone: of the n-th masked token that follows in the "
+            "row, not of the n-th token. Otherwise the model sees most of the tokens that follow, as in the paper."
+        },
+    )
+
+    def __post_init__(self, **kwargs) -> None:
+        for name in ("ensemble_weight", "draft_vocab_size"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} must be None, got {getattr(self, name)}: a masked model writes no text")
+        if self.separate_output_heads:
+            raise ValueError("separate_output_heads must be False: heads of a masked model share its output matrix")
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_future_heads(self) -> int:
+        """The number of heads: one for each level."""
+        return self.ngram_size
+
+    def describe(self) -> str:
+        """Return a description of a model of this configuration, in one line."""
+        what = self.named_differences if self.target == "difference" else "tokens that follow"
+        alone = ", of masked tokens alone" if self.masked_only else ""
+        return (
+            f"A {self.get_text_config().model_type} model with heads that predict {what} at masked positions "
+            f"(N = {self.ngram_size}, alpha {self.loss_weight:g}{alone})"
+        )

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import call_inside
 
 _NOT_DRAFTED = -1e4

@@ -1,113 +1,140 @@
-"""The predictions of a model's heads, a mask of those that exist, and their losses."""
+"""The predictions of a call's heads, a mask of those that exist, and their losses."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache, DynamicCache
 
 from hf_targets.backbones.alignment import steps_into_sequence
-from hf_targets.backbones.causal_call import CausalCall
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.call import Call
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import weighted_output_cross_entropy
 from hf_targets.maths.ensemble import mix_predictions
-from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
-from hf_targets.multitoken.configuration import MultiTokenConfig
+from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
 
-def known_tokens(
-    config: MultiTokenConfig, call: CausalCall, hidden: Tensor, cache: Cache | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the hidden states and tokens that the heads read, and the steps into the sequence of the new positions.
+@dataclass(frozen=True)
+class Known:
+    """What the heads read. With a cache it begins with up to N - 1 earlier positions, which predict the new targets.
 
-    With a cache, hidden states and tokens begin with earlier positions, from which heads predict the new targets.
-    Without one, or at the first call, they belong to the new positions only.
-
-    Raises:
-        ValueError: If the heads predict word differences and the text of the call has no ids.
+    Attributes:
+        hidden, tokens: (batch, past + time, d) and (batch, past + time).
+        steps: (batch, time), the steps into their sequence of the positions of the call.
     """
-    batch, time, _ = hidden.shape
-    tokens = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.input_ids is None else call.input_ids
-    if config.target == "difference" and call.input_ids is None:
-        raise ValueError(
-            'heads with target="difference" need token ids, as they add the embeddings of the tokens before the target '
-            "to what they predict; give input_ids instead of inputs_embeds (decoder_input_ids to a decoder), or use "
-            'heads with target="embedding"'
-        )
-    layer = None
-    if isinstance(cache, DynamicCache):
-        layer = HiddenStateCache.find(cache)
-        if layer is None:
-            layer = HiddenStateCache()
-            cache.layers.append(layer)
-    before = None if layer is None else layer.last_steps()
-    given = call.attention_mask, call.position_ids
-    steps = steps_into_sequence(batch, time, *given, hidden.device, before=before)
-    if layer is not None:
-        hidden, tokens, _ = layer.extend(hidden, tokens, steps, window=config.ngram_size - 1)
-    return hidden, tokens, steps
+
+    hidden: Tensor
+    tokens: Tensor
+    steps: Tensor
+
+    @classmethod
+    def of(cls, call: Call, hidden: Tensor, cache: Cache | None, ngram_size: int) -> "Known":
+        """Return what is known of a call with its last hidden states (batch, time, d), which a cache keeps.
+
+        Args:
+            cache: Of the text; None: nothing is kept.
+        """
+        batch, time, _ = hidden.shape
+        tokens = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.tokens is None else call.tokens
+        layer = None
+        if isinstance(cache, DynamicCache):
+            layer = HiddenStateCache.find(cache)
+            if layer is None:
+                layer = HiddenStateCache()
+                cache.layers.append(layer)
+        before = None if layer is None else layer.last_steps()
+        steps = steps_into_sequence(batch, time, call.attention_mask, call.position_ids, hidden.device, before=before)
+        if layer is not None:
+            hidden, tokens, _ = layer.extend(hidden, tokens, steps, window=ngram_size - 1)
+        return cls(hidden, tokens, steps)
 
 
-def read_future(
-    heads: FutureHeads,
-    output: OutputMap,
-    matrix: Tensor,
-    bias: Tensor | None,
-    hidden: Tensor,
-    tokens: Tensor,
-    steps: Tensor,
-    targets: Tensor | None,
-    loss_weights: list[float],
-    smoothing: float,
-) -> tuple[list[Tensor], list[Tensor], Tensor | None, list[Tensor]]:
-    """Return the heads' predictions, a mask of those that exist, the weighted sum of all losses, and each head's sum.
+@dataclass(frozen=True)
+class Scoring:
+    """How predictions are scored.
 
-    Entry n - 1 of the first two is head n's: predicted embeddings (batch, time - n, d) and a mask (batch, time - n),
-    whose last column predicts the target of the last position. Both are longer, up to `time`, if a cache holds earlier
-    positions. Entry n of the last is the sum of L_n of equation (5), without a gradient; `loss_weights` weight these
-    sums. Without targets there are no losses.
+    Attributes:
+        targets: (batch, time), the target of each position.
+        weights: Of the loss of the next token, then of the heads' losses.
+        label_smoothing: The share of the uniform distribution in the targets.
     """
-    time = steps.shape[1]
-    past = hidden.shape[1] - time
-    rows = F.embedding(tokens[:, 1:], matrix.detach()) if heads.differences else None
-    future = heads(hidden, rows, past)
-    exists = [steps[:, time - predictions.shape[1] :] >= n for n, predictions in enumerate(future, start=1)]
-    if targets is None:
-        return future, exists, None, []
-    kept = [targets[:, n:].masked_fill(~present, IGNORED) for n, present in enumerate(exists, start=1)]
-    states = [output.scaled(predictions).flatten(0, 1) for predictions in (hidden[:, past:], *future)]
-    labels = [part.flatten() for part in (targets, *kept)]
-    sizes = [len(part) for part in labels]
-    exact = {"dtype": torch.promote_types(hidden.dtype, torch.float32), "device": targets.device}
-    factors = [torch.full((n,), w, **exact) for n, w in zip(sizes, loss_weights, strict=True)]
-    if heads.outputs is None:  # one call for all rows holds one gradient of the shared matrix, not one a head
-        joined = torch.cat(states), matrix, torch.cat(labels), torch.cat(factors), bias
-        total, losses = weighted_cross_entropy(*joined, label_smoothing=smoothing)
-        return future, exists, total, [part.sum() for part in losses.split(sizes)]
-    first = states[0], matrix, labels[0], factors[0], bias
-    results = [weighted_cross_entropy(*first, label_smoothing=smoothing)]
-    for n in range(1, len(states)):
-        rows = states[n], labels[n], factors[n]
-        results.append(weighted_output_cross_entropy(heads.output(n, output).layer, *rows, label_smoothing=smoothing))
-    return future, exists, torch.stack([total for total, _ in results]).sum(), [losses.sum() for _, losses in results]
+
+    targets: Tensor
+    weights: list[float]
+    label_smoothing: float
+
+    def losses(
+        self, matrix: Tensor, bias: Tensor | None, states: list[Tensor], labels: list[Tensor], layers: list[nn.Linear]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the weighted sum of all losses, and the sum of each, without a gradient.
+
+        Args:
+            states: What the output matrix reads for the next token, then for each head, (batch * time, d).
+            labels: Their targets, (batch, time).
+            layers: The heads' own output layers; empty if they share the matrix.
+        """
+        labels, smoothing = [part.flatten() for part in labels], {"label_smoothing": self.label_smoothing}
+        exact = {"dtype": torch.promote_types(states[0].dtype, torch.float32), "device": labels[0].device}
+        factors = [torch.full((len(part),), w, **exact) for part, w in zip(labels, self.weights, strict=True)]
+        if not layers:  # one call for all rows holds one gradient of the shared matrix, not one a head
+            joined = torch.cat(states), matrix, torch.cat(labels), torch.cat(factors), bias
+            total, losses = weighted_cross_entropy(*joined, **smoothing)
+            return total, [part.sum() for part in losses.split([len(part) for part in labels])]
+        results = [weighted_cross_entropy(states[0], matrix, labels[0], factors[0], bias, **smoothing)]
+        for layer, *of_head in zip(layers, states[1:], labels[1:], factors[1:], strict=True):
+            results.append(weighted_output_cross_entropy(layer, *of_head, **smoothing))
+        return torch.stack([total for total, _ in results]).sum(), [losses.sum() for _, losses in results]
 
 
-@torch.no_grad()
-def score(
-    output: OutputMap,
-    hidden: Tensor,
-    future: list[Tensor],
-    exists: list[Tensor],
-    targets: Tensor,
-    weights: Sequence[float],
-) -> Tensor:
-    """Return each row's summed negative log-likelihood under each ensemble weight, (batch, weights)."""
-    scores = []
-    for weight in weights:
-        mixed = mix_predictions(hidden, future, exists, weight) if weight else hidden
-        scores.append(output.cross_entropy(mixed, targets).sum(dim=1))
-    return torch.stack(scores, dim=1)
+@dataclass(frozen=True)
+class Future:
+    """What the heads predict; entry n - 1 of the first two is head n's.
+
+    Attributes:
+        embeddings: (batch, time - n, d); the last column predicts the target of the last position. Longer, up to
+            `time`, if a cache holds earlier positions.
+        exists: (batch, time - n), whether a prediction comes from the sequence of its target.
+        loss: The weighted sum of all losses; None if there are no targets.
+        sums: Entry n is the sum of L_n of equation (5), without a gradient.
+    """
+
+    embeddings: list[Tensor] = field(default_factory=list)
+    exists: list[Tensor] = field(default_factory=list)
+    loss: Tensor | None = None
+    sums: list[Tensor] = field(default_factory=list)
+
+    def mixed(self, hidden: Tensor, weight: float | None) -> Tensor:
+        """Return last hidden states (batch, time, d), mixed with these predictions as equation (13) says."""
+        return mix_predictions(hidden, self.embeddings, self.exists, weight) if weight else hidden
+
+    @torch.no_grad()
+    def nlls(self, output: OutputMap, hidden: Tensor, targets: Tensor, weights: Sequence[float]) -> Tensor:
+        """Return each row's summed negative log-likelihood under each ensemble weight, (batch, weights)."""
+        return torch.stack([output.cross_entropy(self.mixed(hidden, w), targets).sum(dim=1) for w in weights], dim=1)
+
+
+def predict(heads: FutureHeads, output: OutputMap, known: Known, scoring: Scoring | None) -> Future:
+    """Return what the heads predict of what is known, and their losses if they are to be scored."""
+
+    def inside(
+        matrix: Tensor, bias: Tensor | None, hidden: Tensor, tokens: Tensor, steps: Tensor, targets: Tensor | None
+    ) -> tuple:
+        rows = F.embedding(tokens[:, 1:], matrix.detach()) if heads.differences else None
+        time = steps.shape[1]
+        past = hidden.shape[1] - time
+        future = heads(hidden, rows, past)
+        exists = [steps[:, time - predicted.shape[1] :] >= n for n, predicted in enumerate(future, start=1)]
+        if scoring is None or targets is None:
+            return future, exists, None, []
+        kept = [targets[:, n:].masked_fill(~present, IGNORED) for n, present in enumerate(exists, start=1)]
+        states = [output.scaled(predicted).flatten(0, 1) for predicted in (hidden[:, past:], *future)]
+        layers = [] if heads.outputs is None else [heads.output(n, output).layer for n in range(1, len(states))]
+        return future, exists, *scoring.losses(matrix, bias, states, [targets, *kept], layers)
+
+    # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
+    targets = None if scoring is None else scoring.targets
+    return Future(*output.inside(inside, known.hidden, known.tokens, known.steps, targets))

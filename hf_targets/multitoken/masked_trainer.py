@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from datasets import Dataset
@@ -10,14 +11,36 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.masked_arguments import MultiTokenMaskedTrainingArguments
-from hf_targets.multitoken.masking import MaskingCollator, check_masked
-from hf_targets.multitoken.trainer import MultiTokenTrainer
+from hf_targets.multitoken.masking import MaskingCollator, check_masked, check_share
+from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.epochs import EpochCallback
 from hf_targets.training.trainer import TargetTrainer
 
 EVALUATION_SEED = 0
 """Of the tokens that evaluations mask: the same for all models and seeds."""
+
+
+@dataclass
+class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
+    """Arguments of `MultiTokenMaskedTrainer`."""
+
+    mask_share: float = field(
+        default=0.15, metadata={"help": "Share of the tokens that are masked and predicted, in (0, 1]."}
+    )
+    ensemble_weights: list[float] = field(
+        default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}
+    )
+
+    def __post_init__(self) -> None:
+        check_share(self.mask_share)
+        if self.ensemble_weights != [0.0]:
+            raise ValueError(f"ensemble_weights must be [0.0] for masked models, got {self.ensemble_weights}")
+        if self.head_warmup_steps is not None:
+            raise ValueError(
+                f"head_warmup_steps must be None for masked models, got {self.head_warmup_steps}; to train the heads "
+                "first, freeze the backbone with model.backbone.requires_grad_(False)"
+            )
+        super().__post_init__()
 
 
 class MultiTokenMaskedTrainer(MultiTokenTrainer):

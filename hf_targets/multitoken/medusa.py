@@ -13,12 +13,11 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from hf_targets.backbones.adapters import check_no_adapters
-from hf_targets.backbones.backbone import output_embedding
-from hf_targets.backbones.checkpoint import listed
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, listed
+from hf_targets.backbones.new_parts import check_no_adapters
+from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.published import find_checkpoint, read_tensors
 from hf_targets.backbones.weight_access import call_inside, whole_state_dict
-from hf_targets.backbones.weight_files import HUB_ARGUMENTS
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
 from hf_targets.multitoken.causal import MultiTokenForCausalLM

@@ -1,29 +1,34 @@
-"""What all models with future-token heads share: heads on a backbone."""
+"""What all models with heads share: they are put on a backbone, and predict tokens after the next one."""
 
 import copy
+from collections.abc import Sequence
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import initialization as init
 
-from hf_targets.backbones.backbone import output_embedding
-from hf_targets.backbones.fingerprint import Fingerprint
-from hf_targets.backbones.reformer import repair_reformer
-from hf_targets.backbones.weight_access import num_rows
+from hf_targets.backbones.call import Call
+from hf_targets.backbones.inputs import check_nll_weights
+from hf_targets.backbones.new_parts import ZeroInitLinear
+from hf_targets.backbones.output_matrix import OutputMap, output_embedding
+from hf_targets.backbones.weight_access import embedding_rows, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
+    backbone_of,
     check_loading,
-    keep_weights,
     load_base,
     place_new_part,
     split_fields,
 )
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
-from hf_targets.multitoken.checkpoint import CheckpointMixin
+from hf_targets.maths.losses import ngram_weights
+from hf_targets.multitoken.checkpoint import CheckpointMixin, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
+from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import FutureHeads
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
 
 class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
@@ -47,16 +52,13 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
-        repair_reformer(self.backbone)
+        self.backbone = backbone_of(config.backbone, backbone, self.auto_class)
         scale = self._output_scale(self.backbone)
         if scale is not None:
             config.output_scale = scale
         config.backbone = self.backbone.config
         output = self.get_output_embeddings()
         self.heads = self.heads_class(config, width=output.in_features, vocab_size=num_rows(output))
-        if backbone is not None:
-            keep_weights(backbone)
         self.post_init()
 
     @classmethod
@@ -94,12 +96,107 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
-        model.base_fingerprint = Fingerprint.of(base)
+        model.base_identity = identity_of(base)
         place_new_part(model, base, "heads")
         model.heads.copy_outputs(output_embedding(base))
         if model.can_generate():
             model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
+
+    def _read(self, call: Call, weight: float | None) -> Any:
+        """Check a call, and return the outputs of the backbone.
+
+        Args:
+            weight: Lambda; above 0 the cache must hold hidden states of earlier positions.
+        """
+        call.check_ids(num_rows(self.get_output_embeddings()))
+        if weight and call.past_key_values is not None:
+            own = cache_of_text(call.past_key_values)
+            HiddenStateCache.check(own)
+            if call.targets is not None and own.get_seq_length():
+                raise ValueError(
+                    f"an ensemble scores labels of whole sequences only, got {own.get_seq_length()} positions in a "
+                    "cache; leave out past_key_values or labels"
+                )
+        return call.read(self.backbone)
+
+    def _predict(self, call: Call, outputs: Any, weight: float | None, label_smoothing: float) -> Future:
+        """Return what the heads predict of a call; nothing if there are neither labels nor an ensemble."""
+        config, targets = cast(MultiTokenConfig, self.config), call.targets
+        if targets is None and not weight:
+            return Future()
+        if config.target == "difference" and call.tokens is None:
+            raise ValueError(
+                'heads with target="difference" need token ids, as they add embeddings of earlier tokens to what they '
+                "predict; give input_ids (to a decoder decoder_input_ids) instead of embeddings"
+            )
+        cache = outputs.get("past_key_values") if weight else None
+        known = Known.of(call, outputs[0], None if cache is None else cache_of_text(cache), config.ngram_size)
+        scoring = None
+        if targets is not None:
+            scoring = Scoring(targets, ngram_weights(config.ngram_size - 1, config.loss_weight), label_smoothing)
+        return predict(self.heads, OutputMap.of(self.backbone, config.output_scale), known, scoring)
+
+    def _call(
+        self,
+        call: Call,
+        weight: float | None,
+        *,
+        nll_weights: Sequence[float] | None,
+        skip_logits: bool | None,
+        output_last_hidden_state: bool,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the outputs of the backbone, and those of the model by their names."""
+        check_nll_weights(nll_weights, has_labels=call.targets is not None)
+        label_smoothing: float = call.others.pop("label_smoothing", 0.0)
+        outputs = self._read(call, weight)
+        hidden: Tensor = outputs[0]
+        future = self._predict(call, outputs, weight, label_smoothing)
+        output, targets = OutputMap.of(self.backbone, self.config.output_scale), call.targets
+        own: dict[str, Any] = {"past_key_values": outputs.get("past_key_values")}
+        if targets is not None and future.loss is not None:
+            count = call.count(targets)
+            own["loss"] = future.loss / count
+            own["loss_parts"] = {f"head_{n}" if n else "next_token": p / count for n, p in enumerate(future.sums)}
+            own["nlls"] = None if nll_weights is None else future.nlls(output, hidden, targets, nll_weights)
+        if call.wants_logits(skip_logits, training=self.training):
+            own["logits"] = output(future.mixed(hidden, weight)[:, call.kept])
+        if output_last_hidden_state:
+            own["last_hidden_state"] = hidden
+        return outputs, own
+
+    @property
+    def sequential(self) -> bool:
+        """Whether a head needs the tokens before its own, as heads that predict word differences do."""
+        return self.config.target == "difference"
+
+    def future_states(self, hidden: Tensor, count: int) -> Tensor:
+        """Return the states that heads 1 to `count` compute from hidden states (rows, d), (rows, count, d)."""
+        return self.heads.states(hidden, count)
+
+    def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return head n's logits of drafted tokens from its states (rows, d) and the n tokens before, (rows, n)."""
+        output, n = OutputMap.of(self.backbone, self.config.output_scale), tokens.shape[1]
+        rows = embedding_rows(output.layer, tokens) if self.sequential else None
+        return self.heads.draft_logits(n, output, self.heads.complete(n, states, rows))
+
+    def parallel_logits(self, states: Tensor) -> Tensor:
+        """Return all heads' logits of drafted tokens at once, (rows, count, ...), if they are not `sequential`."""
+        output = OutputMap.of(self.backbone, self.config.output_scale)
+        if self.heads.outputs is None:
+            return self.heads.draft_logits(1, output, states)
+        logits = [self.heads.draft_logits(n + 1, output, states[:, n]) for n in range(states.shape[1])]
+        return torch.stack(logits, dim=1)
+
+    def whole_logits(self, logits: Tensor) -> Tensor:
+        """Return the logits of all tokens from those of the tokens that heads may draft."""
+        drafted = self.heads.draft_vocabulary
+        return logits if drafted is None else drafted.whole(logits, num_rows(self.get_output_embeddings()))
+
+    def drafted_ids(self, places: Tensor) -> Tensor:
+        """Return the ids of tokens from their places among the tokens that heads may draft."""
+        drafted = self.heads.draft_vocabulary
+        return places if drafted is None else drafted.ids.to(places.device)[places]
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, ZeroInitLinear):
@@ -115,18 +212,11 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
             ValueError: If the heads have output matrices of their own, or draft tokens that would be dropped.
         """
         if self.heads.outputs is not None and (args or kwargs):
+            raise ValueError("separate_output_heads cannot be resized; resize the base model, and put new heads on it")
+        size, drafted = args[0] if args else kwargs.get("new_num_tokens"), self.heads.draft_vocabulary
+        if drafted is not None and size is not None and size <= int(drafted.ids.max()):
             raise ValueError(
-                "heads with separate_output_heads=True cannot be resized; resize the base model, and put new heads on "
-                "it with from_base"
-            )
-        size = args[0] if args else kwargs.get("new_num_tokens")
-        if (
-            self.heads.draft_vocabulary is not None
-            and size is not None
-            and size <= int(self.heads.draft_vocabulary.ids.max())
-        ):
-            raise ValueError(
-                f"the heads draft tokens up to {int(self.heads.draft_vocabulary.ids.max())}, which a vocabulary of "
-                f"{size} drops; put new heads on the resized base model with from_base"
+                f"the heads draft tokens up to {int(drafted.ids.max())}, which a vocabulary of {size} drops; put new "
+                "heads on the resized base model"
             )
         return super().resize_token_embeddings(*args, **kwargs)

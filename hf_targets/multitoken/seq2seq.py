@@ -9,12 +9,21 @@ from transformers import AutoModelForSeq2SeqLM, Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import find_output_scale
-from hf_targets.backbones.seq2seq_call import Seq2SeqCall, decoder_inputs_of, read_same
-from hf_targets.multitoken.call import call_outputs
+from hf_targets.backbones.call import Call
+from hf_targets.backbones.encoder_decoder import decoder_inputs_of, read_pair
+from hf_targets.backbones.output_matrix import find_output_scale, output_embedding
+from hf_targets.multitoken.configuration import MultiTokenSeq2SeqConfig
 from hf_targets.multitoken.generation import HeadsGenerationMixin
 from hf_targets.multitoken.model import MultiTokenModel
-from hf_targets.multitoken.seq2seq_configuration import MultiTokenSeq2SeqConfig
+
+_OF_BACKBONE = (
+    "decoder_hidden_states",
+    "decoder_attentions",
+    "cross_attentions",
+    "encoder_last_hidden_state",
+    "encoder_hidden_states",
+    "encoder_attentions",
+)
 
 
 @dataclass
@@ -56,7 +65,7 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
 
     @classmethod
     def _output_scale(cls, backbone: PreTrainedModel) -> float | None:
-        return find_output_scale(backbone, read_same, "input_ids", "decoder_input_ids")
+        return find_output_scale(backbone, _read_same, "input_ids", "decoder_input_ids")
 
     def get_encoder(self, modality: str | None = None) -> Any:
         """Return the backbone's encoder."""
@@ -119,43 +128,41 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
             ValueError: As `MultiTokenForCausalLM.forward`; and if the source or the decoder's text is missing.
         """
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
-        smoothing: float = kwargs.pop("label_smoothing", 0.0)
-        call = Seq2SeqCall.of_pair(
+        source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        call = Call.pair(
             self.backbone,
-            {
-                "input_ids": input_ids,
-                "attention_mask": attention_mask,
-                "inputs_embeds": inputs_embeds,
-                "encoder_outputs": encoder_outputs,
-            },
+            {**source, "encoder_outputs": encoder_outputs},
             kwargs,
-            logits_to_keep=logits_to_keep,
-            labels=labels,
             decoder_input_ids=decoder_input_ids,
             decoder_inputs_embeds=decoder_inputs_embeds,
             decoder_attention_mask=decoder_attention_mask,
             decoder_position_ids=decoder_position_ids,
             past_key_values=past_key_values,
+            labels=labels,
             num_items_in_batch=num_items_in_batch,
+            logits_to_keep=logits_to_keep,
         )
-        outputs, own = call_outputs(
-            self,
+        outputs, own = self._call(
             call,
             weight,
             nll_weights=nll_weights,
-            smoothing=smoothing,
             skip_logits=skip_logits,
             output_last_hidden_state=output_last_hidden_state,
         )
-        of_backbone = {
-            name: outputs.get(name)
-            for name in (
-                "decoder_hidden_states",
-                "decoder_attentions",
-                "cross_attentions",
-                "encoder_last_hidden_state",
-                "encoder_hidden_states",
-                "encoder_attentions",
-            )
-        }
-        return MultiTokenSeq2SeqLMOutput(**own, **of_backbone)
+        return MultiTokenSeq2SeqLMOutput(**own, **{name: outputs.get(name) for name in _OF_BACKBONE})
+
+
+def _read_same(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Return the decoder's last hidden states with the same token ids as source and text."""
+    if not backbone.config.is_encoder_decoder:
+        raise ValueError(
+            f"{type(backbone).__name__} has no encoder; use MultiTokenForCausalLM for a causal language model"
+        )
+    hidden = read_pair(backbone, input_ids=ids, decoder_input_ids=ids)[0]
+    width = output_embedding(backbone).in_features
+    if not isinstance(hidden, Tensor) or hidden.shape[-1] != width:
+        raise ValueError(
+            f"the decoder of {type(backbone).__name__} does not return hidden states of width {width}, which its "
+            "output matrix reads; such models are not supported"
+        )
+    return hidden

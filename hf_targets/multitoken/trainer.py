@@ -3,7 +3,8 @@
 import copy
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from datasets import Dataset
 from torch import Tensor, nn
@@ -12,9 +13,10 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutp
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.evaluation.diversity_callback import GradientDiversityCallback
+from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.maths.losses import perplexity
-from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
 from hf_targets.multitoken.model import MultiTokenModel
+from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.brief_log import is_brief, log_briefly
 from hf_targets.training.trainer import TargetTrainer, num_targets
 
@@ -55,6 +57,56 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
         if num_words:
             metrics[f"word_perplexity{suffix}"] = perplexity(nll * num_tokens / num_words)
     return metrics
+
+
+@dataclass
+class MultiTokenTrainingArguments(TargetTrainingArguments):
+    """Arguments of `MultiTokenTrainer`."""
+
+    ensemble_weights: list[float] = field(
+        default_factory=lambda: [0.0, 0.02, 0.04, 0.08, 0.2, 0.4],
+        metadata={"help": "Lambdas for which each evaluation reports a perplexity, from one pass over the data."},
+    )
+    head_warmup_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Optimizer steps of a phase before training, in which only the heads are trained; the training "
+            "that follows is not shortened. None: no such phase."
+        },
+    )
+    head_learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Learning rate of the heads, in their own phase and in training, each with its schedule; None: "
+            "learning_rate."
+        },
+    )
+
+    gradient_diversity_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Log the gradient diversity of a step's rows (equation 14) each so many steps; it costs as much as "
+            "a step or two. None: never."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("gradient_diversity_steps", "head_warmup_steps"):
+            if (steps := getattr(self, name)) is not None and steps < 1:
+                raise ValueError(f"{name} must be at least 1, got {steps}; leave it out, or set it to null, for none")
+        if not self.ensemble_weights:
+            raise ValueError("ensemble_weights must name at least one weight, got none; 0 means no ensemble")
+        for weight in self.ensemble_weights:
+            check_ensemble_weight(weight)
+        if self.head_learning_rate is not None and self.head_learning_rate < 0:
+            raise ValueError(f"head_learning_rate must be 0 or more, got {self.head_learning_rate}")
+        super().__post_init__()
+
+    def for_baseline(self) -> Self:
+        """Return a copy for a model without heads, in which the arguments about heads are None."""
+        args = super().for_baseline()
+        args.head_warmup_steps, args.head_learning_rate = None, None
+        return args
 
 
 def heads_of(model: nn.Module) -> MultiTokenModel | None:

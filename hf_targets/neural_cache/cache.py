@@ -1,4 +1,4 @@
-"""The continuous cache of Grave et al.: its settings, and the probabilities that it gives."""
+"""The continuous cache of Grave et al.: its settings, the window that it remembers, and the probabilities it gives."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,9 +8,47 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from hf_targets.neural_cache.memory import CacheMemory
-
+NO_WORD = -1
+"""In place of a word where the window has nothing: before the text began, at padding, after a text's last word."""
 _POSITIONS_AT_ONCE = 256
+
+
+class CacheMemory:
+    """The last W hidden states of each row and the words that followed them, as a ring.
+
+    Attributes:
+        states: (batch, W, d); the oldest is at `oldest`.
+        words: (batch, W), `NO_WORD` where there is nothing.
+        counts: (batch,), how many words the memory has ever been given.
+    """
+
+    def __init__(self, batch_size: int, window: int, like: Float[Tensor, "... dim"]) -> None:
+        """Make an empty memory for hidden states of the size, type and device of `like`."""
+        self.states = like.new_zeros(batch_size, window, like.shape[-1])
+        self.words = torch.full((batch_size, window), NO_WORD, device=like.device)
+        self.counts = torch.zeros(batch_size, dtype=torch.long, device=like.device)
+        self.oldest = 0
+
+    def append(self, states: Float[Tensor, "batch time dim"], words: Int[Tensor, "batch time"]) -> None:
+        """Put in hidden states and the words that follow them, below 0 for none, in place of the oldest."""
+        window, time = self.words.shape[1], words.shape[1]
+        self.counts += (words >= 0).sum(dim=1)
+        kept = min(window, time)
+        slots = (self.oldest + torch.arange(kept, device=words.device)) % window
+        self.states[:, slots] = states[:, time - kept :].to(self.states.dtype)
+        self.words[:, slots] = words[:, time - kept :].clamp(min=NO_WORD)
+        self.oldest = (self.oldest + kept) % window
+
+    def ordered(self) -> tuple[Float[Tensor, "batch window dim"], Int[Tensor, "batch window"]]:
+        """Return states and words from the oldest to the newest."""
+        return self.states.roll(-self.oldest, dims=1), self.words.roll(-self.oldest, dims=1)
+
+    def rows(self, chosen: Int[Tensor, "rows"]) -> Self:
+        """Return a memory of these rows, each perhaps several times, as beam search needs."""
+        other = type(self)(len(chosen), self.words.shape[1], self.states[0, :1])
+        other.states, other.words = self.states[chosen], self.words[chosen]
+        other.counts, other.oldest = self.counts[chosen], self.oldest
+        return other
 
 
 @dataclass(frozen=True)
@@ -19,6 +57,8 @@ class NeuralCache:
 
     With the last W hidden states h_i before h_t and the words x_(i + 1) that followed them, p_cache(w) is the softmax
     of theta h_t . h_i over the window, summed where x_(i + 1) is w. Where the window has no word p is p_model.
+
+    awd-lstm-lm publishes W = 500, theta = 1, lambda = 0.1 for Penn Treebank, and 3785, 0.662, 0.1279 for WikiText-2.
 
     Raises:
         ValueError: If a setting is outside the range that its help text gives.
@@ -34,28 +74,12 @@ class NeuralCache:
     )
 
     def __post_init__(self) -> None:
-        for name in ("theta", "weight"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
-                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
-        if type(self.window) is not int or self.window < 1:
-            raise ValueError(f"window must be an integer, 1 or more, got {self.window!r}")
-        if not (math.isfinite(self.theta) and self.theta >= 0):
+        if self.window < 1:
+            raise ValueError(f"window must be 1 or more, got {self.window}")
+        if not 0 <= self.theta < math.inf:
             raise ValueError(f"theta must be 0 or more, got {self.theta}")
         if not 0 <= self.weight < 1:
             raise ValueError(f"weight (lambda) must be in [0, 1), got {self.weight}")
-
-    @classmethod
-    def published(cls, corpus: str) -> Self:
-        """Return the settings of the published AWD-LSTM for `"ptb"` or `"wikitext-2"`.
-
-        Raises:
-            ValueError: For another corpus.
-        Source: The README of awd-lstm-lm, for models after their finetuning.
-        """
-        settings = {"ptb": (500, 1.0, 0.1), "wikitext-2": (3785, 0.662, 0.1279)}
-        if corpus not in settings:
-            raise ValueError(f"settings are published for {' and '.join(settings)}, got {corpus!r}; give your own")
-        return cls(*settings[corpus], waits=True)
 
     def memory(self, batch_size: int, like: Float[Tensor, "... dim"]) -> CacheMemory:
         """Return an empty memory of this window, for hidden states of the size, type and device of `like`."""

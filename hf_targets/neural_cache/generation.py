@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedModel
 
 from hf_targets.backbones.new_parts import unwrapped
-from hf_targets.neural_cache.cache import NeuralCache
-from hf_targets.neural_cache.memory import NO_WORD, CacheMemory
+from hf_targets.neural_cache.cache import NO_WORD, CacheMemory, NeuralCache
 
 _REFUSED = (
     "a cache follows texts that `generate` writes token by token: leave out assisted decoding, prompt lookup, drafts, "
@@ -19,33 +19,49 @@ _REFUSED = (
 )
 
 
+@dataclass
+class _Pass:
+    """What a model has read since a text began or the last call of the processor: the mask, and states in order."""
+
+    mask: Any
+    states: list[Tensor] = field(default_factory=list)
+    read_by_head: Tensor | None = None
+
+    def keep(self, time: int) -> Tensor | None:
+        """Return which positions of a prompt (batch, time) are no padding; None: none is."""
+        mask = self.mask.get("full_attention") if isinstance(self.mask, dict) else self.mask
+        if self.mask is None:
+            return None
+        if isinstance(mask, Tensor) and mask.dim() == 2:
+            return mask[:, :time].bool()
+        if isinstance(mask, Tensor) and mask.dim() == 4:  # of a static cache: what the last position sees
+            last = mask[:, 0, -1, :time]
+            return last if last.dtype == torch.bool else last == 0
+        raise ValueError(
+            f"a cache leaves padding out, and a mask of type {type(self.mask).__name__} does not show it; generate "
+            'with cache_implementation="dynamic", and attention "eager" or "sdpa"'
+        )
+
+
 class NeuralCacheProcessor(LogitsProcessor):
     """Logits processor that mixes a cache of the text so far into the next word; `cache_processor` makes it.
 
-    Its scores are logarithms of probabilities. It follows beams, which change places from one step to the next, by
-    their tokens. Prompts are remembered, but not their padding. It serves one call of `generate` after the other, all
-    in one thread.
+    Its scores are logarithms of probabilities. It follows beams, which change rows from one step to the next, by their
+    tokens. Prompts are remembered, but not their padding. It serves one call of `generate` after the other.
     """
 
     def __init__(self, cache: NeuralCache) -> None:
         self.cache = cache
-        self._thread: int | None = None  # that calls it, once it has
-        self._passes: dict[int, _Pass] = {}  # by the thread that made it
+        self._passes: dict[int, _Pass] = {}  # by thread: the model may serve others meanwhile
         self._memory: CacheMemory | None = None
         self._last = torch.empty(0)  # (batch, d), the state that the next word will follow
         self._seen = torch.empty(0)  # (batch, time), the tokens of the last call
 
     def _listen(self, module: Any, arguments: Any, *rest: Any) -> None:
-        """Keep the last hidden states of a pass, and which positions of a prompt are no padding.
-
-        Args:
-            rest: The named arguments of the pass, and its output. Torch leaves the former out of another thread's pass
-                while it registers this hook or removes it.
-        """
-        thread = get_ident()
-        if self._thread not in (None, thread) or len(rest) < 2:
+        """Keep the last hidden states of a pass, and the mask of a prompt; a hook of torch."""
+        if len(rest) < 2:  # torch leaves named arguments out of another thread's pass while it changes its hooks
             return
-        named, output = rest
+        (named, output), thread = rest, get_ident()
         states, past = output[0].detach(), named.get("past_key_values")
         if thread not in self._passes or past is None or past.get_seq_length() == states.shape[1]:  # a text begins
             self._passes[thread] = _Pass(named.get("attention_mask"))
@@ -63,22 +79,18 @@ class NeuralCacheProcessor(LogitsProcessor):
             ValueError: If the model has not just read these texts token by token, as under assisted decoding, or its
                 output embeddings read something else than its last hidden states.
         """
-        self._thread = get_ident()
-        found = self._passes.get(self._thread)
-        if found is None or not found.states:
+        found = self._passes.get(get_ident())
+        if found is None or not found.states or len(found.states[0]) != len(input_ids):
             raise ValueError(_REFUSED)
         states = torch.cat(found.states, dim=1)
         found.states = []
         batch, time = input_ids.shape
-        if states.shape[0] != batch:
-            raise ValueError(_REFUSED)
         if states.shape[1] == time:
             self._check_head(found, states[:, -1])
-            self._memory, words = self.cache.memory(batch, states), input_ids[:, 1:]
-            keep = found.keep(time)
+            self._memory, words, keep = self.cache.memory(batch, states), input_ids[:, 1:], found.keep(time)
             words = words if keep is None else words.masked_fill(~keep[:, :-1], NO_WORD)
         elif self._memory is not None and states.shape[1] == 1 and time == self._seen.shape[1] + 1:
-            self._follow(input_ids)
+            self._memory = self._followed(input_ids[:, :-1], self._memory)
             states, words = torch.cat([self._last[:, None], states], dim=1), input_ids[:, -1:]
         else:
             raise ValueError(_REFUSED)
@@ -86,7 +98,7 @@ class NeuralCacheProcessor(LogitsProcessor):
         self._last, self._seen = states[:, -1], input_ids.clone()
         return self.cache.mix(scores.float().log_softmax(dim=-1), self._last, self._memory)
 
-    def _check_head(self, found: "_Pass", last: Tensor) -> None:
+    def _check_head(self, found: _Pass, last: Tensor) -> None:
         read = found.read_by_head
         if read is not None and not (read.shape == last.shape and torch.equal(read, last)):
             raise ValueError(
@@ -94,45 +106,16 @@ class NeuralCacheProcessor(LogitsProcessor):
                 "another network); a cache would compare the wrong states, so choose another model"
             )
 
-    def _follow(self, input_ids: Tensor) -> None:
-        """Put the rows of the memory where their texts are now."""
-        before = input_ids[:, :-1]
-        if torch.equal(before, self._seen):
-            return
-        same = (before[:, None] == self._seen[None]).all(dim=-1)
+    def _followed(self, texts: Tensor, memory: CacheMemory) -> CacheMemory:
+        """Return the memory with its rows where their texts (batch, time) are now."""
+        if torch.equal(texts, self._seen):
+            return memory
+        same = (texts[:, None] == self._seen[None]).all(dim=-1)
         if not same.any(dim=1).all():
             raise ValueError(_REFUSED)
         chosen = same.long().argmax(dim=1)
-        self._memory = cast(CacheMemory, self._memory).rows(chosen)
         self._last = self._last[chosen]
-
-
-class _Pass:
-    """What a model has read since a text began or the last call of the processor: the mask, and states in order."""
-
-    def __init__(self, mask: Any) -> None:
-        self.mask = mask
-        self.states: list[Tensor] = []
-        self.read_by_head: Tensor | None = None
-
-    def keep(self, time: int) -> Tensor | None:
-        """Return which positions of a prompt (batch, time) are no padding; None: none is.
-
-        Raises:
-            ValueError: If the mask does not tell.
-        """
-        mask = self.mask.get("full_attention") if isinstance(self.mask, dict) else self.mask
-        if mask is None and self.mask is None:
-            return None
-        if isinstance(mask, Tensor) and mask.dim() == 2:
-            return mask[:, :time].bool()
-        if isinstance(mask, Tensor) and mask.dim() == 4:  # of a static cache: what the last position sees
-            last = mask[:, 0, -1, :time]
-            return last if last.dtype == torch.bool else last == 0
-        raise ValueError(
-            f"a cache leaves padding out, and a mask of type {type(self.mask).__name__} does not show it; generate "
-            'with cache_implementation="dynamic", and attention "eager" or "sdpa"'
-        )
+        return memory.rows(chosen)
 
 
 @contextmanager
@@ -143,8 +126,8 @@ def cache_processor(cache: NeuralCache, model: PreTrainedModel) -> Iterator[Neur
     ...     model.generate(**inputs, logits_processor=[processor])
 
     Args:
-        model: A causal model, of Transformers or ours, plain or under peft. It stays as it is: its passes are listened
-            to meanwhile. For several threads at once make a processor each.
+        model: A causal model, of Transformers or ours, plain or under peft; hooks listen to its passes meanwhile. For
+            several threads at once make a processor each.
     Raises:
         ValueError: If the model has an encoder, or no base model below its output embeddings.
     """

@@ -1,9 +1,8 @@
 """The perplexity of a test text with a continuous cache, which remembers across the blocks of the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,15 +10,14 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.output_inputs import output_inputs
+from hf_targets.backbones.output_reading import output_inputs
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import padded_rows
 from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.perplexity import BlockPerplexity, row_of_block
 from hf_targets.maths.losses import IGNORED
-from hf_targets.neural_cache.cache import NeuralCache
-from hf_targets.neural_cache.memory import CacheMemory
+from hf_targets.neural_cache.cache import CacheMemory, NeuralCache
 
 WITHOUT = "without cache"
 _HALF = 0.5
@@ -35,30 +33,29 @@ def cached_perplexities(
 ) -> dict[str, BlockPerplexity]:
     """Return the perplexities of a text without a cache (`"without cache"`) and with each cache, from one pass over it.
 
-    The model reads each block for itself, or goes on from block to block. The caches go on from block to block, in the
-    order of the text.
+    The caches go on from block to block, in the order of the text.
 
     Args:
         model: Any causal language model; its dropout is off meanwhile.
         blocks: In the order of the text, as for `perplexity_of_blocks`.
         caches: By name.
         batch_size: Blocks in one forward pass; the result does not depend on it but for rounding.
-        carries_state: Whether the model goes on from block to block with its `past_key_values`, one block at a time:
-            right for a model of constant state, such as AWD-LSTM. Each block must then begin with the last token of the
-            one before.
+        carries_state: Whether the model, too, goes on from block to block with its `past_key_values`, one block at a
+            time: right for a model of constant state, such as AWD-LSTM. Each block must then begin with the last token
+            of the one before.
     Raises:
         ValueError: If there is no target, the text has fewer words than the window of a cache, a block is malformed
             (`perplexity_of_blocks`) or does not go on from the one before, or the model has an encoder.
     """
-    if WITHOUT in caches:
-        raise ValueError(f"a cache must not have the name {WITHOUT!r}, which the figures without one have; rename it")
-    text = _Text.of(blocks, batch_size, caches.values())
+    given = list(blocks)
+    rows = _rows(given, caches.values())
     sums: dict[str, float] = dict.fromkeys([WITHOUT, *caches], 0.0)
-    for nlls, with_caches in _target_probabilities(model, text, list(caches.values()), carries_state=carries_state):
+    for nlls, with_caches in _probabilities(model, rows, list(caches.values()), batch_size, carries_state):
         sums[WITHOUT] += nlls.sum().item()
         for name, probabilities in zip(caches, with_caches, strict=True):
             sums[name] -= probabilities.log().sum().item()
-    return {name: BlockPerplexity(value, text.num_targets, text.num_words) for name, value in sums.items()}
+    num_words = sum_of_words([block.get(NUM_WORDS) for block in given])
+    return {name: BlockPerplexity(value, _num_targets(rows), num_words) for name, value in sums.items()}
 
 
 def search_cache(
@@ -77,19 +74,14 @@ def search_cache(
     The model reads the text once, and each theta costs as much as one cache: weights cost nothing.
 
     Args:
-        window: W of all caches.
-        thetas, weights: To choose from; a weight of 0 is no cache.
-        others: As for `cached_perplexities`.
-    Raises:
-        ValueError: As `cached_perplexities` does, or if there is no theta or no weight.
+        window, waits: Of all caches.
+        thetas, weights: To choose from, at least one of each; a weight of 0 is no cache.
+        others: As for `cached_perplexities`, as are the errors.
     """
-    if not thetas or not weights:
-        raise ValueError(f"a search needs a theta and a weight, got thetas={thetas} and weights={weights}")
     caches = [NeuralCache(window, theta, _HALF, waits) for theta in thetas]
     choices = [[NeuralCache(window, theta, weight, waits) for weight in weights] for theta in thetas]
-    text = _Text.of(blocks, batch_size, caches)
-    sums = torch.zeros(len(thetas), len(weights), dtype=torch.float64)
-    for nlls, with_caches in _target_probabilities(model, text, caches, carries_state=carries_state):
+    rows, sums = _rows(blocks, caches), torch.zeros(len(thetas), len(weights), dtype=torch.float64)
+    for nlls, with_caches in _probabilities(model, rows, caches, batch_size, carries_state):
         own = (-nlls).exp()
         for row, half in enumerate(with_caches):
             of_cache = 2 * half - own  # half is (own + of_cache) / 2, and own where the cache is silent
@@ -99,65 +91,37 @@ def search_cache(
     return choices[row][column]
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A text in blocks.
+def _num_targets(rows: list[tuple[Tensor, Tensor]]) -> int:
+    return sum(int((labels[1:] != IGNORED).sum()) for _, labels in rows)
 
-    Attributes:
-        rows: Ids and labels of each block.
-        num_targets: Of all blocks, at least one.
-        num_words: None if a block does not tell.
-        batch_size: Blocks in one forward pass.
-    """
 
-    rows: list[tuple[Tensor, Tensor]]
-    num_targets: int
-    num_words: int | None
-    batch_size: int
-
-    @classmethod
-    def of(cls, blocks: Iterable[Mapping[str, Any]], batch_size: int, caches: Iterable[NeuralCache]) -> Self:
-        """Check blocks, and that no cache has a window that is longer than the text."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        given = list(blocks)
-        num_words = sum_of_words([block.get(NUM_WORDS) for block in given])
-        rows = [row_of_block(block, index) for index, block in enumerate(given)]
-        total = sum(int((labels[1:] != IGNORED).sum()) for _, labels in rows)
-        if not total:
-            raise ValueError(f"a perplexity needs a target, and {len(rows)} blocks have none; give longer blocks")
-        for cache in caches:
-            if cache.window > total:
-                raise ValueError(
-                    f"the window of a cache has {cache.window} words, and the text {total}; give a longer text, or a "
-                    "window that is smaller"
-                )
-        return cls(rows, total, num_words, batch_size)
-
-    def check_goes_on(self) -> None:
-        """Raise a ValueError if a block does not begin with the last token of the one before."""
-        for index, ((before, _), (after, _)) in enumerate(pairwise(self.rows), start=1):
-            if before[-1] != after[0]:
-                raise ValueError(
-                    f"a state that goes on needs one text, each block beginning with the last token of the one before, "
-                    f"and block {index} begins with {after[0]} after {before[-1]}; make them with pack_blocks"
-                )
+def _rows(blocks: Iterable[Mapping[str, Any]], caches: Iterable[NeuralCache]) -> list[tuple[Tensor, Tensor]]:
+    """Return the ids and labels of each block, which together have as many targets as the windows."""
+    rows = [row_of_block(block, index) for index, block in enumerate(blocks)]
+    window, total = max((cache.window for cache in caches), default=1), _num_targets(rows)
+    if window > total:
+        raise ValueError(f"a text of {total} words is shorter than the window of a cache, {window}; give a longer text")
+    return rows
 
 
 @torch.no_grad()
-def _target_probabilities(
-    model: PreTrainedModel, text: _Text, caches: Sequence[NeuralCache], *, carries_state: bool
+def _probabilities(
+    model: PreTrainedModel,
+    rows: list[tuple[Tensor, Tensor]],
+    caches: Sequence[NeuralCache],
+    batch_size: int,
+    carries_state: bool,
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
     """Yield the model's -log p of all targets, part by part, and their probabilities with each cache, in float64."""
-    if carries_state:
-        text.check_goes_on()
-    device, size = execution_device(model), 1 if carries_state else text.batch_size
+    if carries_state and any(before[-1] != after[0] for (before, _), (after, _) in pairwise(rows)):
+        raise ValueError("each block must begin with the last token of the one before; make them with pack_blocks")
+    device, size = execution_device(model), 1 if carries_state else batch_size
     memories: list[CacheMemory] = []
     state = DynamicCache() if carries_state else None
-    with output_inputs(model) as read, without_dropout(model), progress(len(text.rows), "reading", unit="block") as bar:
-        for start in range(0, len(text.rows), size):
-            part = [row for row in text.rows[start : start + size] if len(row[0]) > 1]
-            bar.update(len(text.rows[start : start + size]))
+    with output_inputs(model) as read, without_dropout(model), progress(len(rows), "reading", unit="block") as bar:
+        for start in range(0, len(rows), size):
+            part = [row for row in rows[start : start + size] if len(row[0]) > 1]
+            bar.update(len(rows[start : start + size]))
             if not part:
                 continue
             read.clear()
@@ -168,8 +132,7 @@ def _target_probabilities(
                 ids, mask = padded_rows([row for row, _ in part])
                 logits = model(input_ids=ids.to(device), attention_mask=mask.to(device), return_dict=True).logits
             states, words, nlls = _in_order(read[0], logits, [labels for _, labels in part])
-            nlls, kept = nlls.double(), words != IGNORED
-            own = (-nlls).exp()
+            own, kept = (-nlls).exp(), words != IGNORED
             memories = memories or [cache.memory(1, states) for cache in caches]
             found = [
                 cache.target_probabilities(own[None], states[None], words[None], memory)[0][kept]

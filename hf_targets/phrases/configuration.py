@@ -6,9 +6,7 @@ from typing import Literal
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
-from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
 
 BASE_FIELDS = (
     "projection",

@@ -9,21 +9,19 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.backbone import check_backbone
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.reformer import repair_reformer
-from hf_targets.backbones.weight_access import execution_device, num_rows
+from hf_targets.backbones.output_matrix import find_output_scale, read_causal
+from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
-    check_copyable,
+    backbone_of,
     check_loading,
-    keep_weights,
     load_base,
     place_new_part,
     split_fields,
@@ -33,14 +31,11 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_hash
-from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex
-from hf_targets.phrases.interleaved_losses import interleaved_losses
-from hf_targets.phrases.loss import phrase_loss, token_loss
-from hf_targets.phrases.phrase_batch import PhraseBatch
+from hf_targets.phrases.losses import PhraseBatch, interleaved_losses, phrase_loss, token_loss
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
@@ -91,9 +86,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         encoder: PreTrainedModel | None = None,
     ) -> None:
         super().__init__(config)
-        self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
-        repair_reformer(self.backbone)
-        check_backbone(self.backbone)
+        self.backbone = backbone_of(config.backbone, backbone)
+        if find_output_scale(self.backbone, read_causal, "input_ids") not in (None, 1.0):
+            raise ValueError(
+                f"{type(self.backbone).__name__} scales its logits, which phrases cannot; choose another base"
+            )
         config.backbone = self.backbone.config
         if encoder is not None:
             config.phrase_encoder_width = check_causal(encoder)
@@ -101,7 +98,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         self.phrase_encoder = PhraseEncoder(config, *widths, transformer=encoder)
         config.phrase_encoder = self.phrase_encoder.transformer.config
         self._embeddings = PhraseEmbeddingCache()
-        keep_weights(*(model for model in (backbone, encoder) if model is not None))
         self.post_init()
 
     @classmethod
@@ -128,9 +124,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 the models' names. If neither is found, models with the same number of tokens are assumed to have the
                 same tokens.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if a model is a name or a path.
-            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ... If a
-                model is a name or a path, also `dtype`, `device_map`, `attn_implementation` and the other
-                `LOADING_ARGUMENTS`, which may also be given in `backbone_kwargs`.
+            config: Fields of `DynamicVocabConfig`. If a model is a name or a path, also the `LOADING_ARGUMENTS`, such
+                as `dtype`.
         Raises:
             ValueError: If a field is unknown or out of range, a model has no output embedding or is not causal, or the
                 two models may have different vocabularies and a tokenizer is not found.
@@ -142,7 +137,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if isinstance(base, DynamicVocabForCausalLM):
             raise ValueError("the base model has a phrase encoder already; give its `.backbone` to add a new one")
         if phrase_encoder is None:
-            check_copyable(base)
+            if not is_readable(base) and execution_device(base).type != "meta":
+                raise ValueError(
+                    f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
+                    "offloaded or sharded; give phrase_encoder=, or load the base model whole"
+                )
             encoder = cast(PreTrainedModel, copy.deepcopy(base.base_model))
         else:
             model = load_base(phrase_encoder, loading, "phrase_encoder")
@@ -184,8 +183,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             phrases: One vocabulary for all rows of a batch, or one for each row; a table is returned unchanged.
             counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
-            ValueError: If there is no vocabulary, a vocabulary does not have the model's number of tokens or its
-                tokenizer, or a phrase was removed since a table was made.
+            ValueError: If a vocabulary does not have the model's number of tokens or its tokenizer, or a phrase was
+                removed since a table was made.
         """
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
@@ -195,25 +194,19 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
 
     def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
-        """Check that vocabularies are of this model.
-
-        Raises:
-            ValueError: If one does not have the model's number of tokens, or its tokenizer.
-        """
+        """Check that vocabularies have the model's number of tokens and its tokenizer."""
         vocab_size = num_rows(self.get_output_embeddings())
         expected = cast(DynamicVocabConfig, self.config).tokenizer_fingerprint or vocabularies[0].fingerprint
         for vocabulary in vocabularies:
             if vocabulary.fingerprint != expected:
                 raise ValueError(
-                    "a vocabulary must have the tokenizer of the model and of the other rows, got one with another "
-                    "tokenizer; make it with the model's tokenizer, or, if that has got tokens since, set "
-                    "model.config.tokenizer_fingerprint to None"
+                    "a vocabulary must have the tokenizer of the model and of the other rows; make it with that one, "
+                    "or set model.config.tokenizer_fingerprint to None if the tokenizer has got tokens since"
                 )
             if vocabulary.vocab_size != vocab_size:
                 raise ValueError(
-                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got a vocabulary whose "
-                    f"phrase ids begin at {vocabulary.vocab_size}; make it with the model's tokenizer and "
-                    f"vocab_size={vocab_size}"
+                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
+                    f"{vocabulary.vocab_size}; make the vocabulary with vocab_size={vocab_size}"
                 )
 
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
@@ -232,9 +225,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Args:
-            settings: Arguments of `PhraseIndex.build`: `mode="exact"`, or `"ivf"` for many phrases; `num_probes` ...
-        Raises:
-            ValueError: As `phrase_table` and `PhraseIndex.build` do.
+            settings: Arguments of `PhraseIndex.build`.
         """
         with torch.no_grad():
             rows = self.phrase_table(vocabulary).output_rows
@@ -282,17 +273,15 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 with the target of each position at its own index. They take precedence over `labels`. All others are
                 passed to the backbone.
         Raises:
-            ValueError: If labels or the attention mask have a wrong shape, `num_items_in_batch` is given without
-                labels, an id is neither a token nor a phrase of its row, `logits_to_keep` is outside the text, the
-                fields of a `PhraseBatch` are incomplete or invalid, or they are combined with `phrases` or
-                `token_type_ids`.
+            ValueError: If an argument has a wrong shape, an id is neither a token nor a phrase of its row, or a
+                `PhraseBatch` is incomplete or combined with `phrases` or `token_type_ids`.
         """
         batch = PhraseBatch.taken_from(kwargs)
         if phrases is not None and batch is not None:
             raise ValueError("a training batch brings its own phrases; leave out phrases, or all phrase fields")
         if token_type_ids is not None and batch is not None:
             raise ValueError("token_type_ids are not supported with a PhraseCollator batch; leave out token_type_ids")
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -311,7 +300,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         embeds = None if table is None or input_ids is None else self._embed(input_ids, table)
         outputs = call.read(self.backbone, embeds)
         hidden: Tensor = outputs[0]
-        output, targets = self.get_output_embeddings(), call.targets()
+        output, targets = self.get_output_embeddings(), call.targets
 
         loss = loss_parts = row_losses = logits = None
         if targets is not None:
@@ -345,14 +334,14 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attentions=outputs.get("attentions"),
         )
 
-    def _check_ids(self, table: PhraseTable | None, call: CausalCall) -> None:
+    def _check_ids(self, table: PhraseTable | None, call: Call) -> None:
         if table is None:
             vocab_size = num_rows(self.get_output_embeddings())
             hint = f"an id from {vocab_size} on is a phrase: give its vocabulary with phrases="
             call.check_ids(vocab_size, hint)
             return
-        if call.input_ids is not None:
-            table.check_batch(len(call.input_ids))
+        if call.tokens is not None:
+            table.check_batch(len(call.tokens))
         for name, ids in call.ids.items():
             if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
                 table.check_ids(ids, name, None if name == "input_ids" else IGNORED)

@@ -1,13 +1,14 @@
 """The phrases of the documents that are nearest to a prompt, ready for each request of a service."""
 
-from collections import OrderedDict
+import os
 from collections.abc import Mapping, Sequence
-from threading import Lock
-from typing import Any, Protocol
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
-from xxhash import xxh3_128_digest
 
+from hf_targets.data.words import check_texts
 from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.documents import DocumentRetriever
@@ -57,15 +58,7 @@ class PhrasePool:
         self.documents, self.tokenizer, self.miner = documents, tokenizer, miner
         self.retriever = DocumentRetriever.lexical(documents) if retriever is None else retriever
         self.num_documents, self.vocab_size, self.max_kept = num_documents, vocab_size, max_kept
-        self._mined: OrderedDict[str, tuple[bytes, MinedText]] = OrderedDict()  # with a hash of the text
-        self._lock = Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {**vars(self), "_mined": self._mined.copy(), "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=Lock())
+        self._mined = lru_cache(max_kept)(lambda text: MinedText.of(text, tokenizer, miner))
 
     def phrases_for(self, prompts: Sequence[str]) -> list[PhraseVocabulary]:
         """Return a vocabulary for each prompt, with the phrases of its nearest documents, as `generate` takes them.
@@ -74,8 +67,7 @@ class PhrasePool:
             ValueError: If `prompts` is a single text or one is empty, or the retriever names a document that is not
                 there.
         """
-        if isinstance(prompts, str):
-            raise ValueError(f"prompts must be a list of texts, got the text {prompts[:40]!r}; put it in a list")
+        check_texts(prompts, "prompts")
         vocabularies = []
         for found in self.retriever.retrieve(list(prompts), self.num_documents):
             vocabulary = PhraseVocabulary(self.tokenizer, vocab_size=self.vocab_size)
@@ -88,19 +80,26 @@ class PhrasePool:
         text = self.documents.get(name)
         if text is None:
             raise ValueError(
-                f"the retriever names document {name!r}, which the pool does not have: it was deleted, or was never "
-                f"there; make both of the same documents, and the retriever again after some were deleted"
+                f"the retriever names document {name!r}, which the pool does not have; make both of the same "
+                "documents, and the retriever again after some were deleted"
             )
-        digest = xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
-        with self._lock:
-            known, mined = self._mined.get(name, (None, None))
-            if mined is not None and known == digest:
-                self._mined.move_to_end(name)
-                return mined
-        mined = MinedText.of(text, self.tokenizer, self.miner)
-        with self._lock:
-            self._mined[name] = (digest, mined)
-            self._mined.move_to_end(name)
-            while len(self._mined) > self.max_kept:
-                self._mined.popitem(last=False)
-        return mined
+        return self._mined(text)
+
+
+def read_documents(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
+    """Return texts of UTF-8 files by the files' names, with as many folders before a name as tell it from the others.
+
+    Raises:
+        ValueError: If a file is not UTF-8, has no text, or is given twice.
+        OSError: If a file cannot be read.
+    """
+    files = [Path(path).resolve() for path in paths]
+    if len(set(files)) < len(files):
+        raise ValueError(f"a document must be given once, got {', '.join(map(str, paths))}; leave one out")
+    depth = 1
+    while len({file.parts[-depth:] for file in files}) < len(files):
+        depth += 1
+    documents = {"/".join(file.parts[-depth:]): file.read_text(encoding="utf-8-sig") for file in files}
+    if empty := [name for name, text in documents.items() if not text.strip()]:
+        raise ValueError(f"a document must have text, and {empty[0]} has none; leave it out")
+    return documents

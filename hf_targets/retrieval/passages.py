@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hf_targets.retrieval.text_checks import checked_texts
+from hf_targets.retrieval.documents import check_documents
 
 _FRAGMENT = re.compile(r"(.*)#char=([0-9]+),([0-9]+)", re.DOTALL)
 
@@ -67,8 +67,9 @@ def passages_of(documents: Mapping[str, str], num_words: int = 100, overlap: int
         raise ValueError(f"num_words must be 1 or more, got {num_words}")
     if not 0 <= overlap < num_words:
         raise ValueError(f"overlap must be in [0, {num_words}) for passages of {num_words} words, got {overlap}")
+    check_documents(documents)
     passages = {}
-    for name, text in zip(documents, checked_texts(documents), strict=True):
+    for name, text in documents.items():
         starts = [match.start() for match in re.finditer(r"\S+", text)]
         cuts = [0, *starts[1:], len(text)]
         for first in range(0, max(1, len(starts) - overlap), num_words - overlap):

@@ -1,199 +1,156 @@
 """The vectors of a large table with the highest inner products with a query, by FAISS, in memory or in files."""
 
+import json
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
-from hf_targets.retrieval.exact_search import NOT_FINITE, ROWS_AT_ONCE, check_products, top_products
-from hf_targets.retrieval.index_files import read_index, write_index
-from hf_targets.retrieval.inverted_lists import build_lists, default_num_lists
-from hf_targets.retrieval.text_checks import check_count
-
-Mode = Literal["exact", "ivf"]
 
 
 class VectorIndex:
-    """Inner-product search over vectors; safe to read from several threads at once.
+    """Inner-product search over vectors by an index of FAISS; safe to read from several threads at once.
 
-    Mode `exact` computes the product with the whole table, in blocks. Mode `ivf` cuts the table into lists of vectors
-    that point the same way and searches `num_probes` of them, those with the highest mean inner product with the query.
-    It may miss vectors. Scores are exact inner products in both modes: the index keeps vectors as they are, in float32.
+    Row r of the embeddings that `build` was given has the number r. Made by `build` or `load`.
 
-    Made by `build` or `load`. Row r of the embeddings that `build` was given has the number r; the index has a copy.
+    >>> index = VectorIndex.build(torch.eye(3))
+    >>> index.search(torch.tensor([[0.0, 2.0, 1.0]]), k=2)
+    (tensor([[2., 1.]]), tensor([[1, 2]]))
+
+    Attributes:
+        index: FAISS's own, for whatever FAISS can do beyond this.
+        fingerprint: What the embeddings depend on.
     """
 
     file_name: ClassVar[str] = "vector_index"
     """Name of the two files of a saved index, without their endings .faiss and .json."""
 
-    def __init__(self, index: Any, mode: Mode, num_probes: int | None, fingerprint: Mapping[str, str]) -> None:
-        self._index = index
-        self.mode: Mode = mode
-        self.num_probes = num_probes
-        self.fingerprint = dict(fingerprint)
+    def __init__(self, index: Any, fingerprint: Mapping[str, str]) -> None:
+        self.index, self.fingerprint = index, dict(fingerprint)
 
     @classmethod
     def build(
         cls,
         embeddings: Tensor,
+        factory: str = "Flat",
         *,
-        mode: Mode = "exact",
-        num_lists: int | None = None,
         num_probes: int | None = None,
         fingerprint: Mapping[str, str] | None = None,
-        seed: int = 0,
     ) -> Self:
         """Return an index of `embeddings` (vectors, dim), taken as float32.
 
         Args:
-            mode: `exact`, or `ivf` for tables so large that the whole product takes too long.
-            num_lists: Lists of `ivf`; None: twice the square root of the number of vectors.
-            num_probes: Lists that a search of `ivf` looks through, unless it says otherwise; None: a 32nd of them.
+            factory: FAISS's description: "Flat" is exact; "IVF1024,Flat" searches some of 1,024 lists, so that it may
+                miss vectors; "IVF4096,PQ64" also keeps 64 bytes a vector in place of the vector, so that scores are
+                approximate.
+            num_probes: Lists of an IVF index that a search looks through; None: a 32nd of them.
             fingerprint: What the embeddings depend on (encoder, vocabulary), each by a name and a value that changes
                 with it; `load` takes the same values only.
-            seed: Of the clustering.
         Raises:
-            ValueError: If the embeddings are not a finite float matrix with a row, the mode is unknown, or a number of
-                lists is out of range or given in mode `exact`.
+            ValueError: If the embeddings are not a finite float matrix with a row.
+            RuntimeError: FAISS's, if it does not know the factory, or there are fewer vectors than lists.
+            ImportError: If faiss is not installed.
         """
         faiss = require("faiss", extra="phrases")
         vectors = _matrix("embeddings", embeddings)
-        count, dim = vectors.shape
-        if count < 1 or dim < 1:
-            raise ValueError(f"embeddings need a vector and a dimension, got shape {tuple(vectors.shape)}")
-        if mode == "exact":
-            if num_lists is not None or num_probes is not None:
-                raise ValueError(f"mode='exact' has no lists, got {num_lists=} and {num_probes=}; leave them out")
-            index = faiss.IndexFlatIP(dim)
-            index.add(vectors.numpy())
-        elif mode == "ivf":
-            num_lists = default_num_lists(count) if num_lists is None else num_lists
-            if not 1 <= num_lists <= count:
-                raise ValueError(f"num_lists must be in [1, {count}] for {count} vectors, got {num_lists}")
-            num_probes = -(-num_lists // 32) if num_probes is None else num_probes
-            if not 1 <= num_probes <= num_lists:
-                raise ValueError(f"num_probes must be in [1, {num_lists}] for {num_lists} lists, got {num_probes}")
-            with torch.no_grad(), torch.autocast("cpu", enabled=False):
-                index = build_lists(vectors, num_lists, seed)
-        else:
-            raise ValueError(f"mode must be 'exact' or 'ivf', got {mode!r}")
-        return cls(index, mode, num_probes, fingerprint or {})
+        if not len(vectors):
+            raise ValueError(f"embeddings need a vector, got shape {tuple(vectors.shape)}")
+        index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors.numpy())
+        index.add(vectors.numpy())
+        if "IVF" in factory:
+            lists = faiss.extract_index_ivf(index)
+            lists.nprobe = -(-lists.nlist // 32) if num_probes is None else num_probes
+        return cls(index, fingerprint or {})
 
     def __len__(self) -> int:
-        return self._index.ntotal
+        return self.index.ntotal
 
     @property
     def dim(self) -> int:
         """Return the width of the embeddings."""
-        return self._index.d
+        return self.index.d
 
     @property
-    def num_lists(self) -> int | None:
-        """Return how many lists the table is cut into; None in mode `exact`."""
-        return None if self.mode == "exact" else self._index.nlist
+    def keeps_vectors(self) -> bool:
+        """Return whether the vectors are kept as they are, so that scores are exact inner products."""
+        return self.index.sa_code_size() >= 4 * self.dim
 
-    @property
-    def num_bytes(self) -> int:
-        """Return about how many bytes of memory the index takes."""
-        return self.bytes_needed(len(self), self.dim, num_lists=self.num_lists)
-
-    @staticmethod
-    def bytes_needed(num_vectors: int, dim: int, *, num_lists: int | None = None) -> int:
-        """Return about how many bytes an index would take, with lists or (None) exact; building `ivf` takes more.
-
-        >>> VectorIndex.bytes_needed(1_000_000, 768)
-        3072000000
-        """
-        lists = 0 if num_lists is None else num_lists * dim * 4 + num_vectors * 8
-        return num_vectors * dim * 4 + lists
-
-    @torch.no_grad()
-    def search(self, queries: Tensor, k: int, *, num_probes: int | None = None) -> tuple[Tensor, Tensor]:
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the `k` highest scores and the numbers of their vectors, both (rows, k), highest first.
 
-        With fewer than `k` vectors in the index all are returned. Where the probed lists hold fewer than `k`, further
-        lists are searched, so that every entry is a vector of the index.
+        With fewer than `k` vectors in the index all are returned. Where the probed lists of an IVF index hold fewer,
+        the last numbers are -1.
 
         Args:
             queries: (rows, dim), of any float type; the product is in float32. The results are on their device.
-            num_probes: Lists to search instead of the index's own number.
         Raises:
-            ValueError: If `queries` is not a finite float matrix of the index's width, `k` is no integer or below 1,
-                `num_probes` is out of range or given in mode `exact`, or a product is not finite.
+            ValueError: If `queries` is not a finite float matrix of the index's width, or `k` is below 1.
         """
         vectors = _matrix("queries", queries)
-        if vectors.shape[1] != self.dim:
-            raise ValueError(f"queries must be as wide as the index, {self.dim}, got shape {tuple(queries.shape)}")
-        k = min(check_count(k), len(self))
-        if self.mode == "exact":
-            if num_probes is not None:
-                raise ValueError(f"mode='exact' has no lists to probe, got {num_probes=}; leave it out")
-            scores, numbers = self._search_all(vectors, k)
-        else:
-            num_probes = self.num_probes if num_probes is None else num_probes
-            if num_probes is None or not 1 <= num_probes <= self._index.nlist:
-                raise ValueError(f"num_probes must be in [1, {self._index.nlist}], got {num_probes}")
-            scores, numbers = map(torch.from_numpy, self._search_lists(vectors.numpy(), k, num_probes))
-            check_products(scores)
-        return scores.to(queries.device), numbers.to(queries.device)
+        if vectors.shape[1] != self.dim or k < 1:
+            raise ValueError(f"queries must have width {self.dim} and k be 1 or more, got {vectors.shape[1]} and {k}")
+        scores, numbers = self.index.search(vectors.numpy(), min(k, len(self)))
+        return torch.from_numpy(scores).to(queries.device), torch.from_numpy(numbers).to(queries.device)
 
-    def recall(self, queries: Tensor, k: int, *, num_probes: int | None = None) -> float:
+    def recall(self, queries: Tensor, embeddings: Tensor, k: int) -> float:
         """Return the share, in [0, 1], of the exact top `k` of each query (rows, dim) that `search` finds.
 
-        Any of the vectors that tie for rank `k` counts as right.
-
-        Raises:
-            ValueError: As `search`, or if there is no query.
+        Args:
+            embeddings: What the index was built from.
         """
-        if len(queries) < 1:
-            raise ValueError("recall needs a query, got none")
-        exact, _ = self.search(queries, k, num_probes=self.num_lists)
-        found, _ = self.search(queries, k, num_probes=num_probes)
-        return (found >= exact[:, -1:]).double().mean().item()
+        best = (queries.float() @ embeddings.float().T).topk(min(k, len(self)), dim=1).indices
+        found = self.search(queries, k)[1]
+        return (found[:, :, None] == best[:, None]).any(dim=2).double().mean().item()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index and a JSON file of its settings to `folder`, made if missing; a failure leaves what was."""
-        settings = {"mode": self.mode, "dim": self.dim, "count": len(self), "num_probes": self.num_probes}
-        write_index(folder, self.file_name, self._index, {**settings, "fingerprint": self.fingerprint})
+        """Write the index and a JSON file of its fingerprint to `folder`, made if missing; a failure leaves what was.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        faiss, names = require("faiss", extra="phrases"), (f"{self.file_name}.faiss", f"{self.file_name}.json")
+        with written_together(folder, *names) as unfinished:
+            with (unfinished / names[0]).open("wb") as file:  # FAISS itself does not tell of a full disk
+                faiss.write_index(self.index, faiss.PyCallbackIOWriter(file.write))
+            told = {"dim": self.dim, "count": len(self), "fingerprint": self.fingerprint}
+            (unfinished / names[1]).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> Self:
         """Return the index that `save` wrote to `folder`, if `fingerprint` is the one it was built with.
 
         Raises:
-            ValueError: If a file is missing, truncated, altered or of another version, or the fingerprint differs.
+            ValueError: If a file is missing or damaged, or the fingerprint differs.
         """
-        index, settings = read_index(folder, cls.file_name, fingerprint or {})
-        return cls(index, settings["mode"], settings["num_probes"], settings["fingerprint"])
-
-    def _search_all(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        faiss = require("faiss", extra="phrases")
-        flat = faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.dim)
-        return top_products(queries, torch.from_numpy(flat).view(len(self), self.dim), k)
-
-    def _search_lists(self, queries: np.ndarray, k: int, num_probes: int) -> tuple[np.ndarray, np.ndarray]:
-        faiss = require("faiss", extra="phrases")
-        # arguments of the call, not attributes of the index, which other threads read
-        scores, numbers = self._index.search(queries, k, params=faiss.SearchParametersIVF(nprobe=num_probes))
-        short = np.flatnonzero(numbers[:, -1] < 0) if len(numbers) else []
-        if len(short):
-            if num_probes == self._index.nlist:
-                raise ValueError(NOT_FINITE)  # FAISS leaves out a vector whose product is not
-            more = min(4 * num_probes, self._index.nlist)
-            scores[short], numbers[short] = self._search_lists(queries[short], k, more)
-        return scores, numbers
+        faiss, path = require("faiss", extra="phrases"), Path(folder, f"{cls.file_name}.faiss")
+        try:
+            told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            dim, count, built_with = told["dim"], told["count"], told["fingerprint"]
+            index = faiss.read_index(os.fspath(path))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
+            raise ValueError(f"{path} or its JSON is missing or damaged ({error}); build the index again") from error
+        if (index.d, index.ntotal) != (dim, count):
+            raise ValueError(f"{path} and its JSON file are not of the same index; build the index again")
+        wanted = dict(fingerprint or {})
+        if wanted != built_with:
+            differ = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))
+            raise ValueError(
+                f"{path} was built with another {', '.join(differ)}; load it with what it was built with, or build it "
+                "again"
+            )
+        return cls(index, built_with)
 
 
 def _matrix(name: str, values: Tensor) -> Tensor:
-    if not isinstance(values, Tensor) or values.ndim != 2 or not values.is_floating_point():
-        got = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise ValueError(f"{name} must be a float matrix, got {got}")
+    if values.ndim != 2 or not values.is_floating_point():
+        raise ValueError(f"{name} must be a float matrix, got {values.dtype} of shape {tuple(values.shape)}")
     matrix = values.detach().to("cpu", torch.float32).contiguous()
-    if not all(block.isfinite().all() for block in matrix.split(ROWS_AT_ONCE)):
-        row = next(row for row, vector in enumerate(matrix) if not vector.isfinite().all())
-        raise ValueError(f"{name} must be finite, got NaN or infinity in row {row}; look for an overflow before it")
+    if not matrix.isfinite().all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity; look for an overflow before it")
     return matrix

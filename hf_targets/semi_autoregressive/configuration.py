@@ -7,20 +7,11 @@ from typing import Any
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
-from hf_targets.backbones.wrapper_configuration import AnswersForBackbone
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 
 BASE_FIELDS = ("ngram_size", "curve")
 """Fields that a user may choose when putting a block decoder on a base model."""
-
-PUBLISHED_CURVES: dict[int, dict[str, int]] = {
-    3: {"num_control_points": 18, "degree": 6, "num_curves": 4},
-    4: {"num_control_points": 20, "degree": 13, "num_curves": 4},
-    5: {"num_control_points": 20, "degree": 7, "num_curves": 6},
-}
-"""The curves of table 5, by `ngram_size`."""
 
 
 class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
@@ -33,16 +24,9 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
 
     model_type = "semi_autoregressive"
     keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
-        "past_key_values",
-        "loss_parts",
-        "word_nlls",
-        "word_counts",
-        "block_logits",
-        "curve_probabilities",
-        "last_hidden_state",
-        "hidden_states",
-        "attentions",
-    ]
+        "past_key_values", "loss_parts", "word_nlls", "word_counts", "block_logits", "curve_probabilities",
+        "last_hidden_state", "hidden_states", "attentions",
+    ]  # fmt: skip
     sub_configs_defaults = {  # noqa: RUF012, the base class declares it
         "backbone": SubConfigSpec(config_class=AutoConfig, model_type="gpt2")
     }
@@ -66,19 +50,18 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
     def __post_init__(self, **kwargs: Any) -> None:
         check_fields(self)
         if self.ngram_size < 2:
-            raise ValueError(
-                f"ngram_size (N) must be 2 or more, got {self.ngram_size}; for one word at a time use the backbone"
-            )
+            raise ValueError(f"ngram_size (N) must be 2 or more, got {self.ngram_size}; for one word use the backbone")
         if not math.isfinite(self.output_scale) or not self.output_scale:
             raise ValueError(f"output_scale must be finite and not 0, got {self.output_scale}; leave it out")
         self.curve = as_curve_config(self.curve)
-        if self.curve is not None and self.curve.place != "input":
-            raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
-        if self.curve is not None and self.curve.num_control_points_for(self.ngram_size) < self.ngram_size:
-            raise ValueError(
-                f"a curve through {self.ngram_size} words needs as many control points or more, got "
-                f"{self.curve.num_control_points_for(self.ngram_size)}; raise num_control_points"
-            )
+        if self.curve is not None:
+            if self.curve.place != "input":
+                raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
+            if (num_points := self.curve.num_control_points_for(self.ngram_size)) < self.ngram_size:
+                raise ValueError(
+                    f"a curve through {self.ngram_size} words needs as many control points or more, got {num_points}; "
+                    "raise num_control_points"
+                )
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:

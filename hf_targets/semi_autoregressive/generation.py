@@ -12,12 +12,9 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from hf_targets.backbones.generation_settings import generation_setting
+from hf_targets.backbones.generation import generation_setting, inputs_of_step
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, outgrown_positions_named
-from hf_targets.backbones.step_inputs import inputs_of_step
-
-_NOT_IN_BLOCKS = ("output_attentions", "output_hidden_states")
 
 
 class BlockGenerationMixin(GenerationMixin):
@@ -32,8 +29,8 @@ class BlockGenerationMixin(GenerationMixin):
                 fewer passes, each later word chosen without knowledge of those before it in its block. Logits
                 processors and stopping criteria see each token; greedy decoding and sampling only.
         Raises:
-            ValueError: If it is out of range, or combined with beams, another assistant, `synced_gpus`, or attentions
-                and hidden states as outputs.
+            ValueError: If it is out of range, or combined with beams, drafts, or attentions and hidden states as
+                outputs.
         Source: Heo and Choi, "Sentence Curve Language Models", section 5.4.
         """
         check_prompt_mask(args[0] if args else None, kwargs)
@@ -42,17 +39,10 @@ class BlockGenerationMixin(GenerationMixin):
         if tokens_per_step is None:
             found = generation_setting("tokens_per_step", config, self.generation_config)
             tokens_per_step = 1 if found is None else found
-        if type(tokens_per_step) is not int or not 1 <= tokens_per_step <= most:
-            raise ValueError(
-                f"tokens_per_step must be in [1, {most}], the words that a pass predicts, got {tokens_per_step!r}"
-            )
+        if tokens_per_step not in range(1, most + 1):
+            raise ValueError(f"tokens_per_step must be in [1, {most}], as ngram_size says, got {tokens_per_step}")
         if tokens_per_step > 1:
-            for name in ("custom_generate", "synced_gpus"):
-                if kwargs.get(name):
-                    raise ValueError(
-                        f"tokens_per_step={tokens_per_step} does not go with {name}; leave it out, or give "
-                        "tokens_per_step=1"
-                    )
+            _check_goes_with(tokens_per_step, custom_generate=kwargs.get("custom_generate"))
             kwargs["words_per_pass"] = tokens_per_step  # not a name that a generation configuration would take
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
@@ -73,19 +63,11 @@ class BlockGenerationMixin(GenerationMixin):
         return {**inputs, "output_block_logits": True} if words_per_pass > 1 else inputs
 
     def _beam_search(self, *args: Any, words_per_pass: int = 1, **kwargs: Any) -> Any:
-        if words_per_pass > 1:
-            raise ValueError(
-                f"tokens_per_step={words_per_pass} cannot be combined with beam search; leave out num_beams, or give "
-                "tokens_per_step=1"
-            )
+        _check_goes_with(words_per_pass, num_beams=True)
         return super()._beam_search(*args, **kwargs)
 
     def _assisted_decoding(self, *args: Any, words_per_pass: int = 1, **kwargs: Any) -> Any:
-        if words_per_pass > 1:
-            raise ValueError(
-                f"tokens_per_step={words_per_pass} does not go with drafts; leave out the assistant and "
-                "prompt_lookup_num_tokens, or give tokens_per_step=1"
-            )
+        _check_goes_with(words_per_pass, drafts=True)
         return super()._assisted_decoding(*args, **kwargs)
 
     def _sample(
@@ -116,10 +98,10 @@ class BlockGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Write `count` tokens in each pass, until all rows have ended."""
-        asked = [name for name in _NOT_IN_BLOCKS if config.return_dict_in_generate and getattr(config, name)]
-        if asked or synced_gpus:
-            raise ValueError(f"tokens_per_step={count} does not go with {', '.join(asked) or 'synced_gpus'}")
-        pads, returned = config._pad_token_tensor, bool(config.return_dict_in_generate)
+        returned = bool(config.return_dict_in_generate)
+        asked = {name: returned and getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
+        _check_goes_with(count, synced_gpus=synced_gpus, **asked)
+        pads = config._pad_token_tensor
         scores: list[Tensor] | None = [] if returned and config.output_scores else None
         logits: list[Tensor] | None = [] if returned and config.output_logits else None
         has_end = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
@@ -165,3 +147,9 @@ class BlockGenerationMixin(GenerationMixin):
             logits=None if logits is None else tuple(logits),
             past_key_values=model_kwargs.get("past_key_values"),
         )
+
+
+def _check_goes_with(words_per_pass: int, **asked: Any) -> None:
+    """Raise a ValueError if several words are to be written in a pass beside something that is asked for."""
+    if words_per_pass > 1 and (names := [name for name, value in asked.items() if value]):
+        raise ValueError(f"tokens_per_step={words_per_pass} does not go with {', '.join(names)}; leave out one of them")

@@ -7,29 +7,26 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.alignment import steps_into_sequence
-from hf_targets.backbones.backbone import find_output_scale, output_embedding, read_causal
-from hf_targets.backbones.causal_call import CausalCall
+from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.output_map import OutputMap
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.output_matrix import OutputMap, find_output_scale, output_embedding, read_causal
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
+    backbone_of,
     check_loading,
-    keep_weights,
     load_base,
     place_new_part,
     split_fields,
 )
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.sentence_curve import SentenceCurve
-from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.weighted_loss import weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 from hf_targets.semi_autoregressive.block_decoder import BlockDecoder
 from hf_targets.semi_autoregressive.configuration import BASE_FIELDS, SemiAutoregressiveConfig
 from hf_targets.semi_autoregressive.generation import BlockGenerationMixin
@@ -82,17 +79,14 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
 
     def __init__(self, config: SemiAutoregressiveConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.backbone = AutoModelForCausalLM.from_config(config.backbone) if backbone is None else backbone
+        self.backbone = backbone_of(config.backbone, backbone)
         if self.backbone.config.is_encoder_decoder:
             raise ValueError(f"{type(self.backbone).__name__} has an encoder; choose a causal model")
-        repair_reformer(self.backbone)
         scale = find_output_scale(self.backbone, read_causal, "input_ids")
         if scale is not None:
             config.output_scale = scale
         config.backbone = self.backbone.config
         self.block_decoder = BlockDecoder(config, self.get_output_embeddings().in_features)
-        if backbone is not None:
-            keep_weights(backbone)
         self.post_init()
 
     @classmethod
@@ -117,9 +111,9 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         loading |= backbone_kwargs or {}
         check_loading(loading, base)
         base = load_base(base, loading)
+        output_embedding(base)  # raises an error before anything is made
         if isinstance(base, SemiAutoregressiveForCausalLM):
             raise ValueError("the base model predicts blocks already; give its `.backbone` for a new block decoder")
-        output_embedding(base)  # raises an error before anything is made
         own = SemiAutoregressiveConfig(backbone=copy.deepcopy(base.config), dtype=base.dtype, **config)
         if own.curve is not None:
             SentenceCurve(cast(CurveConfig, own.curve)).check(own.ngram_size)
@@ -172,7 +166,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, or `logits_to_keep` exceeds the text.
         """
-        call = CausalCall.of(
+        call = Call.causal(
             kwargs,
             logits_to_keep=logits_to_keep,
             input_ids=input_ids,
@@ -187,7 +181,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         to_logits = OutputMap.of(self.backbone, cast(SemiAutoregressiveConfig, self.config).output_scale)
         call.check_ids(num_rows(to_logits.layer))
         outputs = call.read(self.backbone)
-        hidden, targets = cast(Tensor, outputs[0]), call.targets()
+        hidden, targets = cast(Tensor, outputs[0]), call.targets
         predicted = probabilities = None
         own: dict[str, Any] = {}
         if targets is not None:
@@ -222,7 +216,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         words, probabilities = self.block_decoder(hidden.flatten(0, 1), count)
         return words.unflatten(0, hidden.shape[:2]), probabilities
 
-    def _scores(self, to_logits: OutputMap, predicted: Tensor, targets: Tensor, call: CausalCall) -> dict[str, Any]:
+    def _scores(self, to_logits: OutputMap, predicted: Tensor, targets: Tensor, call: Call) -> dict[str, Any]:
         """Return the fields of the output that score predicted embeddings (batch, time, N, d)."""
         batch, time, num_words = predicted.shape[:3]
         steps = steps_into_sequence(batch, time, call.attention_mask, call.position_ids, targets.device)

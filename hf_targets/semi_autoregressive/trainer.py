@@ -1,9 +1,8 @@
 """Training and evaluation of models that predict blocks of N words."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,25 +28,14 @@ class SemiAutoregressiveTrainer(TargetTrainer):
     def __init__(
         self, model: PreTrainedModel | nn.Module, args: TargetTrainingArguments | None = None, **kwargs: Any
     ) -> None:
-        if not isinstance(unwrapped(model), SemiAutoregressiveForCausalLM):
-            raise ValueError(
-                "a SemiAutoregressiveTrainer trains SemiAutoregressiveForCausalLM, got "
-                f"{type(unwrapped(model)).__name__}"
-            )
+        if not isinstance(core := unwrapped(model), SemiAutoregressiveForCausalLM):
+            raise ValueError(f"the model must be a SemiAutoregressiveForCausalLM, got a {type(core).__name__}")
         if args is not None and args.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor must be 0, got {args.label_smoothing_factor}: Transformers would smooth the "
-                "labels of the next word alone; leave it out"
+                "labels of the next word alone"
             )
         super().__init__(model, args, **kwargs)
-
-    def _check_dataset(self, dataset: Any, name: str) -> None:
-        super()._check_dataset(dataset, name)
-        if name == "train" or not isinstance(dataset, Dataset):
-            return
-        count = cast(Any, unwrapped(cast(nn.Module, self.model))).config.ngram_size
-        if not any(len(ids) > count for ids in dataset["input_ids"]):  # the first text is long enough as a rule
-            raise ValueError(f"the {name} data must have texts of {count + 1} tokens or more, to measure word {count}")
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the rows' negative log-likelihoods of words 1 to N and their counts (rows, 2N)."""

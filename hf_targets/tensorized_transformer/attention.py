@@ -1,14 +1,18 @@
-"""Attention as a product of three factors, with a diagonal core and an output matrix over pairs of positions."""
+"""Layers whose attention is a product of three factors, with a diagonal core and a matrix over pairs of positions."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_targets.tensorized_transformer.configuration import TensorizedTransformerConfig
 
 MOST_NUMBERS = 2**24
 """Numbers that attention without gradients holds at once; a longer text is read part by part."""
+LONGEST_WAVE = 10_000
 
 
 class TensorizedAttention(nn.Module):
@@ -29,10 +33,6 @@ class TensorizedAttention(nn.Module):
         later positions too: it computes a mask, and does not use it. Such a model reads the tokens that it predicts, so
         ours is causal. `config.paper_leaky` computes what is published, in which no position knows its place: equal
         words of a segment have equal outputs. The last position of a segment reads the same in both.
-
-    Args:
-        config: The sizes; its `paper_leaky` is read in each call.
-        index: Of the layer, in the cache.
     Source: Ma et al., "A Tensorized Transformer for Language Modeling"; szhangtju/The-compression-of-Transformer.
     """
 
@@ -139,3 +139,37 @@ def segment_products(
     left = left.masked_fill(out[:, :, None], 0.0).flatten(2, 3)  # (batch, segments, S * S, R)
     products = left @ value.masked_fill(out, 0.0).mT
     return products.unflatten(2, (size, size)).flatten(3).flatten(1, 2)
+
+
+def position_encodings(size: int, width: int, like: Tensor) -> Tensor:
+    """Return sines and cosines of the distances size - 1, ..., 0 from the last position, (size, width).
+
+    Args:
+        width: Even.
+        like: Has the device and the type.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    distances = torch.arange(size - 1, -1, -1, device=like.device, dtype=dtype)
+    exponents = torch.arange(0, width, 2, device=like.device, dtype=dtype) / width
+    angles = distances[:, None] / LONGEST_WAVE**exponents
+    return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
+
+
+class TensorizedLayer(GradientCheckpointingLayer):
+    """Attention and a feed-forward layer, each added to what it reads and then normalised."""
+
+    def __init__(self, config: TensorizedTransformerConfig, index: int) -> None:
+        super().__init__()
+        self.attention = TensorizedAttention(config, index)
+        self.attention_norm = nn.LayerNorm(config.hidden_size)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, *read: Any, past_key_values: Cache | None = None) -> Tensor:
+        """Return the hidden states (batch, time, d) after the layer; the arguments are those of its attention."""
+        attended = self.attention(hidden, *read, past_key_values)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        inner = self.dropout(self.up_proj(hidden).relu())
+        return self.feed_forward_norm(hidden + self.dropout(self.down_proj(inner)))

@@ -5,19 +5,24 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
+from hf_targets.backbones.inputs import (
+    can_look,
+    check_attention_mask,
+    check_embeddable,
+    check_segments,
+    check_shapes,
+)
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import num_rows
-from hf_targets.tensorized_transformer.attention import TensorizedAttention
+from hf_targets.tensorized_transformer.attention import TensorizedAttention, TensorizedLayer, position_encodings
 from hf_targets.tensorized_transformer.configuration import TensorizedTransformerConfig
-from hf_targets.tensorized_transformer.layers import TensorizedLayer, position_encodings
-from hf_targets.tensorized_transformer.reach import check_segments_of, reach_of
 
 
 class TensorizedTransformerPreTrainedModel(StrictLoading, PreTrainedModel):
@@ -78,20 +83,17 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> BaseModelOutputWithPast:
-        """Return the hidden states of a text.
+        """Return the hidden states (batch, time, d) of a text.
 
         Args:
-            input_ids: (batch, time).
             attention_mask: (batch, time), or (batch, positions in the cache + time); 0 at padding, which is not read.
             position_ids: (batch, time). Wherever they do not go up by one, as in packed rows, a new text begins, which
-                does not read the one before. With a cache the first of them go on with the text that is in it. They
-                have no other effect: attention depends on distances.
+                does not read the one before. They have no other effect: attention depends on distances.
             past_key_values: Keys and values of earlier calls, a `DynamicCache`.
             inputs_embeds: (batch, time, d), in place of what the embedding of `input_ids` gives.
-            token_type_ids: (batch, time), as some tokenizers return them; all must be 0, as there are no segments.
-            use_cache: Whether to return keys and values; None: as configured.
-            output_hidden_states: Whether to return what each layer reads; None: as configured.
+            output_hidden_states: Whether to return what each layer reads, and the last hidden state.
             output_attentions: Has no effect: there are no attention weights.
+            others: As for `CausalHead`.
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, the cache is of another kind or another
                 model, or with `paper_leaky` a text does not fill its segments, has padding before it, or there is a
@@ -126,10 +128,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         if position_ids is not None and position_ids.shape not in ((rows, time), (1, time)):
             raise ValueError(f"position_ids must be (batch, time), {(rows, time)}, got {tuple(position_ids.shape)}")
         if attention_mask is not None and attention_mask.dim() != 2:
-            raise ValueError(
-                f"attention_mask must be (batch, time), 0 at padding, got shape {tuple(attention_mask.shape)}: "
-                "attention without a softmax takes no other mask"
-            )
+            raise ValueError(f"attention_mask must be (batch, time), 0 at padding, got {tuple(attention_mask.shape)}")
         if not config.paper_leaky:
             num_cached = 0 if cache is None else cache.get_seq_length()
             return reach_of(text, config.segment_length, num_cached, attention_mask, position_ids)
@@ -146,29 +145,86 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             wanted = config.use_cache if use_cache is None else use_cache
             return DynamicCache(config=config) if wanted and not config.paper_leaky and not checkpointing else None
         if not isinstance(past, DynamicCache):
-            raise ValueError(
-                f"past_key_values must be a DynamicCache, got a {type(past).__name__}; leave out past_key_values and "
-                "cache_implementation"
-            )
+            raise ValueError(f"past_key_values must be a DynamicCache, got a {type(past).__name__}")
         if checkpointing:  # not even an empty one, which `generate` expects to be filled
-            raise ValueError(
-                "gradient checkpointing in training takes no cache of earlier positions; call model.eval() to "
-                "generate, or leave out past_key_values"
-            )
+            raise ValueError("gradient checkpointing in training takes no cache; call model.eval() to generate")
+        length = past.get_seq_length()
         if config.paper_leaky:
-            if past.get_seq_length():
+            if length:
                 raise ValueError("paper_leaky=True takes no cache of earlier positions; leave out past_key_values")
             return None
-        for index, layer in enumerate(past.layers[: config.num_hidden_layers]):
-            keys: Tensor | None = getattr(layer, "keys", None)
-            if keys is not None and keys.numel() and keys.shape[:2] + keys.shape[3:] != (len(text), 1, config.head_dim):
-                raise ValueError(
-                    f"layer {index} of past_key_values must have keys (batch, 1, positions, head_dim) of "
-                    f"{len(text)} rows and width {config.head_dim}, got {tuple(keys.shape)}; give a new cache"
-                )
-        if past.get_seq_length() and len(past.layers) < config.num_hidden_layers:
+        count = config.num_hidden_layers
+        found = [getattr(layer, "keys", None) for layer in past.layers[:count]]
+        shapes = {(*keys.shape[:2], keys.shape[3]) for keys in found if keys is not None and keys.numel()}
+        if length and (len(past.layers) < count or shapes != {(len(text), 1, config.head_dim)}):
             raise ValueError(
-                f"past_key_values must have {config.num_hidden_layers} layers, as the model has, got "
-                f"{len(past.layers)}; give a cache of this model"
+                f"past_key_values must have {count} layers with keys of {len(text)} rows and width {config.head_dim}, "
+                f"got {len(past.layers)} layers with {shapes}; give a cache of this model and batch"
             )
         return past
+
+
+def reach_of(
+    text: Tensor, size: int, num_cached: int, attention_mask: Tensor | None, position_ids: Tensor | None
+) -> Tensor:
+    """Return which positions of its window each position reads, (1 or batch, time, size); the last is the position.
+
+    Padding is not read, nor is what lies before the first position, nor another text of a packed row.
+
+    Args:
+        text: (batch, time) or (batch, time, d).
+        num_cached: Number of positions before the text that a cache holds.
+        attention_mask: (batch, num_cached + time), 0 at padding.
+        position_ids: (batch, time) or (1, time). A text begins wherever they do not go up by one.
+    """
+    time, device = text.shape[1], text.device
+    length = size - 1 + time
+    keep = (torch.arange(length, device=device) >= size - 1 - num_cached)[None]
+    if attention_mask is not None:
+        given = attention_mask[:, -length:].to(device) != 0
+        keep = keep & F.pad(given, (length - given.shape[1], 0))
+    reach = keep.unfold(1, size, 1)
+    if position_ids is None or time == 1:  # a step of generation continues its text
+        return reach
+    texts = texts_of(keep[:, size - 1 :].expand(len(text), -1), position_ids.expand(len(text), -1))
+    return reach & (F.pad(texts, (size - 1, 0)).unfold(1, size, 1) == texts[..., None])
+
+
+def texts_of(keep: Tensor, position_ids: Tensor) -> Tensor:
+    """Return the number of the text to which each position of a row belongs, (batch, time), counted from 0.
+
+    A text begins wherever the positions do not go up by one from those of the token before. Padding is passed over.
+
+    Args:
+        keep: (batch, time), true at text, false at padding.
+        position_ids: (batch, time).
+    """
+    index = torch.arange(keep.shape[1], device=keep.device).expand_as(keep)
+    last = F.pad(torch.where(keep, index, -1).cummax(dim=1).values[:, :-1], (1, 0), value=-1)
+    follows = position_ids == position_ids.gather(1, last.clamp(min=0)) + 1
+    return (keep & (last >= 0) & ~follows).cumsum(dim=1)
+
+
+def check_segments_of(text: Tensor, size: int, attention_mask: Tensor | None, position_ids: Tensor | None) -> None:
+    """Check that a text fills segments, each from its beginning, and that none of them has two texts in it.
+
+    Raises:
+        ValueError: If its length is not a multiple of `size`, padding comes before text, or positions restart inside a
+            segment (values are checked on a CPU only).
+    """
+    time = text.shape[1]
+    if time % size:
+        raise ValueError(
+            f"with paper_leaky=True a text has a multiple of segment_length={size} tokens, got {time}; choose such a "
+            "block_size, or pad the text on the right and mask the padding"
+        )
+    keep = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
+    if attention_mask is not None:
+        keep = (attention_mask != 0).expand_as(keep)
+    segments = keep.unflatten(1, (-1, size))
+    if can_look(keep) and (segments[..., 1:] & ~segments[..., :-1]).any():
+        raise ValueError("attention_mask has padding before text in a segment of paper_leaky=True; pad on the right")
+    if position_ids is not None and can_look(position_ids):
+        texts = texts_of(keep, position_ids.expand_as(keep)).unflatten(1, (-1, size))
+        if (texts[..., 0] != texts[..., -1]).any():
+            raise ValueError("position_ids restart inside a segment of paper_leaky=True; leave them out")

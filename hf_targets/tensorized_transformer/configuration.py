@@ -5,8 +5,7 @@ from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration_fields import check_fields
-from hf_targets.backbones.package_import import NamesItsPackage
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size")
 
@@ -23,11 +22,7 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
     """
 
     model_type = "tensorized_transformer"
-    keys_to_ignore_at_inference = [  # noqa: RUF012, Trainer adds a list to it
-        "past_key_values",
-        "loss_parts",
-        "hidden_states",
-    ]
+    keys_to_ignore_at_inference = ["past_key_values", "loss_parts", "hidden_states"]  # noqa: RUF012, Trainer adds to it
     attribute_map = {"sliding_window": "segment_length"}  # noqa: RUF012, caches of Transformers read this name
 
     vocab_size: int = field(default=10000, metadata={"help": "Number of token ids."})
@@ -79,9 +74,7 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size must be even, as positions are sines and cosines, got {self.hidden_size}")
         if self.segment_length < 2:
-            raise ValueError(
-                f"segment_length must be 2 or more, got {self.segment_length}: with 1, a position reads itself only"
-            )
+            raise ValueError(f"segment_length must be 2 or more, got {self.segment_length}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}; 0 switches it off")
         if not 0 < self.initializer_range < float("inf"):
@@ -95,11 +88,6 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
 
     def describe(self) -> str:
         """Return a description of a model of this configuration, in one line."""
-        layers = self.num_hidden_layers
-        described = f"A Tensorized Transformer of {layers} layer{'s' if layers > 1 else ''}"
-        if not self.paper_leaky:
-            return described
-        return (
-            f"{described} with the published attention, which reads the tokens that it predicts (its perplexities are "
-            "not comparable with those of causal models)"
-        )
+        leaky = " with the published attention, which reads the tokens that it predicts: its perplexities are not "
+        leaky += "comparable with those of causal models"
+        return f"A Tensorized Transformer of {self.num_hidden_layers} layers{leaky if self.paper_leaky else ''}"

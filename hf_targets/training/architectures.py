@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Refo
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.leaks import LEAKY_SUFFIX
-from hf_targets.backbones.reformer import repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.training.recipe_settings import ModelSizeSettings, field_of
 
 ATTENTIONS = ("lsh", "local")

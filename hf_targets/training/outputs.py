@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 
 TRAINING_NAME = "training.json"
 """What a finished training took and logged, beside its checkpoints."""

@@ -24,9 +24,9 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
-from hf_targets.backbones.reformer import has_reformer
+from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
@@ -88,6 +88,8 @@ class TargetTrainer(Trainer):
             kwargs["compute_metrics"] = own
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
             kwargs["compute_metrics"] = partial(_both, own, given)
+        if model is not None and has_reformer(model):
+            repair_reformer(model)
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)

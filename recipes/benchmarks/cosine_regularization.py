@@ -7,17 +7,22 @@ embeddings takes another, and so does the same formula by automatic differentiat
 recipes/cosine.md.
 """
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from hf_targets import best_device, cosine_regularization, parse_settings
+from hf_targets import best_device, cosine_regularization
 from hf_targets.evaluation.timing import median_seconds
-from hf_targets.markdown import markdown_table
+from lab.settings import parse_settings
+from lab.tables import markdown_table
 
 
 @dataclass
@@ -42,7 +47,7 @@ def by_autograd(weight: Tensor) -> Tensor:
 
 def main() -> None:
     """Print a row for each vocabulary."""
-    (setup,) = parse_settings(Setup)
+    (setup,) = parse_settings(Setup, description=__doc__)
     torch.manual_seed(0)
     device, table = best_device(), []
     for size in setup.vocab_sizes:

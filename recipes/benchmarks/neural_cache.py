@@ -8,16 +8,21 @@ sums rows of one-hot words over the whole vocabulary. Both are of the same numbe
 recipes/cosine.md.
 """
 
+import sys
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hf_targets import NeuralCache, best_device, parse_settings
+from hf_targets import NeuralCache, best_device
 from hf_targets.evaluation.timing import median_seconds
-from hf_targets.markdown import markdown_table
+from lab.settings import parse_settings
+from lab.tables import markdown_table
 
 
 @dataclass
@@ -59,7 +64,7 @@ def loop(
 
 def main() -> None:
     """Print a row for each window."""
-    (setup,) = parse_settings(Setup)
+    (setup,) = parse_settings(Setup, description=__doc__)
     torch.manual_seed(0)
     device, table = best_device(), []
     for window in setup.windows:

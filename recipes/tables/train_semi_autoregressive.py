@@ -13,37 +13,31 @@ words of a block depend on each other. Measured: recipes/semi_autoregressive.md.
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import train_semi_autoregressive as recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_targets import block_dependence, plot_dependence, plot_learning_curves
+from hf_targets import plot_learning_curves
+from lab.dependence import Dependence, DependenceSettings, block_dependence, plot_dependence
 from lab.results import write_json
 from lab.runs import Table, compare, histories, parse_table, run_folder
 from lab.settings import parse_mapping
 from lab.tables import differences_table, results_table
 
-STRENGTHS = (0.1, 0.3, 0.5)
 
-
-def dependence(table: Table) -> dict[str, list[list[Any]]]:
-    """Return how much the words of a block depend on each other, one a seed, with dropout and noise of all strengths.
-
-    Dropout is on the last hidden state; the norm of the noise is so much of that of the state.
-    """
+def dependence(table: Table) -> dict[str, list[Dependence]]:
+    """Return how much the words of a block depend on each other, for all seeds."""
     setup, _ = parse_mapping({**table.settings, "output_dir": str(table.output_dir)}, *recipe.SETTINGS)
     texts = setup.load()
-    found: dict[str, list[list[Any]]] = {name: [] for name in table.rows}
+    found: dict[str, list[Dependence]] = {name: [] for name in table.rows}
     for name in table.rows:
         for seed in table.seeds:
             folder = table.output_dir / run_folder(name, seed)
             model = AutoModelForCausalLM.from_pretrained(folder).eval()
             test = setup.blocks({"test": texts["test"]}, AutoTokenizer.from_pretrained(folder))["test"]
-            measured = block_dependence(model, test, dropout_rates=STRENGTHS, noise_scales=STRENGTHS, seed=seed)
-            found[name].append(measured)
+            found[name] += block_dependence(model, test, DependenceSettings(), seed=seed)
     return found
 
 
@@ -57,7 +51,7 @@ def main(table: Table) -> str:
     plot_learning_curves(histories(folder, list(table.rows), table.seeds), folder / "learning_curves.png")
     found = dependence(table)
     plot_dependence(found, folder / "dependence.png")
-    write_json(folder / "dependence.json", {name: [list(map(asdict, one)) for one in of] for name, of in found.items()})
+    write_json(folder / "dependence.json", {name: list(map(asdict, one)) for name, one in found.items()})
     return "\n\n".join(filter(None, tables))
 
 

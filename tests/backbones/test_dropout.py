@@ -1,5 +1,3 @@
-from contextlib import ExitStack
-
 import pytest
 from torch import nn
 
@@ -14,17 +12,6 @@ def test_every_module_is_what_it_was_afterwards_even_after_an_error():
         assert not any(module.training for module in model.modules())
         raise RuntimeError
     assert [module.training for module in model.modules()] == modes
-
-
-def test_the_last_of_those_that_hold_a_mode_restores():
-    model = nn.Dropout().train()
-    with ExitStack() as first, ExitStack() as second:
-        first.enter_context(without_dropout(model))
-        second.enter_context(without_dropout(model))
-        first.close()
-        assert not model.training
-        second.close()
-        assert model.training
 
 
 def test_each_block_has_its_mode_whatever_it_finds():

@@ -8,13 +8,13 @@ import pytest
 from transformers import AutoConfig
 
 from hf_targets import MdlmConfig, MultiTokenConfig
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from tests.hub_server import HubServer, run_against
 from tests.masked_diffusion.models import make_mdlm
 from tests.programs import LIBRARIES, ForkServer
 from tests.tiny_models import make_any
 
-KINDS = {"heads": "AutoModelForCausalLM", "phrases": "AutoModelForCausalLM", "diffusion": "AutoModelForMaskedLM"}
+KINDS = {"heads": "AutoModelForCausalLM", "diffusion": "AutoModelForMaskedLM"}
 LOAD = """
 import os, sys, torch, transformers
 from safetensors.torch import load_file
@@ -29,18 +29,9 @@ def report(model, folder=folder):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
-    models = {
-        "heads": make_any("gpt2", "difference"),
-        "phrases": make_any("gpt2", "phrases"),
-        "diffusion": make_mdlm(),
-    }
-    for name, model in models.items():
+    for name, model in {"heads": make_any("gpt2", "difference"), "diffusion": make_mdlm()}.items():
         model.save_pretrained(folder / name)
     return folder
-
-
-def type_name(kind):
-    return {"heads": "MultiTokenConfig", "phrases": "DynamicVocabConfig", "diffusion": "MdlmConfig"}[kind]
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +69,14 @@ model.save_pretrained(sys.argv[4])
     done = run(code, saved / kind, KINDS[kind], "yes", tmp_path / "again")
     assert done.stdout.split()[1:] == ["True"], done.stderr
     assert {path.name for path in (tmp_path / "again").iterdir()} == {path.name for path in (saved / kind).iterdir()}
+    name = {"heads": "MultiTokenConfig", "diffusion": "MdlmConfig"}[kind]
     for folder in (saved / kind, tmp_path / "again"):
-        name = type_name(kind)
-        assert json.loads((folder / "config.json").read_text())["auto_map"] == {
-            "AutoConfig": f"import_hf_targets.{name}"
-        }
+        named = json.loads((folder / "config.json").read_text())["auto_map"]
+        assert named == {"AutoConfig": f"import_hf_targets.{name}"}
 
 
-@pytest.mark.parametrize("trust", ["-", "no"])
-def test_without_trust_and_without_the_import_the_error_leads_to_a_file_that_says_what_to_do(trust, saved, run):
-    done = run("auto.from_pretrained(folder, trust_remote_code=trust)", saved / "heads", KINDS["heads"], trust)
+def test_without_trust_and_without_the_import_the_error_leads_to_a_file_that_says_what_to_do(saved, run):
+    done = run("auto.from_pretrained(folder, trust_remote_code=trust)", saved / "heads", KINDS["heads"], "-")
     assert done.returncode == 1
     assert f"You can inspect the repository content at {saved / 'heads'}" in done.stderr
     told = (saved / "heads" / PACKAGE_IMPORT).read_text()
@@ -107,32 +96,20 @@ auto.from_pretrained(folder, trust_remote_code=trust)
     assert done.returncode == 1 and "pip install hf_targets" in done.stderr
 
 
-@pytest.mark.parametrize("trust", ["-", "no", "yes"])
+@pytest.mark.parametrize("trust", ["-", "yes"])
 def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code_of_its_own(
     trust, saved, run, home, tmp_path
 ):
     folder = tmp_path / "saved"
-    folder.symlink_to(saved / "phrases")
+    folder.symlink_to(saved / "heads")
     code = "import hf_targets\nreport(auto.from_pretrained(folder, trust_remote_code=trust))"
-    done = run(code, folder, KINDS["phrases"], trust)
+    done = run(code, folder, KINDS["heads"], trust)
     assert done.stdout.split()[1:] == ["True"], done.stderr
     assert "custom code" not in done.stderr + done.stdout
     assert not list(home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
 
 
-def test_a_pushed_checkpoint_loads_without_the_import(tmp_path):
-    with HubServer() as hub:
-        push = "from tests.tiny_models import make_any; make_any('gpt2', 'difference').push_to_hub('me/heads')"
-        run_against(hub, tmp_path / "pusher", "-c", push)
-        assert PACKAGE_IMPORT in hub.files("me/heads")
-        pull = """
-from transformers import AutoModelForCausalLM
-print(type(AutoModelForCausalLM.from_pretrained("me/heads", trust_remote_code=True)).__name__)
-"""
-        assert run_against(hub, tmp_path / "puller", "-c", pull).split() == ["MultiTokenForCausalLM"]
-
-
-def test_every_way_to_the_hub_takes_the_file_along(tmp_path):
+def test_every_way_to_the_hub_takes_the_file_along_and_loads_without_the_import(tmp_path):
     code = f"""
 from hf_targets import MultiTokenConfig, MultiTokenTrainer, MultiTokenTrainingArguments
 from datasets import Dataset
@@ -148,8 +125,12 @@ trainer._finish_current_push()
     with HubServer() as hub:
         run_against(hub, tmp_path / "home", "-c", code)
         assert PACKAGE_IMPORT in hub.files("me/config")
-        files = hub.files("me/trained")
-    assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= files.keys()
+        assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= hub.files("me/trained").keys()
+        pull = """
+from transformers import AutoModelForCausalLM
+print(type(AutoModelForCausalLM.from_pretrained("me/trained", trust_remote_code=True)).__name__)
+"""
+        assert run_against(hub, tmp_path / "puller", "-c", pull).split() == ["MultiTokenForCausalLM"]
 
 
 def test_a_configuration_saved_alone_has_the_file_too_and_does_not_keep_its_mark(tmp_path):

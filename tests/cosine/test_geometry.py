@@ -121,24 +121,16 @@ def test_a_model_is_its_output_embeddings_in_any_type(make):
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    ("given", "frequencies", "told"),
     [
-        (torch.ones(1, 3), "at least two embeddings must differ from zero, got 1 of 1"),
-        (torch.zeros(4, 3), "got 0 of 4"),
-        (torch.ones(4), r"must be a matrix \(vocab, dim\), got the shape \(4,\)"),
-        (torch.tensor([[1.0, 2.0], [math.nan, 0.0]]), "got NaN or infinity in 1 rows, the first is 1"),
-        (np.ones((3, 2)) * np.inf, "got NaN or infinity in 3 rows"),
+        (torch.ones(1, 3), None, "at least two embeddings"),
+        (torch.zeros(4, 3), None, "at least two embeddings"),
+        (torch.ones(4), None, "matrix"),
+        (np.ones((3, 2)) * np.inf, None, "finite"),
+        (make_backbone("llama").model, None, "no output embeddings"),
+        (torch.eye(3), [1, 2], "frequency"),
     ],
 )
-def test_what_has_no_geometry_is_refused(given, told):
+def test_what_has_no_geometry_is_refused(given, frequencies, told):
     with pytest.raises(ValueError, match=told):
-        embedding_geometry(given)
-
-
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="LlamaModel has no output embeddings; give a matrix"):
-        embedding_geometry(make_backbone("llama").model)
-    with pytest.raises(ValueError, match=r"a frequency for each of 3 rows, got shape \(2,\)"):
-        embedding_geometry(torch.eye(3), [1, 2])
-    with pytest.raises(ValueError, match="num_pairs must be 1 or more, got 0"):
-        embedding_geometry(torch.eye(3), num_pairs=0)
+        embedding_geometry(given, frequencies)

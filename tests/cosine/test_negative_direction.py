@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from hf_targets import direction_certificate, uniformly_negative_direction
+from hf_targets import direction_certificate, softmax_inputs, uniformly_negative_direction
+from tests.masked_diffusion.models import make_mdlm, masked_ids
+from tests.tiny_backbones import make_backbone, token_ids
+from tests.tiny_models import make_model
+from tests.tiny_seq2seq import make_pair_backbone
 
 
 def random(*shape, seed=0):
@@ -109,15 +113,10 @@ def test_lengths_of_states_do_not_matter_and_half_precision_is_read():
 
 
 @pytest.mark.parametrize(
-    "states, told",
-    [
-        (torch.zeros(0, 3), r"there must be hidden states \(states, dim\), got the shape \(0, 3\)"),
-        (torch.zeros(3), r"got the shape \(3,\)"),
-        (torch.tensor([[1.0, math.nan]]), "must be finite"),
-    ],
+    "states", [torch.zeros(0, 3), torch.zeros(3), torch.tensor([[1.0, math.nan]])], ids=["none", "vector", "nan"]
 )
-def test_what_are_no_states_is_refused(states, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_are_no_states_is_refused(states):
+    with pytest.raises(ValueError, match="hidden states"):
         uniformly_negative_direction(states)
 
 
@@ -130,3 +129,33 @@ def test_the_proof_has_the_type_of_the_states_so_that_a_product_checks_it(dtype)
     assert direction.dtype == weights.dtype == wide
     assert (above.to(wide) @ direction).max() < 0
     assert (weights @ states.to(wide)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("make", [lambda: make_backbone("gpt2"), lambda: make_backbone("opt"), make_model])
+def test_softmax_inputs_give_the_logits(make):
+    model, ids = make(), token_ids(3, 7)
+    found = softmax_inputs(model, [{"input_ids": ids}], 99)
+    torch.testing.assert_close(model.get_output_embeddings()(found), model(ids).logits.flatten(0, 1))
+
+
+def test_softmax_inputs_of_masked_diffusion_are_its_last_hidden_states():
+    model, ids = make_mdlm(), masked_ids(2, 9)
+    found = softmax_inputs(model, [{"input_ids": ids}], 99)
+    assert torch.equal(found, model(ids, output_hidden_states=True).hidden_states[-1].flatten(0, 1))
+    output = model.get_output_embeddings()
+    assert not output._forward_pre_hooks and not model._forward_hooks
+
+
+def test_padding_has_no_state_and_so_many_are_read_as_are_asked_for():
+    model, ids, mask = make_backbone("gpt2").train(), token_ids(2, 5), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    batches = [{"input_ids": ids, "attention_mask": mask}] * 3
+    found = softmax_inputs(model, batches, 99)
+    assert len(found) == 24 and model.training
+    assert torch.equal(softmax_inputs(model, batches, 10), found[:10])
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+@pytest.mark.parametrize("make", [make_pair_backbone, lambda: make_backbone("llama").model], ids=["encoder", "no head"])
+def test_what_has_no_states_is_refused(make):
+    with pytest.raises(ValueError, match=r"no output embeddings|an encoder"):
+        softmax_inputs(make(), [], 3)

@@ -118,11 +118,6 @@ def test_a_word_level_block_counts_as_many_words_as_it_has_targets(texts, block_
         assert block["num_words"] == len(targets(block))
 
 
-def test_a_character_of_several_tokens_starts_one_word():
-    assert len(BPE("😀")["input_ids"]) == 4
-    assert num_words(packed(["a 😀 😀"], BPE, 3)) == [1, 0, 0, 1, 0]
-
-
 def test_a_word_whose_first_character_the_tokenizer_drops_is_counted_once():
     backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2, "?": 3}, unk_token="?"))
     backend.normalizer = normalizers.Replace("x", "")
@@ -140,15 +135,6 @@ def test_rows_are_joined_the_same_however_many_there_are_to_a_batch(monkeypatch)
     whole = packed(SENTENCES, WORDS, 5)
     monkeypatch.setattr("hf_targets.data.token_rows.ROWS_AT_ONCE", 1)
     assert packed(SENTENCES, WORDS, 5) == whole
-
-
-def test_padding_is_the_end_token_without_a_padding_token_and_else_zero():
-    backend = Tokenizer(models.WordLevel({"?": 0, "a": 1, "end": 2}, unk_token="?"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    ended = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?", eos_token="end")
-    plain = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
-    assert [block["input_ids"] for block in packed(["a a a a"], ended, 3)] == [[1, 1, 1], [1, 1, 2]]
-    assert [block["input_ids"] for block in packed(["a a a a"], plain, 3)] == [[1, 1, 1], [1, 1, 0]]
 
 
 def test_a_long_row_warns_of_nothing(caplog):
@@ -175,20 +161,15 @@ def test_texts_that_do_not_fill_a_block_are_refused(texts, block_size, says):
         pack_blocks(Dataset.from_dict({"text": texts}), BPE, block_size)
 
 
-@pytest.mark.parametrize("texts", [[{"text": "a"}], Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()], ids=str)
-def test_what_is_no_data_set_is_refused(texts):
-    with pytest.raises(ValueError, match=r"texts must be a datasets\.Dataset, got (list|IterableDataset)"):
-        pack_blocks(texts, BPE, 4)
-
-
 def test_a_data_set_without_text_and_a_slow_tokenizer_are_refused():
-    with pytest.raises(ValueError, match=r"column text, got \['sentence'\]"):
-        pack_blocks(Dataset.from_dict({"sentence": SENTENCES}), BPE, 4)
-    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow one"):
+    for texts in (Dataset.from_dict({"sentence": SENTENCES}), SENTENCES):
+        with pytest.raises(ValueError, match="column text, got"):
+            pack_blocks(texts, BPE, 4)
+    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow"):
         packed(SENTENCES, ByT5Tokenizer(), 4)
 
 
-@pytest.mark.parametrize(("ids", "says"), [([[0, 1], [2, 9]], r"\[0, 8\].*got 9.*at least 10"), ([[0, -1]], "got -1")])
+@pytest.mark.parametrize(("ids", "says"), [([[0, 1], [2, 9]], r"\[0, 8\], got 9"), ([[0, -1]], "got -1")])
 def test_ids_without_an_embedding_are_refused(ids, says):
     with pytest.raises(ValueError, match=says):
         check_token_ids(Dataset.from_dict({"input_ids": ids}), {"input_ids": 9, "labels": 9})
@@ -197,8 +178,3 @@ def test_ids_without_an_embedding_are_refused(ids, says):
 @pytest.mark.parametrize("ids", [[[0, 1], [2, 8]], [[8], [], [0, 3]], [[]], []])
 def test_ids_with_an_embedding_pass_in_rows_of_any_length(ids):
     check_token_ids(Dataset.from_dict({"input_ids": ids}), {"input_ids": 9, "labels": 9})
-
-
-def test_only_the_selected_rows_are_checked():
-    blocks = Dataset.from_dict({"input_ids": [[0, 1], [2, 9]]})
-    check_token_ids(blocks.select([0]), {"input_ids": 9, "labels": 9})

@@ -1,14 +1,22 @@
 import os
 
 import pytest
-from hypothesis import given, settings
+from datasets import Dataset, DatasetDict
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hf_targets.data.corpora import load_corpus
-from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.data.tokenization import train_bpe_tokenizer, train_joint_bpe, word_level_tokenizer
 
 SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "the <unk> is flat\n"]
+PAIRS = Dataset.from_dict(
+    {
+        "source": ["ein Hund läuft über die Straße .", "die Katze sieht den Hund ."] * 3,
+        "target": ["a dog runs across the street .", "the cat sees the dog ."] * 3,
+    }
+)
+JOINT = train_joint_bpe(PAIRS, 300, model_max_length=64)
 SENTENCE = "the cat saw <unk> and Ünïcode 😀 words\n"
 
 
@@ -22,14 +30,16 @@ def words():
     return word_level_tokenizer(SENTENCES)
 
 
+@pytest.fixture(scope="module")
+def joint():
+    return JOINT
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.text())
+@example("  two  spaces , and ' s .")
+@example("<|endoftext|> <|pad|>")
 def test_byte_level_pieces_decode_to_the_text_they_encode(bpe, text):
-    assert bpe.decode(bpe(text)["input_ids"]) == text
-
-
-@pytest.mark.parametrize("text", ["", " ", "  two  spaces , and ' s .", "\r\n\t", "<|endoftext|> <|pad|>", "e\u0301 é"])
-def test_text_that_a_clean_up_would_change_decodes_unchanged(bpe, text):
     assert bpe.decode(bpe(text)["input_ids"]) == text
 
 
@@ -49,22 +59,23 @@ def test_padding_is_a_token_of_its_own_and_the_end_of_text_is_begin_end_and_unkn
 
 def test_a_vocabulary_is_as_large_as_asked_while_there_are_pairs_to_join(bpe):
     assert len(bpe) == 270
-    assert len(train_bpe_tokenizer(SENTENCES, vocab_size=258)) == 258
     assert len(train_bpe_tokenizer(["no"], vocab_size=1000)) == 259
 
 
 def test_a_vocabulary_without_room_for_every_byte_is_refused():
-    with pytest.raises(ValueError, match=r"at least 258.*got 257"):
-        train_bpe_tokenizer(SENTENCES, vocab_size=257)
+    for train, least in ((train_bpe_tokenizer, 258), (train_joint_bpe, 259)):
+        with pytest.raises(ValueError, match=rf"at least {least}.*got {least - 1}"):
+            train(SENTENCES, vocab_size=least - 1)
 
 
-@pytest.mark.parametrize("train", [word_level_tokenizer, lambda texts: train_bpe_tokenizer(texts, 300)])
-def test_one_string_is_not_taken_for_a_list_of_characters(train):
+@pytest.mark.parametrize("train", [word_level_tokenizer, lambda texts: train_joint_bpe(texts, 300)])
+@pytest.mark.parametrize("texts", ["the cat", DatasetDict(train=Dataset.from_dict({"source": ["a"]}))])
+def test_one_string_is_not_taken_for_a_list_of_characters_nor_all_splits_for_texts(train, texts):
     with pytest.raises(ValueError, match="put it in a list"):
-        train("the cat")
+        train(texts)
 
 
-@pytest.mark.parametrize("name", ["bpe", "words"])
+@pytest.mark.parametrize("name", ["bpe", "words", "joint"])
 def test_a_saved_tokenizer_comes_back_the_same(name, request, tmp_path):
     tokenizer = request.getfixturevalue(name)
     tokenizer.save_pretrained(tmp_path)
@@ -72,8 +83,8 @@ def test_a_saved_tokenizer_comes_back_the_same(name, request, tmp_path):
     assert loaded.get_vocab() == tokenizer.get_vocab()
     assert loaded.special_tokens_map == tokenizer.special_tokens_map
     assert loaded.model_max_length == tokenizer.model_max_length
-    for text in [SENTENCE, "a<unk>b  c ,\x1c<|pad|>\n\n"]:
-        assert loaded(text) == tokenizer(text)
+    for text in [SENTENCE, "a<unk>b  c ,\x1c<|pad|> </s>\n\n"]:
+        assert dict(loaded(text)) == dict(tokenizer(text))
         assert loaded.decode(loaded(text)["input_ids"]) == tokenizer.decode(tokenizer(text)["input_ids"])
 
 
@@ -131,3 +142,34 @@ def test_the_benchmarks_have_the_published_numbers_of_words_and_tokens(name, num
     for split, expected in num_tokens.items():
         encodings = tokenizer.backend_tokenizer.encode_batch_fast(list(corpus[split]["text"]))
         assert sum(map(len, encodings)) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text() | st.text(st.sampled_from(" \t\r\n\x1c\x85\u3000.,'</s>padunkäß😀")))
+@example("</s> <pad> a<unk>b ")
+@example("  two  spaces , and ' s .\n")
+def test_any_text_comes_back_as_it_was_and_ends_with_one_end_token(text):
+    ids = JOINT(text)["input_ids"]
+    assert JOINT.decode(ids, skip_special_tokens=True) == text
+    assert [id_ for id_ in ids if id_ in JOINT.all_special_ids] == [JOINT.eos_token_id] == ids[-1:]
+
+
+def test_special_tokens_have_the_first_ids_and_the_vocabulary_the_size_asked_for():
+    assert (JOINT.pad_token_id, JOINT.eos_token_id, JOINT.unk_token_id) == (0, 1, 2)
+    assert JOINT.convert_ids_to_tokens([0, 1, 2]) == ["<pad>", "</s>", "<unk>"]
+    assert JOINT.bos_token is None
+    assert len(JOINT) == 300
+    assert len(train_joint_bpe(["no"], 1000)) == 260
+
+
+def test_inputs_are_ids_and_a_mask_and_a_batch_pads_with_the_padding_token():
+    batch = JOINT(["a", "a dog"], padding=True)
+    assert set(batch) == {"input_ids", "attention_mask"}
+    assert batch["input_ids"][0][-1] == JOINT.pad_token_id and batch["attention_mask"][0][-1] == 0
+    assert JOINT("a", "b")["input_ids"] == JOINT("a")["input_ids"] + JOINT("b")["input_ids"]
+    assert JOINT(text_target="a")["input_ids"] == JOINT("a")["input_ids"]
+
+
+def test_texts_are_taken_like_pairs():
+    texts = [*PAIRS["source"], *PAIRS["target"]]
+    assert train_joint_bpe(iter(texts), 300).get_vocab() == JOINT.get_vocab()

@@ -51,13 +51,6 @@ def test_sentences_have_the_words_of_the_text_whatever_the_tokenizer(line_ends, 
         assert found["num_words"][:] == [words_of([row], line_ends) for row in rows]
 
 
-def test_several_line_ends_at_the_end_of_a_row_are_as_many_words_in_rows_and_in_blocks():
-    rows = ["the cat\nsat\n\n", "a dog\n"]
-    for tokenizer in TOKENIZERS.values():
-        assert sum(sentence_rows(data(rows), tokenizer, 99, "conditional")["num_words"]) == 5 + 4
-        assert sum(pack_blocks(data(rows), tokenizer, 2)["num_words"]) == 5 + 4 - 1
-
-
 @line_ends
 @quick
 @given(rows=ROWS, block_size=st.integers(4, 12))
@@ -71,12 +64,3 @@ def test_wrapped_blocks_drop_the_words_that_begin_in_the_tokens_they_drop_and_no
         blocks = wrapped_blocks(data(rows), tokenizer, block_size, line_ends=line_ends)
         dropped = words_of(rows, line_ends) - sum(blocks["num_words"])
         assert 0 <= dropped <= num_tokens % room
-
-
-@line_ends
-def test_word_counts_of_a_text_that_fills_its_blocks_are_one_for_every_tokenizer(line_ends):
-    for tokenizer in TOKENIZERS.values():
-        begins = tokenizer.bos_token_id is not None or tokenizer.cls_token_id is not None
-        num_tokens = sum(len(tokenizer(row.strip(), add_special_tokens=False)["input_ids"]) + 1 for row in SENTENCES)
-        blocks = wrapped_blocks(data(SENTENCES), tokenizer, num_tokens + 1 + begins, line_ends=line_ends)
-        assert sum(blocks["num_words"]) == words_of(SENTENCES, line_ends)

@@ -21,7 +21,7 @@ from hf_targets import (
     gradient_diversity,
     repair_reformer,
 )
-from hf_targets.evaluation.smoothed_loss import SmoothedLoss
+from hf_targets.evaluation.diversity_callback import SmoothedLoss
 from tests.awd_lstm.training import make_trainer
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_masked import make_masked_backbone, masked_batch
@@ -44,7 +44,7 @@ def trained(folder, model, every, rows=None, compute_loss_func=None, **options):
     return trainer
 
 
-REENTRANT = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+REENTRANT = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
 MODELS = {
     "difference": lambda: make_any("gpt2", "difference"),
     "gpt2": lambda: make_backbone("gpt2"),
@@ -80,17 +80,6 @@ def test_a_training_does_not_notice_that_it_is_measured(name, options, tmp_path)
     assert list(logged) == [0, 2, 4] and all(1 / rows <= value < 2 for value in logged.values())
     losses = [[one["loss"] for one in trainer.state.log_history if "loss" in one] for trainer in (measured, plain)]
     assert losses[0] == losses[1] and not measured.model._forward_pre_hooks
-
-
-def test_the_first_step_is_that_of_the_function(tmp_path):
-    model = make_any("gpt2", "embedding")
-    seen = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    trainer = trained(tmp_path, model, 100, max_steps=1)
-    batch = next(kwargs for kwargs in seen if len(kwargs["input_ids"]) == 3)
-    expected = gradient_diversity(model, {name: batch[name] for name in ("input_ids", "labels")})
-    (found,) = [one["gradient_diversity"] for one in trainer.state.log_history if "gradient_diversity" in one]
-    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_smoothed_labels_are_those_of_trainer(tmp_path):
@@ -202,28 +191,6 @@ def test_a_step_without_a_target_is_passed_over_with_one_warning(tmp_path, caplo
     assert caplog.text.count("No gradient diversity is logged for step 0") == 1
 
 
-def test_a_step_that_was_broken_off_leaves_nothing_behind(tmp_path):
-    args = TrainingArguments(
-        str(tmp_path), max_steps=3, use_cpu=True, report_to="none", label_smoothing_factor=0.1, disable_tqdm=True
-    )
-    rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
-    trainer = Trainer(make_backbone("gpt2"), args, train_dataset=rows)
-    trainer.add_callback(GradientDiversityCallback(trainer, 1))
-    optimizer_step = trainer.training_step
-
-    def broken(*args, **kwargs):
-        optimizer_step(*args, **kwargs)
-        raise MemoryError
-
-    trainer.training_step = broken
-    with pytest.raises(MemoryError):
-        trainer.train()
-    trainer.training_step = optimizer_step
-    trainer.train()
-    assert sum("gradient_diversity" in entry for entry in trainer.state.log_history) == 3
-    assert not trainer.model._forward_pre_hooks and type(trainer.label_smoother).__name__ == "LabelSmoother"
-
-
 def test_a_model_with_smoothed_loss_draws_dropout_as_it_does_itself():
     model = make_backbone("gpt2")
     for part in model.modules():
@@ -244,9 +211,3 @@ def test_a_loss_that_a_function_makes_is_told_once(tmp_path, caplog):
     trainer = trained(tmp_path, make_backbone("gpt2"), 1, compute_loss_func=function)
     assert not any("gradient_diversity" in entry for entry in trainer.state.log_history)
     assert caplog.text.count("No gradient diversity is logged") == 1
-
-
-@pytest.mark.parametrize(("every", "num_rows", "told"), [(0, None, "every must be 1"), (1, 1, "num_rows must be 2")])
-def test_wrong_numbers_of_the_callback_are_told(every, num_rows, told):
-    with pytest.raises(ValueError, match=told):
-        GradientDiversityCallback(None, every, num_rows=num_rows)  # pyright: ignore

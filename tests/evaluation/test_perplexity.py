@@ -166,19 +166,19 @@ def test_strings_are_judged_by_their_tokens_and_prefixes_by_their_characters():
 
 
 @pytest.mark.parametrize(
-    ("block", "says"),
+    ("blocks", "says"),
     [
-        ({"input_ids": [1]}, "1 blocks have none"),
-        ({"input_ids": [1, 2], "labels": [1, -100]}, "1 blocks have none"),
-        ({"input_ids": [1, 2], "attention_mask": [0, 0]}, "1 blocks have none"),
-        ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "block 0 has a hole"),
-        ({"input_ids": [1, 2], "labels": [1]}, r"block 0 has shapes \[\[2\], \[2\], \[1\]\]"),
-        ({"input_ids": [1] * 65}, "row 0 has 65 tokens, and the model has only 64 positions"),
+        ([], "0 blocks have none"),
+        ([{"input_ids": [1]}], "1 blocks have none"),
+        ([{"input_ids": [1, 2], "labels": [1, -100]}], "1 blocks have none"),
+        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], "block 0 .* mask"),
+        ([{"input_ids": [1, 2], "labels": [1]}], r"block 0 .* shapes \[\[2\], \[2\], \[1\]\]"),
+        ([{"input_ids": [1] * 65}], "a row has 65 tokens, and the model 64 positions"),
     ],
 )
-def test_blocks_that_cannot_be_judged_are_refused(block, says):
+def test_blocks_that_cannot_be_judged_are_refused(blocks, says):
     with pytest.raises(ValueError, match=says):
-        perplexity_of_blocks(MODEL, [block])
+        perplexity_of_blocks(MODEL, blocks)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,9 @@ def test_blocks_that_cannot_be_judged_are_refused(block, says):
     [
         ([[1, 2]], 2, "text 0 has 2 tokens and a prefix of 2; leave"),
         ([[1]], 0, "text 0 has 1 tokens"),
-        ([[1, 2]], -1, "prefix of -1"),
-        ([[1, 2]], [1, 1], "1 texts and 2 prefix lengths"),
-        ([], 0, "0 texts"),
-        (["the cat"], 0, "strings together with the model's tokenizer"),
-        ("the cat", 0, "got one string"),
+        ([], 0, "not empty"),
+        (["the cat"], 0, "with tokenizer="),
+        ("the cat", 0, "with tokenizer="),
     ],
 )
 def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths, says):
@@ -198,17 +196,11 @@ def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths, says)
         perplexity_of_generated_texts(MODEL, texts, prefix_lengths=lengths)
 
 
-def test_no_block_no_batch_and_prefixes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="0 blocks have none"):
-        perplexity_of_blocks(MODEL, [])
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        perplexity_of_blocks(MODEL, [{"input_ids": [1, 2]}], batch_size=0)
+def test_prefixes_that_do_not_fit_are_refused():
     tokenizer = train_bpe_tokenizer(SENTENCES, vocab_size=280)
-    with pytest.raises(ValueError, match="text 0 must begin with its prefix 'dog', got 'the cat'"):
+    with pytest.raises(ValueError, match="must begin with its prefix 'dog', got 'the cat'"):
         num_prefix_tokens(["the cat"], ["dog"], tokenizer)
-    with pytest.raises(ValueError, match="1 texts and 0 prefixes"):
-        num_prefix_tokens(["the cat"], [], tokenizer)
-    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow one"):
+    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow"):
         num_prefix_tokens(["the cat"], ["the"], ByT5Tokenizer())
 
 

@@ -1,11 +1,10 @@
-import sys
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 
 from hf_targets.data.pairs import data_set_of
-from hf_targets.evaluation.translating import score_texts
-from hf_targets.evaluation.translation import translation_scores
+from hf_targets.evaluation import translation
+from hf_targets.evaluation.translation import bleu_interval, score_texts, translate, translation_scores
+from tests.multitoken.test_seq2seq_trainer import TOKENIZER, make, rows
 
 TEXTS = ["The dog runs across the wide street.", "A cat sees (it seems) the dog!", "No."]
 WORSE = ["The dog walks on the wide street.", "A cat sees the dog!", ""]
@@ -16,7 +15,7 @@ def test_a_reference_has_full_marks_against_itself_with_full_signatures():
     assert (scores.bleu, scores.chrf) == (pytest.approx(100), pytest.approx(100))
     assert scores.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert scores.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
-    assert (scores.bleu_tokenized, scores.bleu_tokenized_signature, scores.comet) == (None, None, None)
+    assert (scores.bleu_tokenized, scores.bleu_tokenized_signature) == (None, None)
 
 
 def test_scores_are_those_of_sacrebleu_itself():
@@ -61,45 +60,14 @@ def test_words_of_a_language_without_spaces_are_cut_as_it_says():
     assert translation_scores(["我喜欢吃苹果和梨"], ["我喜欢吃苹果和桃"]).bleu < 50
 
 
-def test_comet_is_refused_in_words_where_it_is_not_installed(monkeypatch):
-    monkeypatch.setattr("hf_targets.evaluation.translation.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"COMET's package is not installed.*transformers below 5.*comet-score -s"):
-        translation_scores(TEXTS, TEXTS, comet="Unbabel/wmt22-comet-da", sources=TEXTS)
-
-
-def test_comet_reads_source_hypothesis_and_reference(monkeypatch):
-    asked = []
-
-    def predict(rows, **_):
-        asked.extend(rows)
-        return SimpleNamespace(system_score=0.5)
-
-    package = SimpleNamespace(
-        __spec__=SimpleNamespace(),
-        download_model=str.upper,
-        load_from_checkpoint=lambda path: SimpleNamespace(predict=predict),
-    )
-    monkeypatch.setitem(sys.modules, "comet", package)
-    scores = translation_scores(["h"], [["r"]], comet="name", sources=["s"])
-    assert (scores.comet, scores.comet_model) == (0.5, "name")
-    assert asked == [{"src": "s", "mt": "h", "ref": "r"}]
-    with pytest.raises(ValueError, match="one reference, got several"):
-        translation_scores(["h"], [["r", "q"]], comet="name", sources=["s"])
-    with pytest.raises(ValueError, match="needs its source, got 1"):
-        translation_scores(["h"], ["r"], comet="name", sources=[])
-
-
 @pytest.mark.parametrize(
     ("hypotheses", "references", "options", "says"),
     [
-        ("text", ["text"], {}, "hypotheses must be several texts, got the text 'text'; put it in a list"),
-        (["text"], "text", {}, "references must be several texts"),
-        ([], [], {}, "got none"),
-        (["a"], ["a", "b"], {}, "got 1 hypotheses and 2 references"),
-        (["a", "b"], [["a"], []], {}, r"one reference or more, got \[\] for number 1"),
-        (["a"], [None], {}, "got None for number 0|references"),
-        ([[1, 2]], ["a"], {}, r"got \[1, 2\] at number 0; decode"),
-        (["a"], ["a"], {"comet": "name"}, "together or not at all"),
+        ("text", ["text"], {}, "a list of hypotheses"),
+        ([], [], {}, "got 0 references"),
+        (["a"], ["a", "b"], {}, "got 2 references"),
+        (["a", "b"], [["a"], []], {}, r"number 1 .* \[\]"),
+        ([[1, 2]], ["a"], {}, r"number 0 .* got \[1, 2\]"),
         (["a"], ["a"], {"tokenized": True, "target_lang": "zh"}, "got 'zh'"),
     ],
 )
@@ -115,7 +83,7 @@ def test_columns_are_of_the_bleu_that_was_computed():
         assert f"tok:{'none' if tokenized else '13a'}" in scores.signature
 
 
-def test_texts_of_a_split_are_compared_with_all_references_and_the_signature_is_printed(capsys):
+def test_texts_of_a_split_are_compared_with_all_references_and_the_signature_is_logged(caplog):
     texts = ["the cat sat on the mat today", "it began in the early morning"]
     one = data_set_of([("a", "a cat sat down on the mat today"), ("b", "it began in the morning")])
     several = data_set_of([("a", ["a cat sat down on the mat today", texts[0]]), ("b", "it began in the morning")])
@@ -123,7 +91,57 @@ def test_texts_of_a_split_are_compared_with_all_references_and_the_signature_is_
     assert score_texts(texts, several) == expected.columns() != score_texts(texts, one)
     assert score_texts(texts, one) == translation_scores(texts, one["target"][:]).columns()
     assert score_texts(texts, several, tokenized=True).keys() == {"bleu_tokenized", "chrf"}
-    assert [line.split("|")[0] for line in capsys.readouterr().out.splitlines()][:2] == [
-        "BLEU is nrefs:var",
-        "BLEU is nrefs:1",
-    ]
+    with caplog.at_level("INFO"):
+        score_texts(texts, several)
+    assert "BLEU is nrefs:var" in caplog.text
+
+
+REFERENCES = [f"the {animal} number {n} runs across the street ." for n in range(20) for animal in ("dog", "cat")]
+GOOD = [text.replace("across", "over") if n % 4 == 0 else text for n, text in enumerate(REFERENCES)]
+BAD = [text.replace("runs", "walks") if n % 2 else text for n, text in enumerate(GOOD)]
+
+
+def test_the_interval_lies_around_the_score_and_widens_with_confidence():
+    score = translation_scores(BAD, REFERENCES).bleu
+    low, high = bleu_interval(BAD, REFERENCES)
+    assert 0 < low < score < high < 100
+    wider = bleu_interval(BAD, REFERENCES, confidence=0.99)
+    assert wider[0] <= low and high <= wider[1]
+    assert (low, high) == bleu_interval(BAD, REFERENCES)
+
+
+@pytest.mark.parametrize("options", [{}, {"tokenized": True}, {"lowercase": True}])
+@pytest.mark.parametrize("several", [False, True])
+def test_every_resample_has_the_corpus_score_of_its_sentences(monkeypatch, options, several):
+    references = [[text, text[:9]] for text in REFERENCES] if several else REFERENCES
+    chosen = np.random.default_rng(0).integers(len(BAD), size=(2, len(BAD)))
+    chosen[0] = np.arange(len(BAD))
+    found = []
+    monkeypatch.setattr(translation, "bootstrap_interval", lambda by, *_, **__: found.append(by(chosen)) or (0, 0))
+    bleu_interval(BAD, references, **options)
+    for value, numbers in zip(found[0], chosen, strict=True):
+        scores = translation_scores([BAD[n] for n in numbers], [references[n] for n in numbers], **options)
+        assert value == pytest.approx(scores.bleu_tokenized if options.get("tokenized") else scores.bleu)
+
+
+def test_a_system_differs_from_a_worse_one_and_not_from_itself():
+    low, high = bleu_interval(GOOD, REFERENCES, baseline=BAD)
+    difference = translation_scores(GOOD, REFERENCES).bleu - translation_scores(BAD, REFERENCES).bleu
+    assert 0 < low < difference < high
+    assert bleu_interval(BAD, REFERENCES, baseline=GOOD) == pytest.approx((-high, -low))
+    assert bleu_interval(BAD, REFERENCES, baseline=BAD, confidence=0.9) == (0, 0)
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "ensemble_weight": 0.4}])
+def test_they_are_those_of_each_pair_alone(settings):
+    model, data = make().double().eval(), rows(8)
+    together = translate(model, data, TOKENIZER, batch_tokens=40, max_new_tokens=9, **settings)
+    alone = [translate(model, data.select([row]), TOKENIZER, max_new_tokens=9, **settings)[0] for row in range(8)]
+    assert together == alone
+    assert len(set(together)) > 1
+
+
+def test_the_model_keeps_its_mode():
+    model = make().train()
+    translate(model, rows(1), TOKENIZER, num_beams=1, max_new_tokens=2)
+    assert model.training

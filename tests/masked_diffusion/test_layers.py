@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.backbones.zero_init_linear import ZeroInitLinear
+from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import (
     DitBlock,

@@ -6,7 +6,6 @@ from scipy.special import binom
 
 from hf_targets.maths.differences import (
     conjugate_coefficients,
-    embeddings_from_differences,
     reconstructed_embeddings,
     reconstruction_conjugates,
     word_differences,
@@ -68,14 +67,6 @@ def test_inner_differences_are_binomial_sums(order, extra):
 
 
 @untimed
-@given(order=st.integers(0, 6), time=st.integers(1, 9), reverse=st.booleans())
-def test_embeddings_come_back_from_their_differences(order, time, reverse):
-    x = sequence(time)
-    back = embeddings_from_differences(word_differences(x, order, reverse=reverse), order, reverse=reverse)
-    torch.testing.assert_close(back, x, rtol=0, atol=1e-11)
-
-
-@untimed
 @given(order=orders, extra=st.integers(0, 5), reverse=st.booleans())
 def test_difference_and_conjugate_give_the_next_embedding(order, extra, reverse):
     x = sequence(order + 1 + extra)
@@ -83,11 +74,6 @@ def test_difference_and_conjugate_give_the_next_embedding(order, extra, reverse)
     conjugate = reconstruction_conjugates(x[:, :-1], order)  # in both directions, from the same known embeddings
     back = reconstructed_embeddings(difference, conjugate, order, reverse=reverse)
     torch.testing.assert_close(back, x[:, order:], rtol=0, atol=1e-12)
-
-
-def test_a_level_below_one_has_nothing_to_reconstruct():
-    with pytest.raises(ValueError, match="order must be 1 or more, got 0"):
-        reconstructed_embeddings(torch.zeros(2, 3), torch.zeros(2, 3), 0)
 
 
 def test_a_conjugate_does_not_see_the_word_it_reconstructs():
@@ -105,14 +91,13 @@ def test_coefficients_have_absolute_sum_two_to_the_n_minus_one_and_sum_one(order
     assert sum(coefficients) == 1
 
 
-@pytest.mark.parametrize("call", [word_differences, embeddings_from_differences])
-def test_a_negative_order_is_an_error(call):
-    with pytest.raises(ValueError, match="order must be 0 or more, got -1"):
-        call(sequence(3), -1)
-
-
-def test_orders_without_a_window_are_an_error():
-    with pytest.raises(ValueError, match="order must be in \\[1, 3\\] for 3 steps, got 4"):
-        reconstruction_conjugates(sequence(3), 4)
-    with pytest.raises(ValueError, match="order must be 1 or more, got 0"):
-        reconstruction_conjugates(sequence(3), 0)
+def test_orders_that_there_are_not_are_refused():
+    x = sequence(3)
+    for call, least in (
+        (lambda: word_differences(x, -1), 0),
+        (lambda: reconstruction_conjugates(x, 0), 1),
+        (lambda: reconstruction_conjugates(x, 4), r"in \[1, 3\]"),
+        (lambda: reconstructed_embeddings(x, x, 0), 1),
+    ):
+        with pytest.raises(ValueError, match=f"order must be {least}"):
+            call()

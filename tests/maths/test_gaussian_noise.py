@@ -101,16 +101,12 @@ def test_the_least_noise_reaches_the_nearest_neighbour():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: signal_shares("square", 10), "one of sqrt, linear, cosine, got 'square'"),
-        (lambda: signal_shares("sqrt", 0), "num_steps must be 1 or more, got 0"),
-        (lambda: spaced_steps(10, 11), "of 10 steps there can be 1 to 10, got 11"),
-        (
-            lambda: ancestral_steps(signal_shares("sqrt", 9), [0, 8], num_skipped=2, time_scale=1.0),
-            "0 to 1 can be skip",
-        ),
-        (lambda: cedi_steps(0), "num_steps must be 1 or more, got 0"),
-        (lambda: cedi_steps(3, told_end=0.0), r"told_end must be in \(0, 1\], got 0.0"),
-        (lambda: nearest_neighbour_deviation(torch.ones(1, 3)), "two embeddings or more, got 1"),
+        (lambda: signal_shares("square", 10), "one of sqrt, linear, cosine"),
+        (lambda: signal_shares("sqrt", 0), "num_steps"),
+        (lambda: spaced_steps(10, 11), "of 10 steps there can be 1 to 10"),
+        (lambda: ancestral_steps(signal_shares("sqrt", 9), [0, 8], num_skipped=2, time_scale=1.0), "skip"),
+        (lambda: cedi_steps(3, told_end=0.0), "told_end"),
+        (lambda: nearest_neighbour_deviation(torch.ones(1, 3)), "two embeddings"),
     ],
 )
 def test_wrong_arguments_are_told(call, told):

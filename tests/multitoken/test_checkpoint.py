@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Gemma2Config, GPT2Config
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from tests.memory import realigned
 from tests.tiny_models import make_backbone, make_model, token_ids
 

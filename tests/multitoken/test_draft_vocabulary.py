@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor
 
-from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import draft_tree
@@ -127,10 +127,6 @@ def test_a_saved_model_drafts_the_same_tokens(heads_only, tmp_path):
 
 
 def test_wrong_sizes_are_told():
-    with pytest.raises(ValueError, match="draft_vocab_size must be 1 or more, got 0"):
-        MultiTokenConfig(draft_vocab_size=0)
-    with pytest.raises(ValueError, match="rows of the output matrix that the heads share"):
-        MultiTokenConfig(draft_vocab_size=4, separate_output_heads=True, target="embedding")
     with pytest.raises(ValueError, match=f"at most the size of the vocabulary, {VOCAB}, got 1000"):
         MultiTokenForCausalLM.from_base(make_backbone("gpt2"), draft_vocab_size=1000)
     model = limited(make_drafting_model("gpt2"))

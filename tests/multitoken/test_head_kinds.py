@@ -3,9 +3,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.draft_heads import settings_of
-from hf_targets.multitoken.head_kinds import HEADS, Head
+from hf_targets.multitoken.heads import HEADS, Head
 from tests.memory import realigned
 from tests.tiny_models import left_padded, make_model, token_ids
 
@@ -48,10 +48,3 @@ def test_it_is_a_kind_of_draft_heads_too():
     assert settings_of("gated") == {"target": "difference", "head": "gated"}
     with pytest.raises(ValueError, match=r"must be one of wdr, .*, conditional, gated, got 'hydra'"):
         settings_of("hydra")
-
-
-def test_a_head_that_reads_the_conjugate_needs_a_difference():
-    with pytest.raises(ValueError, match='head="gated" reads the conjugate of a word difference'):
-        MultiTokenConfig(head="gated", target="embedding")
-    with pytest.raises(ValueError, match="head must be one of 'mlp', 'medusa', 'conditional', 'gated', got 'hydra'"):
-        MultiTokenConfig(head="hydra")

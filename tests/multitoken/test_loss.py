@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.multitoken.future import read_future
+from hf_targets.backbones.output_matrix import OutputMap
+from hf_targets.multitoken.future import Known, predict
 from tests.tiny_models import TARGETS, VOCAB, make_backbone, make_model, token_ids
 
 
@@ -49,8 +50,8 @@ def brute_force_parts(model, ids, labels, ensemble_weight=None):
 
 def predicted_embeddings(model, hidden, ids):
     """Return what each head predicts from the first of these hidden states on."""
-    output, steps = model.get_output_embeddings(), torch.arange(ids.shape[1]).expand_as(ids)
-    return read_future(model.heads, output, output.weight, output.bias, hidden, ids, steps, None, [], 0.0)[0]
+    known = Known(hidden, ids, torch.arange(ids.shape[1]).expand_as(ids))
+    return predict(model.heads, OutputMap.of(model.backbone), known, None).embeddings
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from hf_targets.backbones.output_map import OutputMap
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.multitoken import medusa
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm
@@ -328,18 +328,6 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         save_medusa_for_vllm(model, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({}, 'separate_output_heads=True needs target="embedding", got target="difference"'),
-        ({"target": "embedding", "ensemble_weight": 0.2}, "needs ensemble_weight=None, got 0.2"),
-    ],
-)
-def test_separate_output_heads_are_refused_where_one_shared_matrix_is_needed(fields, told):
-    with pytest.raises(ValueError, match=told):
-        MultiTokenConfig(separate_output_heads=True, **fields)
 
 
 def test_only_separate_output_heads_add_tensors():

@@ -6,8 +6,7 @@ import pytest
 import torch
 from scipy.special import binom
 
-from hf_targets import MultiTokenConfig, MultiTokenForCausalLM, MultiTokenForMaskedLM, MultiTokenForSeq2SeqLM
-from tests.tiny_backbones import make_backbone
+from hf_targets import MultiTokenForCausalLM, MultiTokenForMaskedLM, MultiTokenForSeq2SeqLM
 from tests.tiny_masked import make_masked_model, masked_batch
 from tests.tiny_models import make_model, token_ids
 from tests.tiny_seq2seq import make_pair_model, pairs
@@ -149,10 +148,3 @@ def test_a_model_is_loaded_with_its_direction(tmp_path):
 
 def all_ensemble(model) -> torch.Tensor:
     return model(token_ids(1, 6), ensemble_weight=1.0).logits
-
-
-def test_only_differences_have_a_direction():
-    with pytest.raises(ValueError, match=r"needs target=.difference., got target='embedding'.*change one of the two"):
-        MultiTokenConfig(target="embedding", reversed_differences=True)
-    with pytest.raises(ValueError, match="reversed_differences"):
-        MultiTokenForCausalLM.from_base(make_backbone("gpt2"), reversed_differences="yes")

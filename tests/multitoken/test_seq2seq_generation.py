@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
-from hf_targets.backbones.text_reader import takes_shifted_rows
+from hf_targets.backbones.generation import takes_shifted_rows
 from tests.tiny_backbones import VOCAB
 from tests.tiny_seq2seq import EOS, SEQ2SEQ_FAMILIES, make_pair_drafting_model, make_pair_model, pairs
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hf_targets import CacheSettings, NeuralCache, cached_perplexities, perplexity_of_blocks, search_cache
+from hf_targets import NeuralCache, cached_perplexities, perplexity_of_blocks, search_cache
 from tests.awd_lstm.by_hand import read_by_hand
 from tests.awd_lstm.models import make_awd_lstm
 from tests.neural_cache.test_cache import by_hand, of_targets
@@ -56,7 +56,7 @@ def test_a_model_whose_state_goes_on_reads_the_blocks_as_one_text(length, monkey
         expected = of_targets(by_hand(cache, states, text[1:], probabilities), text[1:])
         assert found[name].nll == pytest.approx(-expected.log().sum().item(), rel=1e-6)
     broken = [given[0], {"input_ids": [given[0]["input_ids"][-1] + 1, 2, 3], "num_words": 3}]
-    with pytest.raises(ValueError, match=r"a state that goes on needs one text.* block 1 begins with"):
+    with pytest.raises(ValueError, match="last token of the one before"):
         cached_perplexities(model, broken, {}, carries_state=True)
 
 
@@ -71,26 +71,6 @@ def test_the_search_finds_what_trying_each_cache_finds(waits, carries_state):
     best = min(tried[pair].nll for pair in caches)
     assert tried[found.theta, found.weight].nll == pytest.approx(best, rel=1e-6)
     assert tried[found.theta, found.weight].nll < tried["without cache"].nll and found.waits == waits
-    with pytest.raises(ValueError, match=r"a search needs a theta and a weight, got thetas=\[\] and weights=\[0\.1\]"):
-        search_cache(model, given, 9, [], [0.1])
-
-
-def test_settings_of_caches_are_checked_and_say_words_where_the_data_counts_them():
-    for wrong, told in (
-        ({"cache_window": 0}, "window must be an integer, 1 or more, got 0"),
-        ({"cache_thetas": [-1.0]}, "theta must be 0 or more, got -1"),
-        ({"cache_weights": [1.0]}, r"weight \(lambda\) must be in \[0, 1\), got 1.0"),
-        ({"cache_weights": []}, "cache_thetas and cache_weights must each have a value, got none"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            CacheSettings(**wrong)
-    model, given = make_awd_lstm(), blocks()
-    cache, found = CacheSettings(cache_window=9).measured(model, given, given, carries_state=True)
-    expected = cached_perplexities(model, given, {"cache": cache}, carries_state=True)
-    assert found == {
-        "word perplexity": expected["without cache"].per_word,
-        "with cache": expected["cache"].per_word,
-    }
 
 
 def test_the_batch_and_padding_change_nothing():
@@ -125,14 +105,9 @@ def test_a_word_of_no_probability_in_floats_is_counted():
 
 def test_what_cannot_be_measured_is_refused():
     model = make_backbone("gpt2")
-    with pytest.raises(ValueError, match="a cache must not have the name 'without cache'"):
-        cached_perplexities(model, blocks(), {"without cache": NeuralCache(window=9)})
-    with pytest.raises(ValueError, match="the window of a cache has 99 words, and the text 35; give a longer text"):
-        cached_perplexities(model, blocks(), {"wide": NeuralCache(window=99)})
-    with pytest.raises(ValueError, match="2 blocks have none; give longer blocks"):
-        cached_perplexities(model, [{"input_ids": [1]}] * 2, {})
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        cached_perplexities(model, blocks(), {}, batch_size=0)
+    for given, cache in ((blocks(), NeuralCache(window=99)), ([{"input_ids": [1]}] * 2, NeuralCache(window=1))):
+        with pytest.raises(ValueError, match="window"):
+            cached_perplexities(model, given, {"wide": cache})
     with pytest.raises(ValueError, match="has an encoder"):
         cached_perplexities(make_pair_backbone(), blocks(), {})
     assert not model.get_output_embeddings()._forward_pre_hooks

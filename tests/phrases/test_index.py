@@ -45,7 +45,7 @@ def test_an_index_of_another_encoder_or_other_phrases_is_refused(tmp_path):
     for fingerprint in (make_model(seed=1).phrase_fingerprint(vocabulary), None):
         with pytest.raises(ValueError, match="phrase encoder"):
             PhraseIndex.load(tmp_path, fingerprint=fingerprint)
-    with pytest.raises(ValueError, match=r"vector_index\.json is missing"):
+    with pytest.raises(ValueError, match=r"vector_index\.faiss .* missing"):
         VectorIndex.load(tmp_path)
     vocabulary.add_token_ids([[70, 71]])
     with pytest.raises(ValueError, match="phrases"):

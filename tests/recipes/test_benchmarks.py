@@ -20,10 +20,25 @@ def test_the_mining_benchmark_prints_its_rates():
     assert 300 < made <= 500
 
 
-def test_the_benchmark_of_phrases_prints_its_four_tables():
+def test_the_benchmark_of_phrases_prints_its_three_tables():
     printed = run_recipe("benchmarks/phrases")
-    for heading in ("phrases a second", "ms a step", "mean steps", "recall"):
+    for heading in ("phrases a second", "ms a step", "mean steps"):
         assert heading in printed
+
+
+def test_the_benchmark_of_vector_search_prints_every_factory():
+    printed = run_recipe("benchmarks/vector_search")
+    assert re.findall(r"^\| (\w+(?:,\w+)?)(?:, 25.0% of lists)? \| [01]\.\d", printed, re.M) == [
+        "Flat",
+        "IVF4,Flat",
+        "IVF4,PQ8x4",
+    ]
+
+
+def test_the_benchmark_of_collections_prints_every_step():
+    printed = run_recipe("benchmarks/collection")
+    for step in ("make", "search by vectors", "search by words", "search by both", "delete", "open"):
+        assert f"| {step} |" in printed
 
 
 def test_the_benchmark_of_drafts_prints_every_way_of_each_type_and_batch():

@@ -138,7 +138,7 @@ def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path):
     assert isinstance(model, SemiAutoregressiveForCausalLM)
     assert "tokens_per_step=2" in run_code(tmp_path / "curves-3-seed0", tmp_path)
     dependence = json.loads((tmp_path / "dependence.json").read_text())
-    assert [one["disturbance"] for one in dependence["words-3"][0]] == ["dropout"] * 3 + ["noise"] * 3
+    assert [one["disturbance"] for one in dependence["words-3"]] == ["dropout"] * 3 + ["noise"] * 3
 
 
 @pytest.mark.parametrize(

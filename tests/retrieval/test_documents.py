@@ -1,24 +1,21 @@
+"""A retriever finds the documents of the highest inner product, or of the rarest shared words."""
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets.retrieval.documents import DocumentRetriever
+from tests.retrieval.letter_encoder import LetterEncoder
 
-faiss = pytest.importorskip("faiss")
 pytest.importorskip("sklearn")
-faiss.omp_set_num_threads(1)
 SHELF = {
     "pets": "The cat sat on the mat and the dog slept beside the cat.",
     "sky": "Stars and planets shine at night; a planet has no light of its own.",
     "law": "The court may grant leave to appeal where the appeal has a prospect of success.",
     "größe": "Die Größe des Körpers misst man in Metern.",
 }
-
-
-def letters(texts):
-    """A text's vector: how often it has each of a few letters."""
-    return torch.tensor([[text.count(letter) for letter in "abcde"] for text in texts], dtype=torch.float32)
+letters = LetterEncoder().encode_query
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -29,12 +26,11 @@ def letters(texts):
 )
 def test_the_nearest_documents_are_those_of_the_highest_inner_product(texts, queries, k):
     documents = {f"document {index}": text for index, text in enumerate(texts)}
-    found = DocumentRetriever(documents, letters).retrieve(queries, k)
+    found = DocumentRetriever(documents, LetterEncoder()).retrieve(queries, k)
     assert len(found) == len(queries)
     for query, row in zip(queries, found, strict=True):
         scores = {name: float(letters([query])[0] @ letters([text])[0]) for name, text in documents.items()}
-        assert [score for _, score in row] == sorted(scores.values(), reverse=True)[:k]
-        assert len({name for name, _ in row}) == len(row) and all(scores[name] == score for name, score in row)
+        assert row == sorted(scores.items(), key=lambda pair: -pair[1])[:k]
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -61,71 +57,52 @@ def test_documents_without_a_shared_word_come_last_in_their_order_with_score_0()
     assert [score for _, score in row[1:]] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("retriever", [DocumentRetriever(SHELF, letters), DocumentRetriever.lexical(SHELF)])
-def test_many_queries_find_what_each_finds_alone(retriever):
-    queries = [*SHELF.values()] * 20
+@pytest.mark.parametrize("make", [DocumentRetriever.lexical, lambda shelf: DocumentRetriever(shelf, LetterEncoder())])
+def test_many_queries_find_what_each_finds_alone(make):
+    retriever, queries = make(SHELF), [*SHELF.values()] * 20
     assert len(retriever) == 4
-    together = retriever.retrieve(queries, 2)
-    for query, row in zip(queries, together, strict=True):
+    for query, row in zip(queries, retriever.retrieve(queries, 2), strict=True):
         alone = retriever.retrieve([query], 2)[0]
         assert [name for name, _ in row] == [name for name, _ in alone]
         assert [score for _, score in row] == pytest.approx([score for _, score in alone])
     assert retriever.retrieve([], 2) == []
 
 
-def test_queries_may_have_an_encoder_of_their_own():
-    retriever = DocumentRetriever(SHELF, letters, encode_queries=lambda texts: -letters(texts))
-    plain = DocumentRetriever(SHELF, letters)
-    first, second = (one.retrieve(["abcd"], 4)[0] for one in (retriever, plain))
-    assert [(name, -score) for name, score in reversed(first)] == second
+def test_queries_are_read_by_the_encoder_of_queries():
+    encoder = LetterEncoder()
+    encoder.encode_document, encoder.encode_query = letters, lambda texts: -letters(texts)
+    turned, plain = (DocumentRetriever(SHELF, one).retrieve(["abcd"], 4)[0] for one in (encoder, LetterEncoder()))
+    assert dict(turned) == {name: -score for name, score in plain}
 
 
-@pytest.mark.parametrize("make", [DocumentRetriever.lexical, lambda documents: DocumentRetriever(documents, letters)])
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [
-        ({}, "must be a document to retrieve, got none"),
-        ({"a": "text", "b": " \n"}, r"document 'b' is ' \\n'"),
-        (["a text"], "documents must be a mapping of ids to texts, got list"),
-    ],
-)
-def test_bad_documents_are_refused(make, documents, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("make", [DocumentRetriever.lexical, lambda shelf: DocumentRetriever(shelf, LetterEncoder())])
+@pytest.mark.parametrize("documents", [{}, {"a": "text", "b": " \n"}, {"a": None}, {1: "text"}, ["a text"]], ids=str)
+def test_bad_documents_are_refused(make, documents):
+    with pytest.raises(ValueError, match="document"):
         make(documents)
 
 
 @pytest.mark.parametrize(
-    ("queries", "k", "message"),
-    [
-        ("a query", 1, "queries must be a list of texts, got the text 'a query'"),
-        (["fine", " "], 1, "query 1 is ' '"),
-        (["fine"], 0, "k must be an integer, 1 or more, got 0"),
-        (["fine"], 1.5, "k must be an integer, 1 or more, got 1.5"),
-        ([None], 1, "query 0 is None"),
-        (iter(["fine"]), 1, "a list of texts, got a list_iterator; make it a list"),
-    ],
+    ("queries", "k", "word"),
+    [("a query", 1, "list"), (["fine", " "], 1, "query 1"), (["fine"], 0, "k must"), ([None], 1, "None")],
 )
-def test_bad_queries_are_refused(queries, k, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_queries_are_refused(queries, k, word):
+    with pytest.raises(ValueError, match=word):
         DocumentRetriever.lexical(SHELF).retrieve(queries, k)
 
 
-@pytest.mark.parametrize(
-    ("encode", "shape"),
-    [
-        (lambda texts: torch.randn(3, 2), r"got shape \(3, 2\), finite"),
-        (lambda texts: torch.randn(len(texts)), r"got shape \(4,\), finite"),
-        (lambda texts: torch.full((len(texts), 2), float("nan")), r"got shape \(4, 2\), not finite"),
-    ],
-)
-def test_vectors_that_are_not_finite_rows_one_a_text_are_refused(encode, shape):
-    with pytest.raises(ValueError, match=shape):
-        DocumentRetriever(SHELF, encode)
+@pytest.mark.parametrize("vectors", [torch.randn(3, 2), torch.randn(4), torch.full((4, 2), float("nan"))])
+def test_vectors_that_are_not_finite_rows_one_a_text_are_refused(vectors):
+    encoder = LetterEncoder()
+    encoder.encode_document = lambda texts: vectors
+    with pytest.raises(ValueError, match="finite vectors"):
+        DocumentRetriever(SHELF, encoder)
 
 
 def test_queries_of_another_width_and_documents_without_words_are_refused():
-    retriever = DocumentRetriever(SHELF, letters, encode_queries=lambda texts: torch.randn(len(texts), 3))
-    with pytest.raises(ValueError, match="as wide as the documents', 5, got 3"):
-        retriever.retrieve(["query"], 1)
+    encoder = LetterEncoder()
+    encoder.encode_document, encoder.encode_query = letters, lambda texts: torch.randn(len(texts), 3)
+    with pytest.raises(ValueError, match=r"\(1, 5\)"):
+        DocumentRetriever(SHELF, encoder).retrieve(["query"], 1)
     with pytest.raises(ValueError, match="none of 2 has one"):
         DocumentRetriever.lexical({"a": "?!", "b": "..."})

@@ -44,20 +44,16 @@ def test_characters_of_a_passage_are_found_in_its_document(documents, data):
 
 
 @pytest.mark.parametrize(
-    ("act", "message"),
+    ("act", "word"),
     [
-        (lambda: passages_of({"a": "text"}, 0), "num_words must be 1 or more, got 0"),
-        (lambda: passages_of({"a": "text"}, 3, 3), r"overlap must be in \[0, 3\) for passages of 3 words, got 3"),
-        (lambda: passages_of({"a": " "}), "document 'a' is ' '"),
-        (lambda: passages_of(["a"]), "documents must be a mapping of ids to texts, got list"),
-        (lambda: Passage.parse("law"), "must end with #char=START,END, got 'law'"),
-        (
-            lambda: source_in_document("law#char=3,9", 2, 7),
-            r"in \[0, 6\) of passage 'law#char=3,9', got \[2, 7",
-        ),
-        (lambda: source_in_document("law#char=3,9", -1, 2), r"got \[-1, 2\)"),
+        (lambda: passages_of({"a": "text"}, 0), "num_words"),
+        (lambda: passages_of({"a": "text"}, 3, 3), "overlap"),
+        (lambda: passages_of({"a": " "}), "'a'"),
+        (lambda: Passage.parse("law"), "'law'"),
+        (lambda: source_in_document("law#char=3,9", 2, 7), r"\[2, 7"),
+        (lambda: source_in_document("law#char=3,9", -1, 2), r"\[-1, 2\)"),
     ],
 )
-def test_bad_arguments_are_refused(act, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments_are_refused(act, word):
+    with pytest.raises(ValueError, match=word):
         act()

@@ -14,6 +14,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """To each kind of prediction the fields of its configuration."""
 
+PUBLISHED_CURVES: dict[int, dict[str, int]] = {
+    3: {"num_control_points": 18, "degree": 6, "num_curves": 4},
+    4: {"num_control_points": 20, "degree": 13, "num_curves": 4},
+    5: {"num_control_points": 20, "degree": 7, "num_curves": 6},
+}
+"""The curves of table 5, by `ngram_size`."""
+
 
 def make_block_model(kind: str = "words", family: str = "gpt2", seed: int = 0) -> SemiAutoregressiveForCausalLM:
     """Return a tiny model in evaluation mode whose predicted words differ."""

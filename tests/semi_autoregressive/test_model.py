@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from hf_targets import PUBLISHED_CURVES, CurveConfig, SemiAutoregressiveConfig, SemiAutoregressiveForCausalLM
+from hf_targets import CurveConfig, SemiAutoregressiveForCausalLM
 from hf_targets.backbones.alignment import next_targets, steps_into_sequence
 from hf_targets.maths.bsplines import basis_matrix
 from hf_targets.maths.losses import IGNORED
 from hf_targets.semi_autoregressive.model import block_targets
-from tests.semi_autoregressive.models import KINDS, make_block_model, with_identity_curve
+from tests.semi_autoregressive.models import KINDS, PUBLISHED_CURVES, make_block_model, with_identity_curve
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_seq2seq import make_pair_backbone
 
@@ -181,29 +181,17 @@ def test_the_next_word_is_read_from_embeddings_and_segments_too():
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"ngram_size": 1}, r"ngram_size \(N\) must be 2 or more, got 1; for one word at a time use the backbone"),
-        ({"curve": {"place": "hidden"}}, "the curve of this model has place=\"input\", got 'hidden'; leave it out"),
-        ({"curve": {"num_control_point": 3}}, "a curve has no such field: num_control_point; there are num_control"),
-        (
-            {"ngram_size": 5, "curve": {"num_control_points": 4}},
-            "a curve through 5 words needs as many control points or more, got 4; raise num_control_points",
-        ),
-        (
-            {"ngram_size": 52, "curve": {"num_control_points": 52, "degree": 3, "margin": 0.1}},
-            "52 tokens cannot be told apart on a curve of degree 3 with 52 control points",
-        ),
-        ({"ngrams": 3}, "no such field of SemiAutoregressiveConfig: ngrams; there are"),
+        ({"ngram_size": 1}, "ngram_size"),
+        ({"curve": {"place": "hidden"}}, "place"),
+        ({"curve": {"num_control_point": 3}}, "num_control_point"),
+        ({"ngram_size": 5, "curve": {"num_control_points": 4}}, "num_control_points"),
+        ({"ngram_size": 52, "curve": {"num_control_points": 52, "degree": 3, "margin": 0.1}}, "cannot be told apart"),
+        ({"ngrams": 3}, "ngrams"),
     ],
 )
 def test_a_wrong_configuration_is_refused(fields, told):
     with pytest.raises(ValueError, match=told):
         SemiAutoregressiveForCausalLM.from_base(make_backbone("gpt2"), **fields)
-
-
-@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 0.0])
-def test_a_scale_without_logits_is_refused(scale):
-    with pytest.raises(ValueError, match=f"output_scale must be finite and not 0, got {scale}"):
-        SemiAutoregressiveConfig(output_scale=scale)
 
 
 def test_a_curve_that_is_changed_later_is_no_field_of_a_model_made_before():
@@ -214,14 +202,7 @@ def test_a_curve_that_is_changed_later_is_no_field_of_a_model_made_before():
 
 
 def test_a_base_that_cannot_be_wrapped_is_refused():
-    with pytest.raises(ValueError, match=r"predicts blocks already; give its `.backbone`"):
+    with pytest.raises(ValueError, match="backbone"):
         SemiAutoregressiveForCausalLM.from_base(make_block_model())
-    with pytest.raises(ValueError, match="has an encoder; choose a causal model"):
+    with pytest.raises(ValueError, match="encoder"):
         SemiAutoregressiveForCausalLM.from_base(make_pair_backbone("bart"))
-
-
-def test_a_configuration_describes_its_model_in_a_line():
-    config = SemiAutoregressiveConfig(ngram_size=4, curve=CurveConfig(num_control_points=6))
-    assert config.describe() == (
-        "A gpt2 model with an LSTM that predicts the next 4 words at once, as a sentence curve"
-    )

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GPT2Config, StaticCache
 
-from hf_targets import TensorizedTransformerConfig, TensorizedTransformerForCausalLM, TensorizedTransformerModel
+from hf_targets import TensorizedTransformerConfig, TensorizedTransformerForCausalLM
+from hf_targets.tensorized_transformer.backbone import TensorizedTransformerModel
 from tests.tensorized_transformer.by_hand import read_by_hand
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
 from tests.tiny_backbones import VOCAB, token_ids
@@ -141,50 +142,60 @@ def test_the_configuration_survives_json(tmp_path):
     assert again.sliding_window == 7 and again.paper_leaky is True
 
 
-def test_what_it_cannot_do_is_refused():
+def test_caches_that_are_not_of_this_model_are_refused():
     model, ids = make_tensorized(), token_ids(2, 6)
-    static = StaticCache(config=model.config, max_cache_len=16)
-    with pytest.raises(ValueError, match="must be a DynamicCache, got a StaticCache; leave out past_key_values"):
-        model(ids, past_key_values=static)
-    with pytest.raises(ValueError, match="must be a DynamicCache, got a StaticCache"):
-        model.generate(ids, cache_implementation="static", **GREEDY)
     other = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=VOCAB))
-    for filled, found in ((other(ids), r"\(2, 2, 6, 4\)"), (make_tensorized(head_dim=5)(ids), r"\(2, 1, 3, 5\)")):
-        with pytest.raises(ValueError, match=rf"of 2 rows and width 6, got {found}; give a new cache"):
+    for filled in (other(ids), make_tensorized(head_dim=5)(ids), make_tensorized(num_hidden_layers=1)(ids)):
+        with pytest.raises(ValueError, match="give a cache of this model"):
             model(ids, past_key_values=filled.past_key_values)
-    with pytest.raises(ValueError, match=r"of 1 rows and width 6, got \(2, 1, 3, 6\)"):
+    with pytest.raises(ValueError, match="1 rows"):
         model(ids[:1], past_key_values=model(ids).past_key_values)
-    with pytest.raises(ValueError, match="past_key_values must have 3 layers, as the model has, got 2; give a cache"):
-        make_tensorized(num_hidden_layers=3)(ids, past_key_values=model(ids).past_key_values)
-    with pytest.raises(ValueError, match=r"inputs_embeds must be \(batch, time, 32\).* got \(2, 6, 5\)"):
-        model(inputs_embeds=torch.randn(2, 6, 5))
-    with pytest.raises(ValueError, match=r"position_ids must be \(batch, time\), \(2, 6\), got \(2, 5\)"):
-        model(ids, position_ids=torch.arange(5).expand(2, 5))
-    with pytest.raises(ValueError, match=r"attention_mask must be .* got shape \(2, 1, 6, 6\): attention without"):
-        model(ids, attention_mask=torch.ones(2, 1, 6, 6))
+    with pytest.raises(ValueError, match="DynamicCache"):
+        model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=16))
+    with pytest.raises(ValueError, match="DynamicCache"):
+        model.generate(ids, cache_implementation="static", **GREEDY)
+
+
+def test_gradient_checkpointing_in_training_takes_no_cache():
+    model, ids = make_tensorized(), token_ids(2, 6)
     cache = model(ids).past_key_values
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     assert model.train()(ids).past_key_values is None
-    with pytest.raises(ValueError, match="gradient checkpointing in training takes no cache of earlier positions"):
+    with pytest.raises(ValueError, match="checkpointing"):
         model(ids, past_key_values=cache)
-    with pytest.raises(ValueError, match=r"takes no cache of earlier positions; call model.eval\(\) to generate"):
+    with pytest.raises(ValueError, match=r"model.eval\(\)"):
         model.generate(ids, **GREEDY)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    "given",
     [
-        ("segment_length", 1, "segment_length must be 2 or more, got 1"),
-        ("hidden_size", 31, "hidden_size must be even, as positions are sines and cosines, got 31"),
-        ("dropout", 1.0, r"dropout must be in \[0, 1\), got 1.0; 0 switches it off"),
-        ("head_dim", 0, "head_dim must be 1 or more, got 0"),
-        ("num_hidden_layers", 1.5, "num_hidden_layers must be an integer, got 1.5"),
-        ("initializer_range", 0.0, "initializer_range must be above 0, got 0.0"),
-        ("paper_leaky", "yes", "paper_leaky must be True or False, got 'yes'"),
+        {"inputs_embeds": torch.randn(2, 6, 5)},
+        {"position_ids": torch.arange(5).expand(2, 5)},
+        {"attention_mask": torch.ones(2, 1, 6, 6)},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_inputs_that_do_not_fit_are_refused(given):
+    ids = {} if "inputs_embeds" in given else {"input_ids": token_ids(2, 6)}
+    with pytest.raises(ValueError, match=next(iter(given))):
+        make_tensorized()(**ids, **given)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("segment_length", 1),
+        ("hidden_size", 31),
+        ("dropout", 1.0),
+        ("head_dim", 0),
+        ("num_hidden_layers", 1.5),
+        ("initializer_range", 0.0),
+        ("paper_leaky", "yes"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(field, value, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_configuration_that_cannot_be_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"{field} must be"):
         TensorizedTransformerConfig(**{field: value})
 
 

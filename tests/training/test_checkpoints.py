@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_targets.backbones.package_import import PACKAGE_IMPORT
+from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.training.averaging import AVERAGING_NAME
 from hf_targets.training.checkpoints import defect_of, newest_whole_checkpoint
 from hf_targets.training.lora import add_lora

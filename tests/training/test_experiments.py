@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hf_targets.multitoken.arguments import MultiTokenTrainingArguments
+from hf_targets.multitoken.trainer import MultiTokenTrainingArguments
 from hf_targets.training.experiments import RECORD_NAME, Experiment
 from hf_targets.training.outputs import remove_output
 from tests.training.test_outputs import make, names_in

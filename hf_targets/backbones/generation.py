@@ -1,0 +1,141 @@
+"""What `generate` of a model around a backbone needs: its settings, the inputs of a step, how rows are read."""
+
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# (Transformers mixes generation into some models only)
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation import logits_process
+from transformers.generation.logits_process import LogitsProcessorList
+
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.encoder_decoder import decoder_positions, position_table, read_pair
+from hf_targets.backbones.output_matrix import output_embedding
+from hf_targets.backbones.positions import max_positions
+from hf_targets.backbones.weight_access import execution_device
+from hf_targets.backbones.wrapping import backbone_inputs
+
+Reader = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+
+_NOT_FOR_REFORMER = ("position_ids", "logits_to_keep", "next_sequence_length")
+_WARPERS = ("Temperature", "TopK", "TopP", "MinP", "Typical", "Epsilon", "Eta")
+_IGNORE_TEXT = {
+    logits_process.SuppressTokensLogitsProcessor,
+    *(getattr(logits_process, f"{name}LogitsWarper") for name in _WARPERS),
+}
+
+
+def generation_setting(name: str, given: GenerationConfig | None, own: GenerationConfig | None) -> Any:
+    """Return a setting of the configuration that was given, or else of the model's own; None if neither has it.
+
+    Transformers fills what a given configuration lacks in the same way. The configuration given to an assistant is that
+    of the model which it assists, and is passed over.
+    """
+    configs = (own,) if is_assistant(given) else (given, own)
+    values = (getattr(config, name, None) for config in configs)
+    return next((value for value in values if value is not None), None)
+
+
+def is_assistant(given: GenerationConfig | None) -> bool:
+    """Return whether a model is asked for drafts that another model verifies."""
+    return bool(getattr(given, "is_assistant", False))
+
+
+def read_text(processors: LogitsProcessorList) -> bool:
+    """Return whether any processor reads the text; if none does, one call can process rows of all lengths."""
+    return not all(type(processor) in _IGNORE_TEXT for processor in processors)
+
+
+def inputs_of_step(
+    backbone: PreTrainedModel, input_ids: Tensor, inputs_embeds: Tensor | None, **kwargs: Any
+) -> dict[str, Any]:
+    """Return the inputs that the backbone prepares for a step of `generate`, from the arguments of a wrapper."""
+    if inputs_embeds is not None:
+        kwargs["inputs_embeds"] = inputs_embeds
+    if not backbone._supports_default_dynamic_cache():
+        # Reformer counts positions itself and cannot pad given ones; it prints arguments that it does not know
+        kwargs = {name: value for name, value in kwargs.items() if name not in _NOT_FOR_REFORMER}
+    return backbone.prepare_inputs_for_generation(input_ids, **kwargs)
+
+
+def text_reader(backbone: PreTrainedModel) -> Reader:
+    """Return a function from token ids (batch, time), a mask and positions to the last hidden states.
+
+    A decoder reads them after a source of two tokens.
+    """
+    if not backbone.config.is_encoder_decoder:
+
+        def read(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+            given = backbone_inputs(attention_mask=mask, position_ids=positions)
+            return backbone.base_model(input_ids=ids, use_cache=False, **given)[0]
+
+        return read
+    source = backbone.get_encoder()(input_ids=torch.arange(1, 3, device=execution_device(backbone))[None])
+
+    def read_after_source(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+        given = backbone_inputs(decoder_attention_mask=mask)
+        with decoder_positions(backbone, positions):
+            return read_pair(backbone, encoder_outputs=source, decoder_input_ids=ids, use_cache=False, **given)[0]
+
+    return read_after_source
+
+
+@torch.no_grad()
+def takes_shifted_rows(backbone: PreTrainedModel) -> bool:
+    """Return whether a text that begins later in a row is read as the same text, tried on four tokens.
+
+    So it is by decoders whose positions can be given, and by those that read distances alone. Rows of a batch that grow
+    by different numbers of tokens need it.
+    """
+    device = execution_device(backbone)
+    ids = torch.arange(1, 5, device=device)[None]
+    mask = torch.tensor([[0, 1, 1, 1]], device=device)
+    positions = torch.tensor([[0, 0, 1, 2]], device=device)
+    try:
+        with without_dropout(backbone):
+            read = text_reader(backbone)
+            shifted, plain = read(ids, mask, positions)[:, 1:].float(), read(ids[:, 1:], None, None).float()
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, TypeError, RuntimeError, IndexError):
+        return False
+    return torch.allclose(shifted, plain, rtol=0.02, atol=0.02 * float(plain.std()))
+
+
+@torch.no_grad()
+def takes_tree_mask(backbone: PreTrainedModel) -> bool:
+    """Return whether the backbone reads a tree correctly under a mask (batch, 1, query, key), tried on four tokens.
+
+    False for a backbone with an attention window shorter than its longest text: a window counts indices in the chunk,
+    and a tree has more nodes than steps. False too for a decoder that reads distances between places in its cache.
+    """
+    if backbone.config.is_encoder_decoder and position_table(backbone) is None:
+        return False
+    config = backbone.config.get_text_config()
+    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo
+        windows.append(config.window_size)
+    longest = max_positions(config) or math.inf
+    if any(window is not None and window < longest for window in windows):
+        return False
+    device, dtype = execution_device(output_embedding(backbone)), backbone.dtype
+    # the tree 0 -> 1, 0 -> 2 -> 3: position 3 sees the chain 0, 2, 3
+    tokens = torch.arange(4, device=device)[None]
+    path = torch.tensor([[0, 2, 3]], device=device)
+    visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
+    mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
+    positions = torch.tensor([[0, 1, 1, 2]], device=device)
+    try:
+        with without_dropout(backbone):
+            read = text_reader(backbone)
+            tree, chain = read(tokens, mask, positions), read(tokens[:, path[0]], None, None)
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, TypeError, RuntimeError, IndexError):
+        return False
+    return torch.allclose(tree[:, path[0]].float(), chain.float(), rtol=0.02, atol=0.02 * float(chain.float().std()))

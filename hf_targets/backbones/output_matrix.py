@@ -1,0 +1,152 @@
+"""The output matrix of a backbone: its logits must be that matrix applied to its last hidden states, times a scale."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows
+from hf_targets.maths.losses import token_cross_entropy
+
+
+def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
+    """Return the layer that turns hidden states into logits.
+
+    Raises:
+        ValueError: If there is none, or it is not a plain linear layer (for example with LoRA, or quantized): our
+            models share its rows.
+    """
+    layer = backbone.get_output_embeddings()
+    if layer is None:
+        raise ValueError(
+            f"{type(backbone).__name__} has no output embedding to share; load it with AutoModelForCausalLM, "
+            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM"
+        )
+    if not isinstance(layer, nn.Linear):
+        raise ValueError(
+            f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "
+            "leave it out of quantization and of an adapter's target_modules and modules_to_save"
+        )
+    return layer
+
+
+def read_causal(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Return the last hidden states (batch, time, d) of a causal model for token ids.
+
+    Raises:
+        ValueError: If the backbone has no base model.
+    """
+    if backbone.base_model is backbone:
+        raise ValueError(
+            f"{type(backbone).__name__} has no base model below its output embedding; load it with AutoModelForCausalLM"
+        )
+    return backbone.base_model(input_ids=ids)[0]
+
+
+@torch.no_grad()
+def find_output_scale(
+    backbone: PreTrainedModel, read: Callable[[PreTrainedModel, Tensor], Tensor], *names: str
+) -> float | None:
+    """Return the factor between a backbone's last hidden states and what its output embedding reads, tried on tokens.
+
+    It is 1 for most, and another for T5, Cohere, Granite and others that have a scale in their configuration. A bias
+    `final_logits_bias`, as Marian and BART have it, is added to the logits.
+
+    Args:
+        read: Returns the last hidden states of token ids (1, time).
+        names: The arguments of the backbone that get these ids.
+    Returns: None if the weights are not loaded yet, or are sharded: they cannot be tried.
+    Raises:
+        ValueError: If the logits are anything else (a soft cap, a transform), or not finite.
+    """
+    layer = output_embedding(backbone)
+    device = execution_device(layer)
+    if device.type == "meta" or layer.weight.numel() == 0:
+        return None
+    multiple = getattr(backbone.config, "text_multiple", 1)  # of a model of ours that reads whole segments
+    ids = torch.arange(-(-8 // multiple) * multiple, device=device)[None] % num_rows(layer)
+    with without_dropout(backbone):
+        hidden = read(backbone, ids)
+        logits = backbone(**dict.fromkeys(names, ids), return_dict=True).logits
+    if not logits.isfinite().all():
+        raise ValueError(
+            f"{type(backbone).__name__} gives logits that are not finite: its output matrix cannot be tried; look for "
+            "NaN in its weights, or load them in another type"
+        )
+    added: Any = getattr(backbone, "final_logits_bias", 0.0)
+    scales = _scales(backbone.config)
+    products = [(layer(scale * hidden) + added).float() for scale in scales]
+    errors = [float((logits.float() - product).abs().max()) for product in products]
+    error, scale = min(zip(errors, scales, strict=True), key=lambda pair: pair[0])
+    if not error <= rounding_of(layer, logits):
+        raise ValueError(
+            f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states, times a "
+            f"scale (a soft cap, a transform): its logits differ by up to {error:.2g}; choose another base model"
+        )
+    return scale
+
+
+def rounding_of(layer: nn.Linear, logits: Tensor) -> float:
+    """Return by how much two computations of the same logits may differ: kernels depend on a tensor's alignment."""
+    return max(2.0**-15, 4 * torch.finfo(layer.weight.dtype).eps) * float(logits.abs().max())
+
+
+def _scales(config: Any) -> list[float]:
+    """Return 1 and the scales that a configuration may mean."""
+    config = config.get_text_config()
+    given = [getattr(config, name, None) for name in ("logit_scale", "logits_scaling")]
+    known = [value for value in given if isinstance(value, int | float) and value]
+    width = getattr(config, "d_model", None)
+    return [1.0, *known, *(1 / value for value in known), *([width**-0.5] if isinstance(width, int) else [])]
+
+
+@dataclass(frozen=True)
+class OutputMap:
+    """Turns last hidden states, or predicted embeddings, into logits.
+
+    Attributes:
+        layer: The output embedding, (V, d).
+        added: A bias (V,) that the backbone adds to what the layer gives, as Marian and BART do; None: none.
+        scale: By which the layer's input is multiplied, as `find_output_scale` finds it.
+    """
+
+    layer: nn.Linear
+    added: Tensor | None = None
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, backbone: PreTrainedModel, scale: float = 1.0) -> Self:
+        """Return the map of a backbone; raise ValueError if it has no plain output embedding."""
+        added = getattr(backbone, "final_logits_bias", None)
+        return cls(output_embedding(backbone), added[0] if isinstance(added, Tensor) else None, scale)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return the logits (..., V) of states (..., d)."""
+        logits = self.layer(self.scaled(states))
+        return logits if self.added is None else logits + self.added
+
+    def scaled(self, states: Tensor) -> Tensor:
+        """Return what the layer reads of states (..., d)."""
+        return states if self.scale == 1 else states * self.scale
+
+    def inside(self, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Return compute(weight, bias, *arguments), run as `call_inside` runs it; the bias has what is added in it."""
+
+        def with_bias(weight: Tensor, bias: Tensor | None, *arguments: Any) -> Any:
+            if self.added is not None:
+                bias = self.added if bias is None else bias + self.added
+            return compute(weight, bias, *arguments)
+
+        return call_inside(self.layer, with_bias, *arguments)
+
+    def cross_entropy(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Return `token_cross_entropy` of states (..., d) and targets (...), in the shape of the targets."""
+
+        def losses(weight: Tensor, bias: Tensor | None, states: Tensor, targets: Tensor) -> Tensor:
+            return token_cross_entropy(states, weight, targets, bias)
+
+        return self.inside(losses, self.scaled(states).flatten(0, -2), targets.flatten()).view(targets.shape)

@@ -1,0 +1,169 @@
+"""Transformers' Reformer, made to read the same text in the same way: fixed hashes, any length, each row by itself."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, ReformerConfig
+
+from hf_targets.backbones.reformer.rows import ChunkRule, row_groups
+from hf_targets.backbones.reformer.seeds import is_seeded, mask_of_call, own_draws, seed_layer
+
+_NOT_READ = ("position_ids", "past_key_values", "next_sequence_length", "use_cache", "is_first_iteration")
+
+
+def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
+    """Give every Reformer in a model fixed hashes, texts of any length, and right generation; return the model.
+
+    A model without a Reformer is returned as it is, and so is a repaired one. Models and Trainers of this library do
+    this; call it on a `ReformerModelWithLMHead` that is used without them. Methods are replaced on this instance only:
+    weights, names and files stay as they are.
+
+    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. Only a
+      training pass draws from the global generator, one number for each group of rows, so that seeds decide hashes and
+      dropout. `num_hashes` may be passed to a call in evaluation. A missing `config.num_buckets` is set by the number
+      of positions; Transformers sets it by the first text that is read.
+    - Lengths. Rows are moved to the left, padded to a multiple of the chunk lengths (in training with axial positions,
+      to all of them) and read in groups of one padded length. So the hidden states of a row depend neither on the other
+      rows nor on padding, on either side. Where FSDP shards the weights, give rows of one length.
+    - Generation reads the whole text at each step. Transformers' cache is refused: its hash layers read the first row
+      for all rows, and other positions than without a cache.
+    - Gradients. Layers are trained when embeddings are frozen, too; the backward pass works in evaluation mode, under
+      autocast, with dropout, and after several forward passes. The output bias, which Transformers never adds, is
+      frozen.
+    - Several processes. `DistributedDataParallel` needs `find_unused_parameters=False` (Trainers of this library set
+      it), as reversible layers run a backward pass inside of another, and rows of one padded length.
+
+    Not causal in the strict sense: no gradient flows from a logit to a later token, but the chunks in which a layer
+    with hashes attends are cut from a sorted list of all tokens. So later tokens decide which of the earlier ones a
+    position reads, unless all fit into one chunk. Layers with `local` attention are strictly causal.
+
+    Source: Kitaev et al., "Reformer: The Efficient Transformer"; transformers 5.23.
+    """
+    module: Any
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if not isinstance(config, ReformerConfig):
+            continue
+        if hasattr(module, "lm_head") and hasattr(module, "reformer"):
+            module.prepare_inputs_for_generation = partial(_inputs_of_step, module)
+            module.lm_head.bias.requires_grad_(False)  # no gradient reaches it, for which DDP would wait
+        if hasattr(module, "encoder") and hasattr(module, "embeddings") and not is_seeded(module.encoder.layers[0]):
+            _repair(module, config)
+    return model
+
+
+def has_reformer(model: nn.Module) -> bool:
+    """Return whether there is a Reformer in a model."""
+    return any(isinstance(getattr(module, "config", None), ReformerConfig) for module in model.modules())
+
+
+def _repair(reformer: Any, config: ReformerConfig) -> None:
+    _set_num_buckets(reformer, config)
+    for index, layer in enumerate(reformer.encoder.layers):
+        seed_layer(layer, index)
+    reformer.encoder.register_forward_pre_hook(_with_gradient, with_kwargs=True)
+    reformer.forward = partial(_read, reformer.forward, reformer)
+
+
+def _set_num_buckets(reformer: Any, config: Any) -> None:
+    """Set a missing number of buckets as Transformers would for the longest text, in one or two factors."""
+    if config.num_buckets is not None or "lsh" not in config.attn_layers:
+        return
+    chunk = config.lsh_attn_chunk_length
+    longest = ChunkRule.of(config, training=False).longest
+    power = (2 * max(longest // chunk, 1)).bit_length() - 1
+    is_large = 2**power > 2 * max(math.isqrt(config.max_position_embeddings // chunk), chunk)
+    config.num_buckets = [2 ** (power // 2), 2 ** (power - power // 2)] if is_large else 2**power
+    for layer in reformer.encoder.layers:
+        layer.attention.self_attention.num_buckets = config.num_buckets
+
+
+def _with_gradient(encoder: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Give the encoder's input a gradient, without which its reversible layers get none."""
+    hidden = kwargs["hidden_states"]
+    trained = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in encoder.layers.parameters())
+    if trained and not hidden.requires_grad:
+        kwargs = {**kwargs, "hidden_states": hidden.detach().requires_grad_()}
+    return args, kwargs
+
+
+def _read(
+    forward: Callable[..., Any],
+    reformer: Any,
+    input_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+    num_hashes: int | None = None,
+    past_buckets_states: Any = None,
+    use_cache: bool | None = None,
+    output_hidden_states: bool | None = None,
+    output_attentions: bool | None = None,
+    return_dict: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Read a batch as `ReformerModel.forward` does, each group of rows by itself."""
+    config, training = reformer.config, reformer.training
+    if past_buckets_states is not None:
+        raise ValueError(
+            "Reformer's cache reads other positions than a call without it; leave out past_buckets_states and give the "
+            "whole text"
+        )
+    if training and num_hashes not in (None, config.num_hashes):
+        raise ValueError(f"num_hashes must be the configuration's {config.num_hashes} in training, got {num_hashes}")
+    if num_hashes is not None and num_hashes < 1:
+        raise ValueError(f"num_hashes must be 1 or more, got {num_hashes}")
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Reformer reads either input_ids or inputs_embeds; give one of them")
+    given = {"input_ids": input_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+    given = {name: value for name, value in given.items() if value is not None}
+    text: Any = given.get("inputs_embeds", input_ids)
+    if not text.numel():
+        raise ValueError(f"a Reformer reads at least one token, got a text of shape {tuple(text.shape)}")
+    if position_ids is not None:
+        given["position_ids"] = position_ids.expand(text.shape[:2])
+    groups = list(row_groups(attention_mask, text, ChunkRule.of(config, training=training)))
+    attentions = config.output_attentions if output_attentions is None else output_attentions
+    if attentions and not (len(groups) == 1 and groups[0].as_given):
+        raise ValueError(
+            "output_attentions of a Reformer are those of chunks: give rows of one length, a multiple of the chunk "
+            "lengths, or leave it out"
+        )
+    outputs: Any = None
+    for group in groups:
+        mask = mask_of_call(group.keep, training=training)
+        # each group draws anew; a row of zeros stands for padding, which nothing attends to
+        with own_draws(text.device, training=training):
+            part = forward(
+                **{name: group.take(value) for name, value in given.items()},
+                attention_mask=mask,
+                num_hashes=num_hashes,
+                use_cache=False,
+                output_hidden_states=output_hidden_states,
+                output_attentions=output_attentions,
+                return_dict=True,
+                **kwargs,
+            )
+        if outputs is None:
+            outputs = part
+            empty = [part.last_hidden_state, *(part.hidden_states or ())]
+            merged = [rows.new_zeros(*text.shape[:2], rows.shape[-1]) for rows in empty]
+        rows_of_part = [part.last_hidden_state, *(part.hidden_states or ())]
+        merged = [group.put(batch, rows) for batch, rows in zip(merged, rows_of_part, strict=True)]
+    outputs.last_hidden_state = merged[0]
+    if outputs.hidden_states is not None:
+        outputs.hidden_states = tuple(merged[1:])
+    wants_dict = config.return_dict if return_dict is None else return_dict
+    return outputs if wants_dict else outputs.to_tuple()
+
+
+def _inputs_of_step(
+    model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, num_hashes: int | None = None, **kwargs: Any
+) -> dict[str, Any]:
+    """Return the inputs of a step of `generate`: the whole text with its mask, which Transformers leaves out."""
+    others = {name: value for name, value in kwargs.items() if name not in _NOT_READ and value is not None}
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "num_hashes": num_hashes, **others}

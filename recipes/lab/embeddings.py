@@ -1,0 +1,163 @@
+"""What the paper on degeneration shows of embeddings: how those of models lie, beside word2vec's and a classifier's."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets import direction_certificate, embedding_geometry
+from hf_targets.cosine.geometry import EmbeddingGeometry
+from hf_targets.cosine.negative_direction import DirectionCertificate
+from hf_targets.extras import require
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of one model's embeddings.
+
+    Attributes:
+        frequencies: (V,), how often each word occurs; None: not known.
+        certificate: Whether a direction is negative with all hidden states; None: not asked.
+        hidden_states, labels: (states, 2) on the plane of the embeddings, and the class of each; None: not shown.
+    """
+
+    geometry: EmbeddingGeometry
+    frequencies: Tensor | None = None
+    certificate: DirectionCertificate | None = None
+    hidden_states: Tensor | None = None
+    labels: Tensor | None = None
+
+    def numbers(self) -> dict[str, float | int | bool | None]:
+        """Return the numbers that are known, as JSON can hold them; None for others."""
+        numbers: dict[str, Any] = {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in vars(self.geometry).items()
+            if isinstance(value, int | float | None)
+        }
+        found = self.certificate
+        exists = None if found is None else found.direction is not None
+        return {**numbers, "has_negative_direction": exists, "margin": None if found is None else found.margin}
+
+
+def inspect_embeddings(
+    model_or_weight: Any,
+    *,
+    frequencies: Tensor | None = None,
+    hidden_states: Tensor | None = None,
+    labels: Tensor | None = None,
+) -> Inspection:
+    """Return how embeddings lie, and whether a direction is negative with all of the hidden states (states, d).
+
+    Args:
+        labels: (states,), the class of each state, which a figure then shows; None: the states are not shown.
+    """
+    geometry = embedding_geometry(model_or_weight, frequencies)
+    counts = None if frequencies is None else frequencies[geometry.is_row]
+    certificate = None if hidden_states is None else direction_certificate(hidden_states)
+    if hidden_states is None or labels is None:
+        return Inspection(geometry, counts, certificate)
+    return Inspection(geometry, counts, certificate, hidden_states.double() @ geometry.plane.T, labels)
+
+
+def inspection_rows(inspections: Mapping[str, Inspection]) -> list[list[str]]:
+    """Return the rows of a table with a column for each model; a cell is empty where a number is not known."""
+    rows = [[name, *map(shown, inspections.values())] for name, shown in _SHOWN.items()]
+    return [row for row in rows if any(row[1:])]
+
+
+def _correlation(one: Inspection) -> str:
+    found = one.geometry.norm_frequency_correlation
+    return "" if found is None or math.isnan(found) else f"{found:.3f}"
+
+
+def _direction(one: Inspection) -> str:
+    if (found := one.certificate) is None:
+        return ""
+    return "no" if found.direction is None else f"yes, margin {found.margin:.3f}"
+
+
+_SHOWN = {
+    "embeddings": lambda one: f"{one.geometry.num_rows:,}",
+    "size": lambda one: f"{one.geometry.plane.shape[1]:,}",
+    "mean cosine of all pairs": lambda one: f"{one.geometry.mean_cosine:.4f}",
+    "pairs with a positive cosine": lambda one: f"{one.geometry.share_of_positive_cosines:.1%}",
+    "aperture of the cone with 99%": lambda one: f"{one.geometry.aperture:.1f}°",
+    "isotropy": lambda one: f"{one.geometry.isotropy:.3g}",
+    "second singular value / first": lambda one: f"{one.geometry.singular_values[1:2].sum():.3f}",
+    "effective rank": lambda one: f"{one.geometry.effective_rank:.1f}",
+    "rank correlation of norm and frequency": _correlation,
+    "a uniformly negative direction": _direction,
+}
+
+
+def token_frequencies(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> Tensor:
+    """Return how often each token occurs in texts, (vocab,)."""
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for start in range(0, len(texts), 1000):
+        found = tokenizer(list(texts[start : start + 1000]), add_special_tokens=False, verbose=False)["input_ids"]
+        counts += torch.bincount(torch.tensor([one for row in found for one in row]).long(), minlength=vocab_size)
+    return counts
+
+
+def text_batches(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int = 64, batch_size: int = 8
+) -> Iterator[dict[str, Tensor]]:
+    """Yield texts, one after the other, as batches of `input_ids` (batch_size, length) without padding."""
+    ids: list[int] = []
+    for text in texts:
+        ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        while len(ids) >= length * batch_size:
+            yield {"input_ids": torch.tensor(ids[: length * batch_size]).view(batch_size, length)}
+            ids = ids[length * batch_size :]
+    if rows := len(ids) // length:
+        yield {"input_ids": torch.tensor(ids[: rows * length]).view(rows, length)}
+
+
+def read_word_vectors(path: str) -> Tensor:
+    """Return the vectors (words, d) of a file in the format of word2vec, binary if its name has `.bin`."""
+    models = require("gensim.models", extra="geometry")
+    return torch.from_numpy(
+        models.KeyedVectors.load_word2vec_format(path, binary=".bin" in Path(path).suffixes).vectors
+    )
+
+
+def train_word_vectors(texts: Sequence[str], *, size: int = 300, min_count: int = 5, seed: int = 0) -> Tensor:
+    """Return vectors (words, d) that word2vec learns: skip-gram with 5 negative samples, 5 epochs, one thread."""
+    models = require("gensim.models", extra="geometry")
+    sentences = [line.split() for text in texts for line in text.splitlines() if line.strip()]
+    settings = {"vector_size": size, "min_count": min_count, "sg": 1, "negative": 5, "seed": seed + 1, "workers": 1}
+    return torch.from_numpy(models.Word2Vec(sentences, **settings).wv.vectors.copy())
+
+
+def train_digit_classifier(size: int = 64, seed: int = 0, num_steps: int = 500) -> tuple[Tensor, Tensor, Tensor]:
+    """Train two convolutions and two linear layers on 1,297 of scikit-learn's images of digits, in seconds.
+
+    Returns: The rows (10, d) of the last layer; the hidden states (500, d) of other images, and their digits (500,).
+    Source: Gao et al. 2019, figure 1 (c), which is of MNIST.
+    """
+    images, labels = require("sklearn.datasets", extra="geometry").load_digits(return_X_y=True)
+    images = torch.as_tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
+    labels = torch.as_tensor(labels)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        order = torch.randperm(len(labels))
+        train, test = order[:-500], order[-500:]
+        reader = nn.Sequential(
+            *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(32 * 16, size), nn.ReLU()),
+        )
+        last = nn.Linear(size, 10)
+        optimizer = torch.optim.AdamW([*reader.parameters(), *last.parameters()], lr=2e-3)
+        for _ in range(num_steps):
+            chosen = train[torch.randint(len(train), (64,))]
+            loss = nn.functional.cross_entropy(last(reader(images[chosen])), labels[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return last.weight.detach(), reader(images[test]).detach(), labels[test]

@@ -1,0 +1,200 @@
+"""The tasks of the GLUE benchmark: their data, their scores, and fine-tuning of a pre-trained model on one of them."""
+
+import copy
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+from datasets import Dataset, DatasetDict
+from scipy import stats
+from sklearn import metrics
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from hf_targets.data.corpora import DATA_VARIABLE, file_below, load_parts
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """A task of GLUE.
+
+    Attributes:
+        folder: Of its files below the folder glue.
+        texts: Columns of the data set on the Hub that hold its text, one or two.
+        metrics: Names of its scores in `SCORES`; GLUE's score of the task is their mean.
+        num_labels: Number of classes; 1 for a number from 0 to 5.
+        columns: Of its files: those of `texts`, then that of the label, counted from 0; None: it is read from the Hub.
+        has_header: Whether its files begin with a line of names.
+        classes: Names of classes in its files; none: numbers stand there.
+    """
+
+    folder: str
+    texts: tuple[str, ...]
+    metrics: tuple[str, ...]
+    num_labels: int = 2
+    columns: tuple[int, ...] | None = None
+    has_header: bool = True
+    classes: tuple[str, ...] = ("0", "1")
+
+
+GLUE_TASKS = {
+    "cola": GlueTask("CoLA", ("sentence",), ("matthews",), columns=(3, 1), has_header=False),
+    "sst2": GlueTask("SST-2", ("sentence",), ("accuracy",), columns=(0, 1)),
+    "mrpc": GlueTask("MRPC", ("sentence1", "sentence2"), ("accuracy", "f1"), columns=(3, 4, 0)),
+    "rte": GlueTask(
+        "RTE", ("sentence1", "sentence2"), ("accuracy",), columns=(1, 2, 3), classes=("entailment", "not_entailment")
+    ),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), ("accuracy",)),
+    "qqp": GlueTask("QQP", ("question1", "question2"), ("accuracy", "f1")),
+    "mnli": GlueTask("MNLI", ("premise", "hypothesis"), ("accuracy",), num_labels=3),
+    "stsb": GlueTask("STS-B", ("sentence1", "sentence2"), ("pearson", "spearman"), num_labels=1),
+    "wnli": GlueTask("WNLI", ("sentence1", "sentence2"), ("accuracy",)),
+}
+"""By their names on the Hub."""
+
+
+def _correlation(measure: Callable[..., Any], labels: np.ndarray, predicted: np.ndarray) -> float:
+    """Return a correlation, 0 where one number is predicted for all, as the Matthews correlation of one class."""
+    is_constant = np.isfinite(predicted).all() and (predicted == predicted[0]).all()
+    return 0.0 if is_constant else float(measure(labels, predicted).statistic)
+
+
+SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": metrics.accuracy_score,
+    "f1": metrics.f1_score,
+    "matthews": metrics.matthews_corrcoef,
+    "pearson": partial(_correlation, stats.pearsonr),
+    "spearman": partial(_correlation, stats.spearmanr),
+}
+"""Functions of labels and predictions, which give what the metric `glue` of the library `evaluate` does, offline."""
+
+
+def load_glue(name: str) -> DatasetDict:
+    """Return the splits `train` and `validation` of a task, with the columns of its text and `label`.
+
+    CoLA, SST-2, MRPC and RTE are read from train.tsv and dev.tsv (.gz, .xz) in glue/<task> below the folder that
+    `HF_TARGETS_DATA` names, where it has such a folder; all others are from the Hub. The validation split of `mnli` is
+    the matched one. GLUE keeps the labels of its test split to itself.
+    """
+    task, data = GLUE_TASKS[name], os.environ.get(DATA_VARIABLE)
+    if task.columns is not None and data and Path(data, "glue", task.folder).is_dir():
+        files = {"train": "train.tsv", "validation": "dev.tsv"}
+        return DatasetDict(
+            {split: _read(file_below(f"glue/{task.folder}", file), task) for split, file in files.items()}
+        )
+    parts = load_parts("nyu-mll/glue", name)
+    kept = {"train": "train", "validation": "validation_matched" if name == "mnli" else "validation"}
+    return DatasetDict({split: parts[part].select_columns([*task.texts, "label"]) for split, part in kept.items()})
+
+
+def _read(file: Path | None, task: GlueTask) -> Dataset:
+    assert task.columns is not None and file is not None
+    *places, place = task.columns
+    with fsspec.open(str(file), "rt", compression="infer", encoding="utf-8-sig", newline="\n") as lines:
+        cells = [line.rstrip("\r\n").split("\t") for line in lines if line.strip()][task.has_header :]
+    rows = [
+        {**dict(zip(task.texts, (row[i] for i in places), strict=True)), "label": task.classes.index(row[place])}
+        for row in cells
+    ]
+    return Dataset.from_list(rows)
+
+
+def glue_scores(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+    """Return the scores of a task, in percent, and as `score` their mean, which is GLUE's score of the task.
+
+    Args:
+        labels: (examples,).
+        logits: (examples, num_labels).
+    """
+    predicted = logits[:, 0] if task.num_labels == 1 else logits.argmax(axis=-1)
+    scores = {name: 100 * float(SCORES[name](labels, predicted)) for name in task.metrics}
+    return {**scores, "score": sum(scores.values()) / len(scores)}
+
+
+def fine_tune(
+    model_name_or_path: str,
+    task_name: str,
+    args: TrainingArguments,
+    *,
+    max_length: int = 128,
+    max_train_examples: int | None = None,
+    model_fields: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Fine-tune a model on a task, and return its scores on the validation split after the last update.
+
+    No checkpoint is chosen by these scores, and none is written.
+
+    Args:
+        model_name_or_path: A name or folder with a tokenizer, which `AutoModelForSequenceClassification` loads: the
+            layers of its classifier are new.
+        args: Of the training; its seed sets the classifier's first weights too.
+        max_length: Tokens of an example, special ones included; the longer of its texts is cut.
+        max_train_examples: Keep the first so many examples of the training split; None keeps all.
+        model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.
+    Returns: `glue_scores`, and `loss`, the mean loss of the validation split.
+    Raises:
+        ValueError: If a tensor below the classifier is missing, or the training diverged.
+    """
+    task, data = GLUE_TASKS[task_name], load_glue(task_name)
+    tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
+    data["train"] = data["train"].select(range(len(data["train"]))[:max_train_examples])
+    rows = {str(split): encoded_rows(part, task, tokenizer, max_length) for split, part in data.items()}
+    args = copy.deepcopy(args)
+    args.eval_strategy = args.save_strategy = "no"  # pyright: ignore[reportAttributeAccessIssue]
+    set_seed(args.seed)
+    trainer = Trainer(
+        _classifier(model_name_or_path, task, tokenizer, model_fields or {}),
+        args,
+        train_dataset=rows["train"],  # pyright: ignore[reportArgumentType]
+        eval_dataset=rows["validation"],  # pyright: ignore[reportArgumentType]
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=partial(_scores, task),
+    )
+    trainer.train()
+    found = trainer.evaluate()
+    scores = {key: found[f"eval_{key}"] for key in (*task.metrics, "score", "loss")}
+    if not all(map(math.isfinite, scores.values())):
+        raise ValueError(f"fine-tuning {model_name_or_path} on {task_name} diverged ({scores}); lower learning_rate")
+    return scores
+
+
+def encoded_rows(rows: Dataset, task: GlueTask, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+    """Return rows as the model reads them, with their `labels`."""
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
+        read = tokenizer(*(batch[text] for text in task.texts), truncation=True, max_length=max_length)
+        return {**read, "labels": batch["label"]}
+
+    return rows.map(encode, batched=True, remove_columns=rows.column_names)
+
+
+def _classifier(name: str, task: GlueTask, tokenizer: PreTrainedTokenizerBase, fields: Mapping) -> PreTrainedModel:
+    """Return the model with a new classifier."""
+    sizes = {"num_labels": task.num_labels, "pad_token_id": tokenizer.pad_token_id}
+    model, info = AutoModelForSequenceClassification.from_pretrained(name, **sizes, **fields, output_loading_info=True)
+    begin = f"{model.base_model_prefix}."  # BERT's masked model has no pooler
+    lost = [one for one in info["missing_keys"] if one.startswith(begin) and not one.startswith(f"{begin}pooler.")]
+    if lost:
+        raise ValueError(f"{name} lacks {len(lost)} tensors below the classifier, such as {min(lost)}; copy it again")
+    return model
+
+
+def _scores(task: GlueTask, prediction: EvalPrediction) -> dict[str, float]:
+    logits: Any = prediction.predictions
+    logits = logits[0] if isinstance(logits, tuple) else logits  # a model may return more than logits
+    return glue_scores(task, np.asarray(prediction.label_ids), np.asarray(logits))

@@ -1,0 +1,172 @@
+"""How fast methods of decoding are, side by side: seconds, tokens and forward passes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_targets.evaluation.timing import settled_time
+from hf_targets.maths.statistics import format_mean
+from lab.tables import markdown_table
+
+
+@dataclass(frozen=True)
+class DecodingMethod:
+    """A model and how it decodes.
+
+    Attributes:
+        model: What generates.
+        arguments: Passed to its `generate`.
+        name: In the table, where methods of one name are one row, such as heads trained with several seeds; None: the
+            key that `compare_speeds` gets it by.
+    """
+
+    model: PreTrainedModel
+    arguments: Mapping[str, Any]
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a method of decoding took.
+
+    Attributes:
+        name: Of the method.
+        seconds: Median over the rounds of the seconds for all prompts, reading them included.
+        num_tokens: Generated for all prompts together.
+        tokens_per_pass: Tokens that a forward pass after the prompt's brings a row, the bonus token included: 1 for
+            plain decoding, less where it goes on reading rows that have ended.
+        same: Share of the rows that equal those of the first method.
+    """
+
+    name: str
+    seconds: float
+    num_tokens: int
+    tokens_per_pass: float
+    same: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return generated tokens over seconds."""
+        return self.num_tokens / self.seconds
+
+    @property
+    def accepted_per_pass(self) -> float:
+        """Return accepted tokens a pass, the bonus token not counted."""
+        return self.tokens_per_pass - 1.0
+
+
+class _PassCounter:
+    """Counts the rows of all calls of a model's backbone."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        core: Any = model
+        if model.config.is_encoder_decoder:
+            core = model.get_decoder()
+        while core.base_model is not core:
+            core = core.base_model
+        self.row_passes = 0
+        self._handle = core.register_forward_hook(self._count)
+
+    def _count(self, module: Any, args: Any, output: Any) -> None:
+        self.row_passes += len(output[0])
+
+    def __enter__(self) -> "_PassCounter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.remove()
+
+
+@torch.no_grad()
+def compare_speeds(
+    methods: Mapping[str, DecodingMethod],
+    batches: Sequence[Tensor | Mapping[str, Tensor]],
+    *,
+    max_new_tokens: int,
+    rounds: int = 3,
+) -> list[Speed]:
+    """Return the speed of each method on the same prompts, decoding greedily.
+
+    The methods take turns, round by round, after a first turn that is not timed but counted and compared.
+
+    Args:
+        methods: By name, the one that the others are compared with first.
+        batches: Prompts (rows, time) without padding, or with their masks as a tokenizer gives them: what an encoder
+            reads may be padded.
+        max_new_tokens: At most so many, fewer where the end token comes.
+    """
+    texts = {name: [] for name in methods}
+    passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
+    for name, method in methods.items():
+        for prompts in batches:
+            with _PassCounter(method.model) as counter:
+                output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
+            ids = _ids(prompts)
+            begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
+            texts[name] += _tokens(method, output.sequences[:, begin:])
+            drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
+            passes[name] += counter.row_passes - len(ids) if drafted is None else drafted
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(rounds):
+        for name, method in methods.items():
+            start = settled_time(method.model.device)
+            for prompts in batches:
+                _generate(method, prompts, max_new_tokens)
+            seconds[name].append(settled_time(method.model.device) - start)
+    first, speeds = next(iter(texts.values())), []
+    for name, rows in texts.items():
+        num_tokens = sum(map(len, rows))
+        later = num_tokens - len(rows)  # the prompt's pass brings each row its first
+        per_pass = later / passes[name] if passes[name] else 1.0
+        same = sum(ours == theirs for ours, theirs in zip(rows, first, strict=True)) / len(rows)
+        speeds.append(Speed(methods[name].name or name, median(seconds[name]), num_tokens, per_pass, same))
+    return speeds
+
+
+def _ids(prompts: Tensor | Mapping[str, Tensor]) -> Tensor:
+    return prompts if isinstance(prompts, Tensor) else prompts["input_ids"]
+
+
+def _generate(method: DecodingMethod, prompts: Tensor | Mapping[str, Tensor], max_new_tokens: int, **more: Any) -> Any:
+    ids, device = _ids(prompts), method.model.device
+    mask = torch.ones_like(ids) if isinstance(prompts, Tensor) else prompts["attention_mask"]
+    ids, mask = ids.to(device), mask.to(device)
+    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **method.arguments, **more}
+    return method.model.generate(ids, attention_mask=mask, **arguments)  # pyright: ignore[reportCallIssue]
+
+
+def _tokens(method: DecodingMethod, new: Tensor) -> list[list[int]]:
+    """Return each row's generated tokens, the end token included and padding behind it not."""
+    ends: Any = method.arguments.get("eos_token_id", method.model.generation_config.eos_token_id)  # pyright: ignore
+    ends = set() if ends is None else set(torch.as_tensor(ends).flatten().tolist())
+    rows = []
+    for row in new.tolist():
+        length = next((index + 1 for index, token in enumerate(row) if token in ends), len(row))
+        rows.append(row[:length])
+    return rows
+
+
+def format_speeds(speeds: Sequence[Speed]) -> str:
+    """Return a Markdown table: tokens a second, as a multiple of the first row's, tokens a pass, equal rows.
+
+    Speeds of one name, such as those of heads trained with several seeds, become a mean with its standard error.
+    """
+    columns, lines = ["decoding", "tokens / s", "x plain", "tokens / pass", "accepted / pass", "same text"], []
+    plain = speeds[0].tokens_per_second
+    for name in dict.fromkeys(speed.name for speed in speeds):
+        seeds = [speed for speed in speeds if speed.name == name]
+        cells = [
+            name,
+            format_mean([speed.tokens_per_second for speed in seeds], digits=0),
+            format_mean([speed.tokens_per_second / plain for speed in seeds]),
+            format_mean([speed.tokens_per_pass for speed in seeds]),
+            format_mean([speed.accepted_per_pass for speed in seeds]),
+            f"{min(speed.same for speed in seeds):.0%}",
+        ]
+        lines.append(cells)
+    return markdown_table(columns, lines)

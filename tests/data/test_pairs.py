@@ -1,0 +1,318 @@
+import gzip
+import json
+import lzma
+import os
+from functools import partial
+
+import datasets
+import pytest
+from datasets import Dataset, DatasetDict, Features, Translation, Value
+
+from hf_targets.data.corpora import SPLITS
+from hf_targets.data.pairs import load_pairs
+
+BEGINS = {"train": "train", "validation": "valid", "test": "test"}
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = text.encode(errors="surrogateescape")
+        path.write_bytes({".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(data))
+        return path
+
+    return write
+
+
+def load(path, source="de", target="en", **options):
+    return load_pairs(str(path), source_lang=source, target_lang=target, **options)
+
+
+def rows(pairs):
+    return {split: list(zip(part["source"], part["target"], strict=True)) for split, part in pairs.items()}
+
+
+def pairs_of(begin, count=2):
+    return [(f"{begin} eins {n}", f"{begin} one {n}") for n in range(count)]
+
+
+def save_two_files(save, begin, pairs, suffix=""):
+    for side, lang in enumerate(("de", "en")):
+        path = save(f"{begin}.{lang}{suffix}", "".join(f"{pair[side]}\n" for pair in pairs))
+    return path.parent
+
+
+@pytest.mark.parametrize(
+    ("words", "suffix"),
+    [(("train", "valid", "test"), ""), (("train.bpe", "val", "test_2016"), ".gz"), (("train", "dev", "test"), ".xz")],
+)
+def test_line_n_of_two_files_is_pair_n_in_both_directions(save, words, suffix):
+    for word in words:
+        folder = save_two_files(save, f"own/{word}", pairs_of(word), suffix)
+    save("own/README.md", "train test")
+    save("own/testament.de", "not test")
+    expected = {split: pairs_of(word) for split, word in zip(SPLITS, words, strict=True)}
+    found = load(folder)
+    assert tuple(found) == SPLITS
+    assert found["train"].features == Features({"source": Value("string"), "target": Value("string")})
+    assert rows(found) == expected
+    assert rows(load(folder, "en", "de")) == {
+        split: [(target, source) for source, target in pairs] for split, pairs in expected.items()
+    }
+
+
+def test_only_a_newline_ends_a_line_and_white_space_around_it_is_removed(save):
+    lines = ["\ufeff a\r b\r\n", "c\u2028d \x85 e\n", "\n", "f"]
+    for begin in BEGINS.values():
+        save(f"own/{begin}.en", "1\n2\n3\n4")
+        folder = save(f"own/{begin}.de", "".join(lines)).parent
+    assert load(folder)["train"]["source"][:] == ["a\r b", "c\u2028d \x85 e", "", "f"]
+
+
+def test_the_begin_of_two_files_is_split_without_overlap(save):
+    folder = save_two_files(save, "own/some.corpus", pairs_of("some", 40), ".gz")
+    found = rows(load(folder / "some.corpus"))
+    assert [pair for split in SPLITS for pair in found[split]] == pairs_of("some", 40)
+    assert [len(found[split]) for split in SPLITS] == [36, 2, 2]
+    assert rows(load(folder / "some.corpus", max_train_pairs=3)) == {**found, "train": pairs_of("some", 3)}
+    few = {split: pairs if split == "train" else pairs[:1] for split, pairs in found.items()}
+    assert rows(load(folder / "some.corpus", max_eval_pairs=1)) == few
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_json_lines_have_a_translation_or_two_columns(save, suffix):
+    of_languages = [{"translation": {"de": source, "en": target, "fr": ""}} for source, target in pairs_of("a", 40)]
+    of_columns = [{"id": 1, "question": source, "paraphrase": target} for source, target in pairs_of("a", 40)]
+    by_language = save(f"l.jsonl{suffix}", "".join(f"{json.dumps(row)}\n" for row in of_languages))
+    by_column = save(f"c.jsonl{suffix}", "".join(f"{json.dumps(row)}\n" for row in of_columns))
+    named = {"source_column": "question", "target_column": "paraphrase"}
+    assert rows(load(by_language)) == rows(load(by_column, "en", "en", **named))
+    assert rows(load(by_language))["train"] == pairs_of("a", 40)[:36]
+    for word in BEGINS.values():
+        folder = save(f"own/{word}.jsonl{suffix}", f"{json.dumps({'de': word, 'en': word})}\n").parent
+    assert rows(load(folder)) == {split: [(word, word)] for split, word in BEGINS.items()}
+
+
+@pytest.fixture
+def data(save, tmp_path, monkeypatch):
+    for begin in ("train", "val", "test_2016_flickr", "test_2017_flickr", "train.lc.norm.tok"):
+        save_two_files(save, f"multi30k-en-de/{begin}", pairs_of(begin), ".gz")
+    for begin in ("train_sample", "valid", "test"):
+        save_two_files(save, f"iwslt14-de-en/{begin}", pairs_of(begin), ".gz")
+    for begin in ("dev", "test"):
+        save_two_files(save, f"opus-multidomain-de-en/law.{begin}", pairs_of(begin), ".gz")
+    monkeypatch.setenv("HF_TARGETS_DATA", str(tmp_path))
+    return save
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("multi30k", ("train", "val", "test_2016_flickr")),
+        ("iwslt14", ("train_sample", "valid", "test")),
+        ("iwslt14", ("train", "valid", "test")),
+    ],
+)
+def test_a_known_corpus_is_read_from_its_files_in_both_directions(data, name, begins):
+    if name == "iwslt14" and begins[0] == "train":  # which it does not need
+        save_two_files(data, "iwslt14-de-en/train", pairs_of("train"))
+    expected = {split: pairs_of(begin) for split, begin in zip(SPLITS, begins, strict=True)}
+    assert rows(load(name)) == expected
+    assert rows(load(name, "en", "de"))["test"] == [(target, source) for source, target in expected["test"]]
+
+
+def test_a_domain_without_a_train_file_trains_on_its_dev_file(data):
+    halved = {"train": pairs_of("dev"), "validation": pairs_of("test")[:1], "test": pairs_of("test")[1:]}
+    assert rows(load("opus-multidomain:law")) == halved
+    save_two_files(data, "opus-multidomain-de-en/law.train", pairs_of("train"))
+    whole = {"train": pairs_of("train"), "validation": pairs_of("dev"), "test": pairs_of("test")}
+    assert rows(load("opus-multidomain:law")) == whole
+
+
+@pytest.mark.parametrize("name", ["multi30k", "iwslt14", "tatoeba", "opus-multidomain:law"])
+def test_a_known_corpus_names_the_way_out_without_its_files_and_in_other_languages(data, monkeypatch, name):
+    with pytest.raises(ValueError, match=rf"{name}.* de and en, got \('de', 'fr'\)"):
+        load(name, "de", "fr")
+    monkeypatch.delenv("HF_TARGETS_DATA")
+    with pytest.raises(ValueError, match=r"HF_TARGETS_DATA=None.*put it there"):
+        load(name)
+
+
+def test_no_sentence_of_tatoeba_is_in_two_splits(save, tmp_path, monkeypatch):
+    lines = [f"English {n // 2}\tDeutsch {n % 1100}\tCC-BY\n" for n in range(1200)]
+    save("tatoeba-de-en/deu.txt.xz", "".join(lines))
+    monkeypatch.setenv("HF_TARGETS_DATA", str(tmp_path))
+    found = rows(load("tatoeba"))
+    sides = [{split: {pair[side] for pair in found[split]} for split in SPLITS} for side in (0, 1)]
+    for texts in sides:
+        assert sum(map(len, texts.values())) == len(set().union(*texts.values()))
+    assert 1100 < sum(map(len, found.values())) <= 1200
+    assert all(len(found[split]) > 5 for split in SPLITS[1:])
+    assert all(source.startswith("Deutsch") and target.startswith("English") for source, target in found["test"])
+    assert found == rows(load("tatoeba"))
+
+
+def test_a_data_set_has_a_translation_or_a_column_for_each_language_and_null_is_an_empty_text(tmp_path):
+    texts = [{"de": source, "en": target} for source, target in [(None, "one"), *pairs_of("a", 39)]]
+    feature = Features({"translation": Translation(["de", "en"])})
+    Dataset.from_dict({"translation": texts}, features=feature).save_to_disk(tmp_path / "nested")
+    flat = Dataset.from_dict({"en": [text["en"] for text in texts], "de": [text["de"] for text in texts]})
+    flat.save_to_disk(tmp_path / "flat")
+    expected = rows(load(tmp_path / "flat"))
+    assert expected["train"] == [("", "one"), *pairs_of("a", 35)]
+    assert rows(load(tmp_path / "nested")) == expected
+    named = {"source_column": "en", "target_column": "de"}
+    assert rows(load(tmp_path / "flat", **named))["train"][1] == pairs_of("a")[0][::-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "asked"),
+    [("wmt18", ("en", "tr"), ("wmt/wmt18", "tr-en")), ("some/name", ("de", "en"), ("some/name", None))],
+)
+def test_wmt_comes_from_the_hub_with_the_configuration_of_its_languages(monkeypatch, name, languages, asked):
+    calls = []
+
+    def hub(*given):
+        calls.append(given)
+        texts = {"translation": [dict(zip(languages, pair, strict=True)) for pair in pairs_of("a")]}
+        return DatasetDict({split: Dataset.from_dict(texts) for split in SPLITS})
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    assert rows(load(name, *languages))["test"] == pairs_of("a")
+    assert calls == [asked]
+
+
+def test_wmt_without_english_and_a_name_found_nowhere_are_refused(monkeypatch):
+    def fail(*_):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(ValueError, match=r"pairs with English"):
+        load("wmt14", "de", "fr")
+    with pytest.raises(ValueError, match=r"'no/where' is neither a local.*no route"):
+        load("no/where")
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "says"),
+    [
+        ({"train.de": "a\nb\n", "train.en": "a\n"}, {}, r"train\.de.*train\.en have 2 and 1 lines"),
+        ({"train.de": "a\n" * 9}, {}, r"one file for each of .*'train\.de'.*\[\]"),
+        ({"train.de": "a", "train.de.gz": "a", "train.en": "a"}, {}, "one file for each"),
+        ({"train.de": "a", "train.en": "a"}, {"source": "fr", "target": "it"}, "neither"),
+        ({"train.de": "a", "train.en": "a"}, {"config_name": "x"}, "leave it out"),
+        ({"test.de": "a", "test.en": "a"}, {}, "needs a split train"),
+        ({"train.de": "a\n" * 9, "train.en": "a\n" * 9, "valid.de": "", "valid.en": ""}, {}, "validation .* has none"),
+        ({"train.de": "a\n" * 9, "train.en": "a\n" * 8 + "\n"}, {}, "1 targets of test .* empty, the first in row 0"),
+        ({"train.de": "\udce9", "train.en": "a\n" * 9}, {}, r"train\.de must be whole, and UTF-8"),
+        ({"train.jsonl": '{"fr": "a"}\n'}, {}, r"has no de and en, but \['fr'\]"),
+        ({"train.jsonl": '{"de": "a", "en": "b"}\n{'}, {}, r"train\.jsonl.*JSON"),
+        ({"train.jsonl": '{"de": "a", "en": 3}'}, {}, "must be a column of texts"),
+        ({"train.jsonl": '{"q": "a"}'}, {"source_column": "q", "target_column": "p"}, "has no q and p"),
+        ({"train.jsonl": '{"q": "a"}'}, {"source_column": "a"}, "two languages, or two columns"),
+        ({"train.jsonl": '{"q": "a"}'}, {"target": "de"}, "two languages, or two columns"),
+    ],
+)
+def test_files_that_give_no_pairs_are_refused(save, tmp_path, files, options, says):
+    for name, content in files.items():
+        save(f"own/{name}", content)
+    with pytest.raises(ValueError, match=says):
+        load(tmp_path / "own", **options)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_a_damaged_file_is_refused_by_name(save, suffix):
+    folder = save_two_files(save, "own/train", pairs_of("train", 40), suffix)
+    path = folder / f"train.en{suffix}"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=rf"train\.en\{suffix} must be whole"):
+        load(folder)
+
+
+COLUMNS = {"source_lang": "en", "target_lang": "en", "source_column": "src", "target_column": "trg"}
+ASSET = {"source_lang": "orig", "target_lang": "simp"}
+SIMPLER = [("It commenced.", ["It began.", "It started."]), ("He perished.", ["He died."]), ("Big.", ["Large.", ""])]
+
+
+def save_targets(path, pairs):
+    """Write pairs as JSON lines."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{json.dumps({'src': source, 'trg': targets})}\n" for source, targets in pairs))
+
+
+def save_lines(splits, folder):
+    for split, rows in splits.items():
+        rows.to_json(folder / f"{split}.jsonl")
+
+
+def references(split):
+    return list(zip(split["source"], split["references"], strict=True))
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["JSON lines", "data set"])
+def test_each_of_several_targets_is_a_pair_of_train_and_a_reference_elsewhere(tmp_path, saved):
+    splits = {"train": SIMPLER, "validation": SIMPLER[:2], "test": SIMPLER[:2]}
+    if saved:
+        sides = {
+            split: {"src": [one for one, _ in pairs], "trg": [n for _, n in pairs]} for split, pairs in splits.items()
+        }
+        DatasetDict({split: Dataset.from_dict(part) for split, part in sides.items()}).save_to_disk(tmp_path / "own")
+    else:
+        for split, pairs in splits.items():
+            save_targets(tmp_path / "own" / f"{split}.jsonl", pairs)
+    path = str(tmp_path / "own")
+    found = load_pairs(path, **COLUMNS)
+    assert rows(found)["train"] == [(source, target) for source, targets in SIMPLER for target in targets]
+    assert found["train"].column_names == ["source", "target"]
+    assert references(found["test"]) == references(found["validation"]) == SIMPLER[:2]
+    assert found["test"]["target"][:] == ["It began.", "He died."]
+    for again, restored in ((tmp_path / "saved", found.save_to_disk), (tmp_path / "lines", partial(save_lines, found))):
+        restored(again)
+        loaded = load_pairs(str(again), **{**COLUMNS, "source_column": "source", "target_column": "target"})
+        assert references(loaded["test"]) == SIMPLER[:2] and rows(loaded)["train"] == rows(found)["train"]
+    few = load_pairs(path, max_train_pairs=3, max_eval_pairs=1, **COLUMNS)
+    assert few["train"]["target"][:] == ["It began.", "It started.", "He died."] and len(few["test"]) == 1
+
+
+@pytest.mark.parametrize("target", [[], [None]])
+def test_a_list_without_texts_is_no_target(tmp_path, target):
+    Dataset.from_dict({"src": ["a", "c"], "trg": [["b"], target]}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"train of .*: trg must have a text in each row, got .* in row 1"):
+        load_pairs(str(tmp_path / "saved"), **COLUMNS)
+
+
+def test_asset_has_ten_simpler_sentences_of_each(tmp_path, monkeypatch):
+    folder = tmp_path / "asset"
+    folder.mkdir()
+    for part, count in (("valid", 40), ("test", 3)):
+        texts = {"orig": [f"{part} {n}" for n in range(count)]}
+        texts |= {f"simp.{number}": [f"{n} {number}" for n in range(count)] for number in range(10)}
+        for end, lines in texts.items():
+            (folder / f"asset.{part}.{end}").write_text("\n".join(lines))
+    monkeypatch.setenv("HF_TARGETS_DATA", str(tmp_path))
+    found = load_pairs("asset", **ASSET)
+    assert rows(found)["train"] == [(f"valid {n}", f"{n} {number}") for n in range(38) for number in range(10)]
+    assert references(found["validation"]) == [(f"valid {n}", [f"{n} {i}" for i in range(10)]) for n in (38, 39)]
+    assert references(found["test"]) == [(f"test {n}", [f"{n} {i}" for i in range(10)]) for n in range(3)]
+    with pytest.raises(ValueError, match="orig and simp"):
+        load_pairs("asset", source_lang="de", target_lang="en")
+    (folder / "asset.test.simp.9").unlink()
+    with pytest.raises(ValueError, match=r"'asset' needs asset\.test\.simp\.9"):
+        load_pairs("asset", **ASSET)
+
+
+@pytest.mark.skipif("HF_TARGETS_DATA" not in os.environ, reason="HF_TARGETS_DATA names no folder with the corpora")
+@pytest.mark.parametrize(
+    ("name", "languages", "counts"),
+    [
+        ("multi30k", "de en", {"train": 29_000, "validation": 1_014, "test": 1_000}),
+        ("iwslt14", "de en", {"validation": 7_283, "test": 6_750}),
+        ("opus-multidomain:koran", "de en", {"train": 17_982, "validation": 2_000, "test": 2_000}),
+        ("asset", "orig simp", {"train": 19_000, "validation": 100, "test": 359}),
+    ],
+)
+def test_the_known_corpora_have_their_published_numbers_of_pairs(name, languages, counts):
+    pairs = load(name, *languages.split())
+    assert {split: len(pairs[split]) for split in counts} == counts

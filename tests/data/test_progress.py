@@ -1,0 +1,90 @@
+"""Progress bars: what they count, and when there are none."""
+
+import pytest
+from datasets import Dataset
+from transformers.utils import logging
+
+from hf_targets import PhraseVocabulary, TokenNgrams, train_bpe_tokenizer
+from hf_targets.data.blocks import pack_blocks
+from hf_targets.data.progress import progress
+from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
+from tests.masked_diffusion.models import make_mdlm
+from tests.tiny_models import make_backbone
+
+TEXTS = ["the cat sat on the mat\n", "a dog saw the cat\n", "the mat is flat and the cat is fat\n"] * 3
+TOKENIZER = train_bpe_tokenizer(TEXTS, vocab_size=300)
+BLOCKS = pack_blocks(Dataset.from_dict({"text": TEXTS}), TOKENIZER, 8)
+WORK = {
+    "mining phrases": (lambda: PhraseVocabulary(TOKENIZER).add_documents(TEXTS, TokenNgrams()), len(TEXTS)),
+    "measuring perplexity": (
+        lambda: perplexity_of_blocks(make_backbone("gpt2", vocab_size=len(TOKENIZER)).eval(), BLOCKS),
+        len(BLOCKS),
+    ),
+    "measuring the bound": (
+        lambda: perplexity_bound(make_mdlm(), [{"input_ids": [1, 2, 3]}] * 5, num_draws=1, batch_size=2),
+        5,
+    ),
+}
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr("hf_targets.data.progress.SECONDS_BEFORE_A_BAR", 0.0)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_a_bar_counts_all_of_the_work_by_its_name_unless_bars_are_switched_off(name, at_once, monkeypatch, capfd):
+    bars, real = [], logging.tqdm
+
+    def keep(*args, **kwargs):
+        bars.append(real(*args, **kwargs))
+        return bars[-1]
+
+    monkeypatch.setattr(logging, "tqdm", keep)
+    work, total = WORK[name]
+    work()
+    bar = bars[0]
+    assert name.startswith(bar.desc.removesuffix(": ")) and bar.unit.strip()
+    assert (bar.n, bar.total) == (total, total) and bar.disable  # as tqdm says that it is closed
+    capfd.readouterr()
+    logging.disable_progress_bar()
+    try:
+        work()
+    finally:
+        logging.enable_progress_bar()
+    assert "%|" not in capfd.readouterr().err
+
+
+def test_work_that_is_soon_done_has_no_bar(capfd):
+    with progress(3, "quick work", unit="step") as bar:
+        bar.update(3)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_bar_is_closed_on_errors_and_the_next_work_has_one_again(at_once, capfd):
+    with pytest.raises(ValueError, match="no more"), progress(3, "work", unit="step") as bar:
+        bar.update(1)
+        raise ValueError("no more")
+    assert "1/3" in capfd.readouterr().err
+    with progress(2, "other work", unit="step") as bar:
+        bar.update(2)
+    assert "2/2" in capfd.readouterr().err
+
+
+def test_a_part_of_other_work_has_no_bar_of_its_own(at_once, capfd):
+    with progress(1, "the whole", unit="step") as whole:
+        with progress(1, "a part", unit="step") as part:
+            part.update(1)
+        whole.update(1)
+    told = capfd.readouterr().err
+    assert "the whole" in told and "a part" not in told
+
+
+def test_other_processes_of_a_distributed_run_have_no_bar(at_once, capfd, monkeypatch):
+    for rank, shown in ((0, True), (1, False)):
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        with progress(1, "work", unit="step") as bar:
+            bar.update(1)
+        assert ("1/1" in capfd.readouterr().err) == shown

@@ -1,0 +1,172 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from lab import speed
+from lab.speed import DecodingMethod as Method
+from lab.speed import Speed, compare_speeds, format_speeds
+from tests.tiny_models import make_backbone, make_drafting_model, token_ids
+from tests.tiny_seq2seq import make_pair_drafting_model, pairs
+
+NUM_NEW = 12
+END = 9
+PROMPTS = [token_ids(1, 7), token_ids(3, 7), token_ids(2, 5, seed=1)]
+
+
+class Recites(torch.nn.Module):
+    """A model that reads its input `passes` times, and then gives the same text whatever it has read."""
+
+    device, config = torch.device("cpu"), SimpleNamespace(is_encoder_decoder=False)
+
+    def __init__(self, texts, passes=1, end=END, clock=None, takes=()):
+        super().__init__()
+        self.texts, self.passes = torch.tensor(texts), passes
+        self.generation_config = GenerationConfig(eos_token_id=end)
+        self.clock, self.takes = clock, iter(takes)
+
+    @property
+    def base_model(self):
+        return self
+
+    def forward(self, ids):
+        return (ids,)
+
+    def generate(self, ids, *, attention_mask, do_sample, max_new_tokens, passes=None, **arguments):
+        assert attention_mask.all()
+        assert not do_sample
+        for _ in range(self.passes if passes is None else passes):
+            self(ids)
+        if self.clock is not None:
+            self.clock.now += next(self.takes)
+        text = torch.cat([ids, self.texts.expand(len(ids), -1)[:, :max_new_tokens]], dim=1)
+        return SimpleNamespace(sequences=text) if arguments.get("return_dict_in_generate") else text
+
+
+def measure(rounds=1, max_new_tokens=NUM_NEW, batches=PROMPTS, **methods):
+    speeds = compare_speeds(methods, batches, max_new_tokens=max_new_tokens, rounds=rounds)
+    return {one.name: one for one in speeds}
+
+
+def counted(model, **arguments):
+    """Tokens a pass over all prompts, from what `generate` itself counts."""
+    wanted = {"do_sample": False, "max_new_tokens": NUM_NEW, "return_dict_in_generate": True, **arguments}
+    outputs = [model.generate(ids, attention_mask=torch.ones_like(ids), **wanted) for ids in PROMPTS]
+    verified = sum(output.num_verifications for output in outputs)
+    return 1 + sum(output.num_accepted_tokens for output in outputs) / verified
+
+
+@pytest.mark.parametrize("num_branches", [1, 3])
+def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num_branches):
+    model = make_drafting_model("gpt2")
+    arguments = {"draft_tokens": 3, "draft_branches": num_branches}
+    speeds = measure(
+        plain=Method(model, {}),
+        bare=Method(model.backbone, {}),
+        drafts=Method(model, arguments),
+    )
+    assert speeds["plain"].tokens_per_pass == speeds["bare"].tokens_per_pass == 1
+    assert speeds["plain"].accepted_per_pass == 0
+    assert speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments))
+    assert speeds["drafts"].tokens_per_pass > 1
+
+
+def test_where_the_prompt_s_pass_is_the_only_one_a_pass_brings_a_token():
+    model = make_drafting_model("gpt2")
+    speeds = measure(max_new_tokens=1, plain=Method(model, {}), drafts=Method(model, {"draft_tokens": 3}))
+    assert [one.tokens_per_pass for one in speeds.values()] == [1, 1]
+    assert [one.num_tokens for one in speeds.values()] == [6, 6]
+
+
+def test_drafts_give_the_same_texts_and_another_model_does_not():
+    model = make_drafting_model("gpt2")
+    speeds = measure(
+        plain=Method(model, {}),
+        chain=Method(model, {"draft_tokens": 3}),
+        tree=Method(model, {"draft_tokens": 3, "draft_branches": 3}),
+        other=Method(make_backbone("gpt2", seed=1), {}),
+    )
+    assert [one.same for one in speeds.values()] == [1, 1, 1, 0]
+    assert speeds["plain"].num_tokens == speeds["chain"].num_tokens == speeds["tree"].num_tokens
+    assert all(one.tokens_per_second == one.num_tokens / one.seconds > 0 for one in speeds.values())
+
+
+def test_same_is_the_share_of_equal_rows_of_all_batches():
+    rows = [[1, 2], [3, 4], [5, 6]]
+    speeds = measure(
+        batches=[token_ids(3, 2)] * 2,
+        a=Method(Recites(rows), {}),
+        b=Method(Recites([[1, 2], [3, 5], [5, 6]]), {}),
+    )
+    assert (speeds["a"].same, speeds["b"].same) == (1, 2 / 3)
+
+
+def test_a_row_is_the_same_however_long_the_others_are():
+    one, other = [[1, END, 0, 0], [1, 2, 3, END]], [[1, END], [1, 2]]
+    speeds = measure(batches=[token_ids(2, 2)], a=Method(Recites(one), {}), b=Method(Recites(other), {}))
+    assert speeds["b"].same == 0.5
+
+
+@pytest.mark.parametrize("end", [END, [END, 8]], ids=str)
+def test_the_end_token_counts_and_padding_behind_it_does_not(end):
+    texts = [[1, 2, 3, 4], [1, END, 0, 0], [END, END, END, END], [1, 2, 3, END]]
+    model = Recites(texts, passes=4, end=end)
+    found = measure(batches=[token_ids(4, 3)], a=Method(model, {}))["a"]
+    assert found.num_tokens == 4 + 2 + 1 + 4
+    assert found.tokens_per_pass == (11 - 4) / (4 * 4 - 4)  # the prompt's pass brings each row a token
+
+
+def test_arguments_are_passed_on_and_the_counter_is_taken_off_again():
+    model = Recites([[1, 2, 3, 4]])
+    found = measure(batches=[token_ids(2, 3)], a=Method(model, {"passes": 2, "max_new_tokens": 3}))["a"]
+    assert found.num_tokens == 6
+    assert found.tokens_per_pass == (6 - 2) / (2 * 2 - 2)
+    assert not model._forward_hooks
+
+
+def test_seconds_are_the_median_of_rounds_in_which_the_ways_take_turns(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(speed, "settled_time", lambda device: clock.now)
+    turns = []
+
+    class Noted(Recites):
+        def generate(self, *args, **arguments):
+            turns.append(self.name)
+            return super().generate(*args, **arguments)
+
+    methods = {}
+    for name, takes in {"a": [50, 50, 1, 1, 9, 9, 2, 2], "b": [50, 50, 4, 3, 4, 4, 40, 4]}.items():
+        methods[name] = Method(Noted([[1, 2]], clock=clock, takes=takes), {})
+        methods[name].model.name = name
+    speeds = measure(batches=[token_ids(1, 2)] * 2, rounds=3, **methods)
+    assert (speeds["a"].seconds, speeds["b"].seconds) == (4, 8)  # of 2, 18, 4 and 7, 8, 44: the first turn is not timed
+    assert "".join(turns) == "aabb" * 4
+    assert speeds["a"].tokens_per_second == 1
+
+
+def test_a_table_compares_with_its_first_row():
+    table = format_speeds([Speed("plain", 2.0, 200, 1.0, 1.0), Speed("drafts", 1.0, 250, 2.25, 0.875)])
+    assert table.splitlines() == [
+        "| decoding | tokens / s | x plain | tokens / pass | accepted / pass | same text |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| plain | 100 | 1.00 | 1.00 | 0.00 | 100% |",
+        "| drafts | 250 | 2.50 | 2.25 | 1.25 | 88% |",
+    ]
+
+
+@pytest.mark.parametrize("family", ["marian", "t5"])
+def test_translations_are_counted_and_compared_too(family):
+    model, batch = make_pair_drafting_model(family, "difference"), pairs(4)
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    draft = {"draft_tokens": 3, "eos_token_id": None}
+    methods = {
+        "plain": Method(model.backbone, {"eos_token_id": None}),
+        "heads": Method(model, {"eos_token_id": None}),
+        "drafts": Method(model, draft),
+    }
+    plain, heads, drafts = compare_speeds(methods, [source], max_new_tokens=10, rounds=1)
+    assert plain.num_tokens == drafts.num_tokens == 40
+    assert plain.tokens_per_pass == heads.tokens_per_pass == 1
+    assert plain.same == heads.same == drafts.same == 1
+    assert drafts.tokens_per_pass > 1
