@@ -137,9 +137,8 @@ def find_checkpoint(
 
     Args:
         name: A folder, a repository of the Hub, or the file of weights itself.
-        files: Possible names of the file; the first that exists is taken.
+        files, configs: Possible names of the files; the first that exists is taken.
         hub: Location on the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-        configs: Possible names of the file of settings; the first that exists is taken.
     Raises:
         ValueError: If none of the files exists, settings are cut short, or `hub` has an unknown argument.
     """

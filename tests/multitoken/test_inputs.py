@@ -25,7 +25,7 @@ def test_scores_need_a_weight_and_labels():
 
 def test_generating_in_training_with_checkpointing_is_told_to_evaluate():
     model = make_model("llama").train()
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     ids = token_ids(2, 6)
     mask = torch.ones_like(ids)
     mask[0, :2] = 0
