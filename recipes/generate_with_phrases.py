@@ -31,7 +31,6 @@ from hf_targets import (
     mark_in_terminal,
     phrase_page,
     read_documents,
-    read_phrase_list,
     room_after,
 )
 from lab.card import command_line
@@ -89,7 +88,8 @@ def find_documents(setup: Setup) -> dict[str, str]:
 
 def main(setup: Setup) -> None:
     """Generate, print the text, its statistics and its sources, and write the page."""
-    lines = [] if setup.phrases is None else read_phrase_list(setup.phrases)
+    lines = [] if setup.phrases is None else Path(setup.phrases).read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if line.strip()]
     documents = find_documents(setup)
     model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(best_device())
     tokenizer = AutoTokenizer.from_pretrained(setup.model)

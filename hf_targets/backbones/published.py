@@ -31,10 +31,12 @@ class Translation:
     Attributes:
         fields: Fields of the configuration that the checkpoint tells.
         tensors: Returns the tensors by our names, for the configuration of the model.
+        new_parts: Beginnings of the names of parameters that this checkpoint lacks, and that are new.
     """
 
     fields: Mapping[str, Any]
     tensors: Callable[[Any], dict[str, Tensor]]
+    new_parts: tuple[str, ...] = ()
 
 
 Translate = Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], str], Translation]
@@ -88,7 +90,8 @@ def load_published(
             raise ValueError(f"{name} does not tell its {field}; give {field}, {hint}")
     model = cls(config_class(**fields))
     tensors = translation.tensors(model.config)
-    shapes = {key: value.shape for key, value in model.state_dict().items() if not key.startswith(new_parts)}
+    are_new = (*new_parts, *translation.new_parts)
+    shapes = {key: value.shape for key, value in model.state_dict().items() if not key.startswith(are_new)}
     check_tensors(name, tensors, shapes)
     model.load_state_dict(tensors, strict=False)
     return model.to(chosen_dtype(dtype, tensors) or model.dtype).eval()  # pyright: ignore[reportArgumentType]

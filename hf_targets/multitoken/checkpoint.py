@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel
@@ -13,11 +14,11 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors, listed
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
-from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.backbones.published import read_tensors
-from hf_targets.backbones.weight_access import whole_state_dict
+from hf_targets.backbones.weight_access import is_readable, whole_state_dict
+from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
@@ -26,7 +27,26 @@ logger = logging.getLogger(__name__)
 
 HEADS_NAME = "heads.safetensors"
 _MAY_LACK = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
-_FINGERPRINT = "base_fingerprint"  # a key of that file's metadata
+_IDENTITY = "base_identity"  # a key of that file's metadata
+
+
+def identity_of(backbone: PreTrainedModel) -> str | None:
+    """Return the type of a model's weights and a hash of them, rounded to bfloat16 so that other types have it too.
+
+    None if they cannot all be read, or are quantised. The configuration does not count: heads do not depend on it.
+    """
+    if not is_readable(backbone) or hasattr(backbone.config, "quantization_config"):
+        return None
+    return f"{str(backbone.dtype).removeprefix('torch.')} {weight_hash(backbone, rounded_to=torch.bfloat16)}"
+
+
+def _same(one: str | None, other: str | None) -> bool | None:
+    """Return whether two identities are of the same weights; None if they do not tell."""
+    if one is None or other is None:
+        return None
+    (dtype, own), (other_dtype, others) = one.split(), other.split()
+    # float16 has other bits than bfloat16, so that weights which were rounded to it have another hash
+    return True if own == others else None if dtype != other_dtype and "float16" in (dtype, other_dtype) else False
 
 
 class CheckpointMixin(StrictLoading):
@@ -35,8 +55,8 @@ class CheckpointMixin(StrictLoading):
     config_class: ClassVar[type[MultiTokenConfig]]
     base_fields: ClassVar[tuple[str, ...]] = BASE_FIELDS
     """The fields of its configuration that a user chooses when putting heads on a base model."""
-    base_fingerprint: Fingerprint | None = None
-    """Fingerprint of the backbone when the heads were added; None in a model that was loaded whole."""
+    base_identity: str | None = None
+    """Identity of the backbone when the heads were added; None in a model that was loaded whole."""
 
     def save_pretrained(
         self, save_directory: str | PathLike, *args: Any, heads_only: bool = False, **kwargs: Any
@@ -44,9 +64,9 @@ class CheckpointMixin(StrictLoading):
         """Save the model, or with `heads_only` only the heads and the name of the base model: a few MB.
 
         Args:
-            heads_only: Write `heads.safetensors`, with a fingerprint of the backbone, and a configuration that names
-                the base model. For a model that was loaded whole, or whose backbone was trained, the base model is
-                loaded to compare fingerprints.
+            heads_only: Write `heads.safetensors`, with a hash of the backbone, and a configuration that names the base
+                model. For a model that was loaded whole, or whose backbone was trained, the base model is loaded to
+                compare hashes. Weights that are offloaded, sharded or quantised are not compared.
         Raises:
             ValueError: With `heads_only`, if the base model has no name, or the backbone differs from it; nothing is
                 written then.
@@ -59,8 +79,8 @@ class CheckpointMixin(StrictLoading):
         config: MultiTokenConfig = copy.deepcopy(self.config)  # pyright: ignore[reportAttributeAccessIssue]
         if not config.base_model_name_or_path:
             raise ValueError(
-                "heads_only=True needs the name of the base model, and this one has no name; make the model with "
-                "from_base(name or path), or set config.base_model_name_or_path"
+                "heads_only=True needs the name of the base model, and this one has no name; set "
+                "config.base_model_name_or_path"
             )
         base = self._unchanged_base(config.base_model_name_or_path)
         config.heads_only = True
@@ -68,25 +88,29 @@ class CheckpointMixin(StrictLoading):
         state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
         told = [GENERATION_CONFIG_NAME] if self.can_generate() else []  # pyright: ignore[reportAttributeAccessIssue]
         with written_together(save_directory, HEADS_NAME, PACKAGE_IMPORT, *told, CONFIG_NAME) as unfinished:
-            save_file(state, unfinished / HEADS_NAME, metadata={"format": "pt", _FINGERPRINT: base.to_json()})
+            save_file(
+                state, unfinished / HEADS_NAME, metadata={"format": "pt", **({} if base is None else {_IDENTITY: base})}
+            )
             config.save_pretrained(unfinished)
             if told:
                 self.generation_config.save_pretrained(unfinished)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _unchanged_base(self, name: str) -> Fingerprint:
-        """Return the fingerprint of the base model; raise an error if the backbone differs from it."""
-        backbone = Fingerprint.of(self.backbone)  # pyright: ignore[reportAttributeAccessIssue]
-        loaded = self.base_fingerprint
-        if loaded is None or loaded.differences(backbone):  # trained since, and perhaps saved since, too
-            loaded = Fingerprint.of(self._load_backbone(name, {}))
-        if changed := loaded.differences(backbone):
+    def _unchanged_base(self, name: str) -> str | None:
+        """Return the identity of the base model if it is known; raise an error if the backbone differs from it."""
+        own, base = identity_of(self.backbone), self.base_identity  # pyright: ignore[reportAttributeAccessIssue]
+        if own is not None and not _same(base, own):  # trained since, and perhaps saved since, too
+            base = identity_of(self._load_backbone(name, {}))
+        same = _same(base, own)
+        if same is False:
             raise ValueError(
-                f"heads_only=True saves no backbone, and this one differs from {name}, the base model that is loaded "
-                f"with the heads: {listed(changed)}. Save the whole model, without heads_only; or save the backbone "
-                "with model.backbone.save_pretrained(folder), and set model.config.base_model_name_or_path = folder; "
-                "to train only the heads, freeze the backbone with model.backbone.requires_grad_(False)"
+                f"heads_only=True saves no backbone, and this one differs from {name}, which is loaded with the heads. "
+                "Save the whole model, without heads_only; or save model.backbone, and set "
+                "model.config.base_model_name_or_path to its folder. To train only the heads, freeze the backbone with "
+                "model.backbone.requires_grad_(False)"
             )
-        return loaded
+        if same is None:
+            logger.info("The weights of %s cannot be compared with the backbone of these heads.", name)
+        return base
 
     @classmethod
     def from_pretrained(
@@ -164,16 +188,20 @@ class CheckpointMixin(StrictLoading):
                 "name or path of the model that the heads were made for"
             )
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
-        state, made_for = read_tensors(file), _read_fingerprint(file)
+        state = read_tensors(file)
+        with safe_open(file, framework="pt") as opened:
+            made_for = (opened.metadata() or {}).get(_IDENTITY)
         fields = {key: getattr(config, key) for key in cls.base_fields}
         backbone = cls._load_backbone(base, backbone_kwargs)
-        if made_for is None:
-            logger.info("%s has no fingerprint of its base model: cannot check that it is %s", file, base)
-        elif different := made_for.differences(Fingerprint.of(backbone)):
+        same = _same(made_for, identity_of(backbone))
+        if same is False:
             raise ValueError(
-                f"the heads in {file} were made for a base model that differs from {base}: {listed(different)}. Give "
-                f"the right model as base_model_name_or_path; to try the heads on {base} all the same, make new heads "
-                "with from_base and load the file into them"
+                f"the heads in {file} were made for a base model that differs from {base}; give the right model as "
+                "base_model_name_or_path"
+            )
+        if same is None:
+            logger.info(
+                "Cannot tell whether the heads in %s were made for %s: its weights cannot be compared", file, base
             )
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
         check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
@@ -181,14 +209,3 @@ class CheckpointMixin(StrictLoading):
         if model.can_generate() and cached_file(name, GENERATION_CONFIG_NAME, **_MAY_LACK, **hub):
             model.generation_config = GenerationConfig.from_pretrained(name, **hub)
         return model.eval()
-
-
-def _read_fingerprint(file: Path) -> Fingerprint | None:
-    with safe_open(file, framework="pt") as opened:
-        text = (opened.metadata() or {}).get(_FINGERPRINT)
-    try:
-        return None if text is None else Fingerprint.from_json(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{file} has a {_FINGERPRINT} in its metadata that cannot be read: {error}; copy or download it again"
-        ) from error

@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,12 +13,8 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.logits_process import LogitsProcessorList
-from transformers.generation.stopping_criteria import (
-    EosTokenCriteria,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    StoppingCriteriaList,
-)
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from hf_targets.backbones.generation import (
     generation_setting,
@@ -31,31 +27,67 @@ from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, check_source, max_positions, outgrown_positions_named
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
+from hf_targets.multitoken.drafting.auto import AutoLength
 from hf_targets.multitoken.drafting.cache import check_layers
-from hf_targets.multitoken.drafting.candidates import HeadCandidates
-from hf_targets.multitoken.drafting.chains import ChainDrafter
 from hf_targets.multitoken.drafting.drafts import DraftSettings
-from hf_targets.multitoken.drafting.loop import check_request, decode_rows
-from hf_targets.multitoken.drafting.output import DraftCounts, drafted_output
-from hf_targets.multitoken.drafting.pace import FixedPace, MeasuredPace, pace_of
-from hf_targets.multitoken.drafting.pass_inputs import sources_of
-from hf_targets.multitoken.drafting.stopwatch import Stopwatch
-from hf_targets.multitoken.future_logits import PredictsFuture
+from hf_targets.multitoken.drafting.loop import DraftCounts, DraftingLoop
+from hf_targets.multitoken.drafting.rows import PassInputs, sources_of
 from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
 logger = logging.getLogger(__name__)
 
-MOST_BRANCHES = 3
-"""Branches of the trees that `draft_tokens="auto"` tries."""
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
 
-class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
-    """`GenerationMixin` for a model with `backbone`, `heads` and `config`."""
+@dataclass
+class _Counted:
+    """The counts of an output of generation with drafts."""
+
+    num_forward_passes: int | None = None
+    num_verifications: int | None = None
+    num_drafted_tokens: int | None = None
+    num_accepted_tokens: int | None = None
+
+    @property
+    def accepted_per_pass(self) -> float:
+        """Mean accepted tokens per verification, without the bonus token; at most the length of a draft."""
+        return (self.num_accepted_tokens or 0) / max(self.num_verifications or 0, 1)
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Mean new tokens per verification, with the bonus token; plain decoding has 1."""
+        return 1.0 + self.accepted_per_pass
+
+
+@dataclass
+class DraftedGenerationOutput(_Counted, GenerateDecoderOnlyOutput):
+    """The output of `generate(draft_tokens=..., return_dict_in_generate=True)`.
+
+    Every verification yields one token that was not drafted, the "bonus" token. It is not counted as accepted.
+
+    The cache is returned only for a single row: rows of a batch leave its cache when they end.
+
+    Attributes:
+        num_forward_passes: Calls of the model, including the one that reads the prompt.
+        num_verifications: Drafts verified: the number of unfinished rows, summed over all passes after the prompt's.
+        num_drafted_tokens: Tokens drafted and verified, over all rows; in a tree, every node counts.
+        num_accepted_tokens: Drafted tokens that were accepted into the text, over all rows.
+    """
+
+
+@dataclass
+class DraftedSeq2SeqOutput(_Counted, GenerateEncoderDecoderOutput):
+    """The output of an encoder-decoder model's `generate` with drafts; its counts are `DraftedGenerationOutput`'s."""
+
+
+class HeadsGenerationMixin(GenerationMixin):
+    """`GenerationMixin` for a model with heads that predict the tokens after the next one."""
 
     _reads_shifted_rows: bool | None = None
     """Whether the decoder reads a text that begins later in a row as the same; None: not tried yet."""
+    _draft_costs: dict[Any, float] | None = None
+    """What drafts cost under some conditions, as `AutoLength` measured it; None: never measured."""
 
     def generate(
         self,
@@ -70,10 +102,8 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         With `draft_tokens` the heads guess that many tokens after the next one, and one forward pass verifies them all.
         Greedy output equals that of plain greedy decoding, sampled output has the same distribution, and fewer passes
         are needed. With `return_dict_in_generate=True` the output is a `DraftedGenerationOutput`, which counts passes.
-
-        A chain for one row uses Transformers' assisted decoding. Several rows, branches, a filled cache or custom
-        stopping criteria use a loop of this library. It pads a row as soon as a custom criterion ends it; plain
-        decoding without an end token continues until all rows have ended.
+        A row is padded as soon as a stopping criterion of your own ends it; plain decoding without an end token
+        continues until all rows have ended.
 
         Each argument that is None is taken from the generation configuration, if it has a field of that name.
 
@@ -82,17 +112,16 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
                 against the ensemble.
             draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. 0 drafts nothing. With
                 `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of. "auto"
-                drafts as far as pays: the measured seconds of passes and the tokens that they brought decide between
-                no draft, a chain that ends where the heads are unsure, and a tree. Where nothing pays, or a setting
-                does not go with drafts, it decodes plainly. The text is never another than without drafts; sampled
-                texts of several rows are therefore decoded plainly, and so is any text if the weights are sharded. Beam
-                search and models without a cache give Transformers' own output.
-            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1, and up to 3 with
-                "auto". With a backbone that takes no tree mask, or an ensemble, drafts are chains; a log line then says
-                so.
+                drafts chains as far as pays (`AutoLength`), and nothing where drafts do not pay or cannot be made. The
+                text is the one without drafts; sampled texts of several rows are therefore decoded plainly, and so is
+                any text if the weights are sharded. Beam search and models without a cache give Transformers' own
+                output.
+            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1. With a backbone that
+                takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, prompt lookup
-                in trees, a cache that is not dynamic, or a backbone without such a cache.
+                in trees, a cache that is not dynamic, attention weights or hidden states as output, or a backbone
+                without such a cache.
         Related: drafts are verified by logits of a whole chunk. If two tokens are equally probable up to rounding, the
             choice may differ from that of decoding one token at a time.
         """
@@ -101,16 +130,13 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         config = kwargs.get("generation_config", config)
         told = {name: generation_setting(name, config, self.generation_config) for name in _SETTINGS}
         weight = self._check_weight(told["ensemble_weight"] if ensemble_weight is None else ensemble_weight)
-        cached = self._supports_default_dynamic_cache() and not self.backbone._is_stateful
         if draft_tokens is None and not is_assistant(config):  # another model verifies an assistant's text
             draft_tokens = told["draft_tokens"]
         if draft_tokens not in (None, 0):
             draft_branches = told["draft_branches"] if draft_branches is None else draft_branches
-            kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, cached=cached, given=kwargs)
+            kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, given=kwargs)
         elif draft_branches is not None and draft_branches != 1:
-            raise ValueError(
-                f"draft_branches={draft_branches} needs draft_tokens; give it, or leave out draft_branches"
-            )
+            raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give it, or leave it out")
         if self.backbone._is_stateful:
             kwargs["use_cache"] = False  # without a key-value cache, every step reads the whole text again
         text = kwargs
@@ -136,51 +162,33 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         for weight in (given or 0.0, *others):
             if check_ensemble_weight(weight) and self.heads.outputs is not None:
                 raise ValueError(
-                    "heads with separate_output_heads=True have no ensemble, which mixes predictions before a shared "
-                    f"output matrix; the ensemble weight must be 0 or None, got {weight}"
+                    f"heads with separate_output_heads=True have no ensemble, got ensemble weight {weight}"
                 )
         return given
 
-    def _drafting(
-        self, tokens: int | str, branches: int | None, *, cached: bool, given: dict[str, Any]
-    ) -> DraftSettings | None:
+    def _drafting(self, tokens: int | str, branches: int | None, *, given: dict[str, Any]) -> DraftSettings | None:
         """Return the settings that were asked for; None if "auto" cannot draft here, which a log line says."""
-        if tokens != "auto":
-            return self._check_drafting(tokens, 1 if branches is None else branches, cached=cached, given=given)
-        branches = MOST_BRANCHES if branches is None else branches
-        try:
-            settings = self._check_drafting(self.config.ngram_size - 1, branches, cached=cached, given=given)
-        except ValueError as error:
-            if type(branches) is not int or branches < 1:
-                raise
-            logger.info("Decoding without drafts: %s.", error)
-            return None
-        return replace(settings, measured=True)
-
-    def _check_drafting(
-        self, tokens: int | str, branches: int, *, cached: bool, given: dict[str, Any]
-    ) -> DraftSettings:
-        most = self.config.ngram_size - 1
-        if type(tokens) is not int or not 1 <= tokens <= most:
+        most, auto, branches = self.config.ngram_size - 1, tokens == "auto", 1 if branches is None else branches
+        if not auto and (type(tokens) is not int or not 1 <= tokens <= most):
             raise ValueError(
-                f"draft_tokens must be in [1, {most}], as the model has N - 1 = {most} heads, got {tokens!r}; give 0 "
-                'to draft nothing, or "auto"'
+                f"draft_tokens must be in [1, {most}], as the model has {most} heads, got {tokens!r}; give 0 to draft "
+                'nothing, or "auto"'
             )
-        if type(branches) is not int or branches < 1:
-            raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}; 1 drafts a chain")
-        if not cached:
+        if type(branches) is not int or branches < 1 or (auto and branches > 1):
             raise ValueError(
-                f"drafting removes rejected tokens from a dynamic key-value cache, and "
-                f"{type(self.backbone).__name__} has no such cache; give draft_tokens=0"
+                f'draft_branches must be an integer, 1 or more, and 1 with draft_tokens="auto", got {branches}'
             )
-        for name in ("assistant_model", "custom_generate"):
-            if given.get(name) is not None:
-                raise ValueError(
-                    f"draft_tokens and {name} both decide how to decode; leave out {name}, or give draft_tokens=0"
-                )
-        if given.get("synced_gpus"):
-            raise ValueError("draft_tokens does not support synced_gpus=True; leave it out, or give draft_tokens=0")
-        return DraftSettings(tokens, branches)
+        problem = None
+        if not self._supports_default_dynamic_cache() or self.backbone._is_stateful:
+            problem = f"{type(self.backbone).__name__} has no dynamic key-value cache to remove rejected tokens from"
+        elif others := [name for name in ("assistant_model", "custom_generate") if given.get(name) is not None]:
+            problem = f"draft_tokens and {others[0]} both decide how to decode"
+        if problem is None:
+            return DraftSettings(most if auto else tokens, branches, auto=auto)
+        if not auto:
+            raise ValueError(f"{problem}; give draft_tokens=0")
+        logger.info("Decoding without drafts: %s.", problem)
+        return None
 
     def prepare_inputs_for_generation(
         self,
@@ -188,7 +196,6 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         *,
         ensemble_weight: float | None = None,
         drafting: DraftSettings | None = None,
-        candidate_generator: CandidateGenerator | None = None,
         tokenizer: Any = None,
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
@@ -216,6 +223,17 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         decode = partial(super()._assisted_decoding, inputs_tensor=inputs_tensor)
         return self._with_drafts(decode, *args, source=source, **kwargs)
 
+    def _beam_search(self, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
+        if drafting is not None and not drafting.auto:
+            raise ValueError("draft_tokens cannot be combined with beam search; leave out num_beams, or the drafts")
+        if drafting is not None:
+            logger.info("Decoding without drafts: they cannot be combined with beam search.")
+        return super()._beam_search(*args, **kwargs)
+
+    def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> CandidateGenerator:
+        others = {name: value for name, value in model_kwargs.items() if name != "ensemble_weight"}
+        return super()._get_candidate_generator(*args, model_kwargs=others, **kwargs)
+
     def _with_drafts(
         self,
         decode: Callable[..., Any],
@@ -226,27 +244,9 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         **kwargs: Any,
     ) -> Any:
         plain = partial(decode, input_ids, *args, **kwargs)
-        if drafting is None:
-            return plain()
-        return self._decode_with_drafts(plain, input_ids, drafting, *args, source=source, **kwargs)
+        return plain() if drafting is None else self._decode(plain, input_ids, drafting, *args, source=source, **kwargs)
 
-    def _beam_search(self, *args: Any, drafting: DraftSettings | None = None, **kwargs: Any) -> Any:
-        if drafting is not None and not drafting.measured:
-            raise ValueError(
-                "draft_tokens cannot be combined with beam search; leave out num_beams, or give draft_tokens=0"
-            )
-        if drafting is not None:
-            logger.info("Decoding without drafts: they cannot be combined with beam search.")
-        return super()._beam_search(*args, **kwargs)
-
-    def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> CandidateGenerator:
-        of_heads = model_kwargs.get("candidate_generator")
-        if of_heads is not None:
-            return of_heads
-        others = {name: value for name, value in model_kwargs.items() if name != "ensemble_weight"}
-        return super()._get_candidate_generator(*args, model_kwargs=others, **kwargs)
-
-    def _decode_with_drafts(
+    def _decode(
         self,
         plain: Callable[[], Any],
         input_ids: Tensor,
@@ -255,112 +255,102 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         source: Tensor | None = None,
-        inputs_tensor: Tensor | None = None,
         streamer: Any = None,
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        config, longest, is_pair = generation_config, max_positions(self.config), self.config.is_encoder_decoder
-        given = {**model_kwargs, "synced_gpus": synced_gpus}
-        looks_up = config.prompt_lookup_num_tokens is not None
-        sources = sources_of(source, given.get("attention_mask"))
-        by_rows = partial(
-            decode_rows,
+        """Decode with drafts, or by `plain` where "auto" cannot draft."""
+        config, auto = generation_config, None
+        try:
+            self._check_request(input_ids, config, model_kwargs, synced_gpus=synced_gpus)
+            if drafting.auto:
+                self._check_auto(input_ids, config, stopping_criteria)
+        except ValueError as error:
+            if not drafting.auto:
+                raise
+            logger.info("Decoding without drafts: %s.", error)
+            return self._plain_output(plain(), input_ids)
+        weight = model_kwargs.get("ensemble_weight")
+        if drafting.auto:
+            self._draft_costs = {} if self._draft_costs is None else self._draft_costs
+            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), drafting.num_tokens
+            auto = AutoLength(drafting.num_tokens, self._draft_costs, conditions)
+            if auto.stopped and config.prompt_lookup_num_tokens is None:  # Transformers' own loop is a little faster
+                return self._plain_output(plain(), input_ids)
+        loop = DraftingLoop(
             self,
             input_ids,
-            max_positions=longest,
+            self._without_branches(drafting, config, weight),
+            auto,
+            max_positions=max_positions(self.config),
             processors=logits_processor,
             criteria=stopping_criteria,
             config=config,
             streamer=streamer,
-            sources=sources,
-            **model_kwargs,
+            sources=sources_of(source, model_kwargs.get("attention_mask")),
+            model_kwargs=model_kwargs,
         )
-        if drafting.measured:
-            pace = self._measured_pace(input_ids, drafting, stopping_criteria, config, given)
-            # with prompt lookup Transformers' own loop is another way again, and takes one row only
-            if pace is not None and (looks_up or not pace.begins_plain(len(input_ids))):
-                return by_rows(pace=pace)
-            watch = Stopwatch()
-            stopping_criteria.append(watch)
-            output = plain()
-            if pace is not None and watch.passes > 1:
-                pace.record_plain(len(input_ids), watch.passes, watch.seconds_of_a_pass)
-            if not config.return_dict_in_generate:
-                return output
-            counts = DraftCounts(forward_passes=watch.passes, verifications=len(input_ids) * (watch.passes - 1))
-            return drafted_output(counts, is_encoder_decoder=is_pair, **output)
-        _check_config(config, model_kwargs.get("past_key_values"))
-        drafting = self._without_branches(drafting, config, model_kwargs.get("ensemble_weight"))
-        simple = EosTokenCriteria | MaxLengthCriteria | MaxTimeCriteria  # any other must be tried after each token
-        cache = model_kwargs["past_key_values"]
-        # with a filled cache, Transformers' loop would read the whole prompt again
-        one_chain = len(input_ids) == 1 and drafting.num_branches == 1 and not cache.get_seq_length()
-        if not one_chain or not all(isinstance(criterion, simple) for criterion in stopping_criteria):
-            self._check_rows(input_ids, config, given)
-            return by_rows(pace=FixedPace(drafting))
-        first = None if sources is None else sources[0]
-        drafter = ChainDrafter(self, config, processed=bool(logits_processor), after_source=first is not None)
-        lengths = {"max_length": config.max_length, "max_positions": longest}
-        candidates = HeadCandidates(drafter, logits_processor, drafting.num_tokens, source=first, **lengths)
-        output = super()._assisted_decoding(
-            input_ids,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=config,
-            inputs_tensor=inputs_tensor,
-            streamer=streamer,
-            synced_gpus=synced_gpus,
-            candidate_generator=candidates,
-            **model_kwargs,
-        )
-        if not config.return_dict_in_generate:
+        output = loop.run(input_ids)
+        return self._output(loop.counts, output) if config.return_dict_in_generate else output["sequences"]
+
+    def _plain_output(self, output: Any, input_ids: Tensor) -> Any:
+        """Return the output of decoding without drafts, with its counts if it has names."""
+        if isinstance(output, Tensor):
             return output
-        return drafted_output(candidates.counts, is_encoder_decoder=is_pair, **output)
+        passes = output.sequences.shape[1] - input_ids.shape[1]
+        return self._output(DraftCounts(passes, len(input_ids) * (passes - 1)), output)
 
-    def _check_rows(self, input_ids: Tensor, config: GenerationConfig, given: dict[str, Any]) -> None:
-        """Raise an error if drafts for several rows, trees or custom criteria cannot be made of this request."""
-        is_pair = self.config.is_encoder_decoder
-        check_request(input_ids, config, given, is_encoder_decoder=is_pair)
-        if not is_pair or len(input_ids) == 1:
-            return
-        if self._reads_shifted_rows is None:
-            self._reads_shifted_rows = takes_shifted_rows(self.backbone)
-        if not self._reads_shifted_rows:
+    def _output(self, counts: DraftCounts, output: Any) -> DraftedGenerationOutput | DraftedSeq2SeqOutput:
+        kind: Any = DraftedSeq2SeqOutput if self.config.is_encoder_decoder else DraftedGenerationOutput
+        return kind(**output, **asdict(counts))
+
+    def _check_request(
+        self, input_ids: Tensor, config: GenerationConfig, given: dict[str, Any], *, synced_gpus: bool
+    ) -> None:
+        """Raise an error if the loop does not provide what `generate` was asked for."""
+        cache: Any = given.get("past_key_values")
+        own: Any = None if cache is None else cache_of_text(cache)
+        if not config.use_cache or not isinstance(own, DynamicCache) or own.offloading:
+            kind = type(own).__name__ if config.use_cache and own is not None else "none"
+            raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out cache_implementation")
+        check_layers(cache)
+        others = ("assistant_ensemble_weight", "assistant_early_exit", "use_mtp")
+        told = {name: getattr(config, name, None) for name in (*others, "output_attentions", "output_hidden_states")}
+        told["guidance_scale"] = None if config.guidance_scale == 1 else config.guidance_scale
+        for name in (name for name, value in told.items() if value):
+            raise ValueError(f"{name} cannot be combined with draft_tokens; leave it out, or give draft_tokens=0")
+        if synced_gpus:
+            raise ValueError("draft_tokens does not support synced_gpus=True; leave it out, or give draft_tokens=0")
+        is_pair, batch, length = self.config.is_encoder_decoder, *input_ids.shape
+        embeds = None if is_pair else given.get("inputs_embeds")
+        length = length if embeds is None else embeds.shape[1]
+        mask, filled = PassInputs(given, is_encoder_decoder=is_pair).mask, cache.get_seq_length()
+        whole = mask.shape[1] if mask is not None else config._mask_length if filled else length
+        if whole != length or filled >= length:
             raise ValueError(
-                f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
-                f"{type(self.backbone).__name__} does neither; generate row by row, or give draft_tokens=0"
+                f"with a filled cache ({filled} positions) give the whole text, {whole} tokens a row of which at least "
+                f"one is not in the cache, got {length}"
             )
+        if filled and batch > 1:
+            raise ValueError("drafting for several rows cannot start from a filled cache; generate row by row")
+        if is_pair and batch > 1:
+            if self._reads_shifted_rows is None:
+                self._reads_shifted_rows = takes_shifted_rows(self.backbone)
+            if not self._reads_shifted_rows:
+                raise ValueError(
+                    f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
+                    f"{type(self.backbone).__name__} does neither; generate row by row"
+                )
 
-    def _measured_pace(
-        self,
-        input_ids: Tensor,
-        drafting: DraftSettings,
-        criteria: StoppingCriteriaList,
-        config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-    ) -> MeasuredPace | None:
-        """Return what decides how far to draft, or None if drafts could not be made or would change the text."""
+    def _check_auto(self, input_ids: Tensor, config: GenerationConfig, criteria: StoppingCriteriaList) -> None:
+        """Raise an error if drafts that are not always made would change the text."""
         simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
-        try:
-            _check_config(config, model_kwargs.get("past_key_values"))
-            check_layers(model_kwargs["past_key_values"])
-            self._check_rows(input_ids, config, model_kwargs)
-            if len(input_ids) > 1 and (config.do_sample or not simple):
-                raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
-            if config.do_sample and not simple:
-                raise ValueError("a sampled text with stopping criteria of its own would draw after its end")
-            if is_sharded(self):
-                raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
-        except ValueError as error:
-            logger.info("Decoding without drafts: %s.", error)
-            return None
-        weight, lookup = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
-        if lookup is not None:
-            drafting = replace(drafting, num_branches=1)
-        conditions = (drafting, bool(weight), bool(config.do_sample), lookup, self.dtype, self.device)
-        attention = self.backbone.config._attn_implementation
-        return pace_of(self, (*conditions, attention), lambda: self._without_branches(drafting, config, weight))
+        if len(input_ids) > 1 and (config.do_sample or not simple):
+            raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
+        if config.do_sample and not simple:
+            raise ValueError("a sampled text with stopping criteria of its own would draw after its end")
+        if is_sharded(self):
+            raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
 
     def _without_branches(
         self, drafting: DraftSettings, config: GenerationConfig, ensemble_weight: float | None
@@ -369,9 +359,7 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
         if drafting.num_branches == 1:
             return drafting
         if config.prompt_lookup_num_tokens is not None:
-            raise ValueError(
-                "prompt lookup extends a chain; give draft_branches=1, or leave out prompt_lookup_num_tokens"
-            )
+            raise ValueError("prompt lookup extends a chain; give draft_branches=1, or leave it out")
         if ensemble_weight:
             why = "an ensemble supports only one path"
         elif not takes_tree_mask(self.backbone):
@@ -380,19 +368,3 @@ class HeadsGenerationMixin(PredictsFuture, GenerationMixin):
             return drafting
         logger.info("Drafting a chain instead of %d branches: %s.", drafting.num_branches, why)
         return replace(drafting, num_branches=1)
-
-
-def _check_config(config: GenerationConfig, cache: Any) -> None:
-    """Raise an error if the cache or an option of `generate` cannot be combined with drafts."""
-    own: Any = None if cache is None else cache_of_text(cache)
-    dynamic = isinstance(own, DynamicCache)
-    if not config.use_cache or not dynamic or own.offloading:
-        kind = "none" if not config.use_cache or own is None else "an offloaded one" if dynamic else type(own).__name__
-        raise ValueError(
-            "drafting removes rejected tokens from the key-value cache, so it takes a DynamicCache in memory, got "
-            f"{kind}; leave out cache_implementation, and pass use_cache=True, or give draft_tokens=0"
-        )
-    for name in ("guidance_scale", "assistant_ensemble_weight", "assistant_early_exit", "use_mtp"):
-        neutral = (None, 1.0) if name == "guidance_scale" else (None, False)
-        if getattr(config, name, None) not in neutral:
-            raise ValueError(f"{name} cannot be combined with draft_tokens; leave it out, or give draft_tokens=0")

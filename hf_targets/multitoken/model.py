@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, ClassVar, Self, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import initialization as init
 
 from hf_targets.backbones.call import Call
-from hf_targets.backbones.fingerprint import Fingerprint
 from hf_targets.backbones.inputs import check_nll_weights
 from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.output_matrix import OutputMap, output_embedding
-from hf_targets.backbones.weight_access import num_rows
+from hf_targets.backbones.weight_access import embedding_rows, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
     backbone_of,
@@ -24,7 +24,7 @@ from hf_targets.backbones.wrapping import (
     split_fields,
 )
 from hf_targets.maths.losses import ngram_weights
-from hf_targets.multitoken.checkpoint import CheckpointMixin
+from hf_targets.multitoken.checkpoint import CheckpointMixin, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import FutureHeads
@@ -96,7 +96,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
-        model.base_fingerprint = Fingerprint.of(base)
+        model.base_identity = identity_of(base)
         place_new_part(model, base, "heads")
         model.heads.copy_outputs(output_embedding(base))
         if model.can_generate():
@@ -164,6 +164,39 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         if output_last_hidden_state:
             own["last_hidden_state"] = hidden
         return outputs, own
+
+    @property
+    def sequential(self) -> bool:
+        """Whether a head needs the tokens before its own, as heads that predict word differences do."""
+        return self.config.target == "difference"
+
+    def future_states(self, hidden: Tensor, count: int) -> Tensor:
+        """Return the states that heads 1 to `count` compute from hidden states (rows, d), (rows, count, d)."""
+        return self.heads.states(hidden, count)
+
+    def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return head n's logits of drafted tokens from its states (rows, d) and the n tokens before, (rows, n)."""
+        output, n = OutputMap.of(self.backbone, self.config.output_scale), tokens.shape[1]
+        rows = embedding_rows(output.layer, tokens) if self.sequential else None
+        return self.heads.draft_logits(n, output, self.heads.complete(n, states, rows))
+
+    def parallel_logits(self, states: Tensor) -> Tensor:
+        """Return all heads' logits of drafted tokens at once, (rows, count, ...), if they are not `sequential`."""
+        output = OutputMap.of(self.backbone, self.config.output_scale)
+        if self.heads.outputs is None:
+            return self.heads.draft_logits(1, output, states)
+        logits = [self.heads.draft_logits(n + 1, output, states[:, n]) for n in range(states.shape[1])]
+        return torch.stack(logits, dim=1)
+
+    def whole_logits(self, logits: Tensor) -> Tensor:
+        """Return the logits of all tokens from those of the tokens that heads may draft."""
+        drafted = self.heads.draft_vocabulary
+        return logits if drafted is None else drafted.whole(logits, num_rows(self.get_output_embeddings()))
+
+    def drafted_ids(self, places: Tensor) -> Tensor:
+        """Return the ids of tokens from their places among the tokens that heads may draft."""
+        drafted = self.heads.draft_vocabulary
+        return places if drafted is None else drafted.ids.to(places.device)[places]
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, ZeroInitLinear):

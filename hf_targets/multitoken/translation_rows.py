@@ -7,10 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.multitoken.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenSeq2SeqConfig
 from hf_targets.multitoken.seq2seq import MultiTokenForSeq2SeqLM
-from hf_targets.multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer
+from hf_targets.multitoken.seq2seq_trainer import BagOfWordsSettings, BagOfWordsTrainer, MultiTokenSeq2SeqTrainer
 from hf_targets.training.row_arguments import cosine_weight_of, with_arguments
 from hf_targets.training.settings import parse_mapping
 

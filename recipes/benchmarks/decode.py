@@ -18,28 +18,23 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import (
-    HEADS,
-    MultiTokenForCausalLM,
-    TextSettings,
-    field_of,
-    parse_settings,
-)
+from hf_targets import HEADS, MultiTokenForCausalLM
 from hf_targets.multitoken.draft_heads import KINDS, draft_text
-from hf_targets.training.seeds import run_folder
+from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
 @dataclass
-class Setup(TextSettings):
+class Setup:
     """What decodes which prompts."""
 
     heads: str = field(
         default="runs/train_draft_heads/documentation",
         metadata={"help": "Folder with a subfolder of heads for each kind and seed."},
     )
-    dataset: str | None = field_of(
-        TextSettings, "dataset", None, note="Its validation text has the prompts. None: text that the model writes."
+    dataset: str | None = field(
+        default=None,
+        metadata={"help": "Corpus with the prompts in its validation text. None: the model writes them."},
     )
     block_size: int = field(default=128, metadata={"help": "Tokens of a text, of which the first are the prompt."})
     num_prompts: int = field(default=16, metadata={"help": "Prompts."})
@@ -56,9 +51,7 @@ class Setup(TextSettings):
 def methods_of(setup: Setup, device: torch.device) -> dict[str, DecodingMethod]:
     """Return what is compared; prompt lookup comes with single rows only, as in Transformers."""
     folders = [
-        (kind, folder)
-        for kind in {**KINDS, **HEADS}
-        for folder in sorted(Path(setup.heads).glob(run_folder(kind, "*")))
+        (kind, folder) for kind in {**KINDS, **HEADS} for folder in sorted(Path(setup.heads).glob(f"{kind}-seed*"))
     ]
     if not folders:
         raise ValueError(f"no heads in {setup.heads}; recipes/train_draft_heads.py leaves them there, a folder a kind")
@@ -82,9 +75,8 @@ def methods_of(setup: Setup, device: torch.device) -> dict[str, DecodingMethod]:
     return methods
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print a table for each batch size, and what ran."""
-    (setup,) = parse_settings(Setup)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     methods = methods_of(setup, device)
     base = methods["plain"].model
@@ -93,9 +85,6 @@ def main() -> None:
         base,
         tokenizer,
         dataset=setup.dataset,
-        config_name=setup.dataset_config,
-        text_column=setup.text_column,
-        max_train_words=setup.max_train_words,
         block_size=setup.block_size,
         num_generated=1,
         num_held_out=setup.num_prompts,
@@ -109,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

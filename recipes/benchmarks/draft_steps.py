@@ -9,8 +9,10 @@ told. Greedy decoding, one process; the ways take turns, and each ratio is the m
 round. Reading the prompt is left out. Measured: recipes/multitoken.md.
 """
 
+import sys
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -18,9 +20,12 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hf_targets import MultiTokenForCausalLM, parse_settings
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import MultiTokenForCausalLM
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.markdown import markdown_table
+from lab.settings import parse_settings
+from lab.tables import markdown_table
 
 DTYPES = ("float32", "bfloat16")
 
@@ -107,9 +112,10 @@ class Way:
     def decode(self, prompts: Tensor, max_new_tokens: int) -> Tensor:
         """Take a round, and return the text."""
         arguments: dict[str, Any] = {"do_sample": False, "return_dict_in_generate": True, **self.arguments}
-        model = copy(self.model) if self.afresh else self.model  # what "auto" has measured belongs to a model
+        if self.afresh:
+            self.model._draft_costs = {}
         start = settled_time(prompts.device)
-        output = model.generate(prompts, max_new_tokens=max_new_tokens, **arguments)
+        output = self.model.generate(prompts, max_new_tokens=max_new_tokens, **arguments)
         self.seconds.append(settled_time(prompts.device) - start)
         passes = getattr(output, "num_forward_passes", None)
         self.num_passes.append((max_new_tokens if passes is None else passes) - 1)
@@ -124,7 +130,7 @@ def ways_of(setup: Setup, model: CertainModel) -> dict[str, Way]:
         sure.acceptance = acceptance
         ways[f"drafts, {acceptance:.0%}"] = Way(sure, draft_tokens=setup.ngram_size - 1)
         if setup.auto:
-            ways[f"auto, {acceptance:.0%}, first text"] = Way(sure, afresh=True, draft_tokens="auto")
+            ways[f"auto, {acceptance:.0%}, first text"] = Way(copy(sure), afresh=True, draft_tokens="auto")
             ways[f"auto, {acceptance:.0%}, later"] = Way(sure, draft_tokens="auto")
     return ways
 
@@ -169,9 +175,8 @@ def measure(setup: Setup, dtype: str, size: int, device: torch.device) -> list[l
     return [*table, [dtype, str(size), f"model alone, {setup.ngram_size} positions", "", "", f"{ratio:.2f}", ""]]
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print a table."""
-    (setup,) = parse_settings(Setup)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     heading = ["type", "rows", "way", "ms", "tokens / pass", "a pass, x plain", "a text, x plain"]
     dtypes = DTYPES if setup.dtype is None else (setup.dtype,)
@@ -180,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

@@ -9,9 +9,11 @@ step does not depend on their values, but the number of steps does, so it is a s
 """
 
 import copy
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,19 +22,20 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from hf_targets import (
     DocumentRetriever,
     DynamicVocabForCausalLM,
     PhrasePool,
     PhraseVocabulary,
-    TextSettings,
     TokenNgrams,
     WordNgrams,
     documents_of,
-    field_of,
-    parse_settings,
     train_bpe_tokenizer,
 )
+from lab.settings import parse_settings
+from lab.text import TextSettings
 
 MINERS: dict[str, Callable[[], Any]] = {"tokens": lambda: TokenNgrams(2, 8), "words": lambda: WordNgrams(2, 5)}
 PARTS = ("retrieve", "mine", "encode", "table", "steps")
@@ -42,7 +45,7 @@ PARTS = ("retrieve", "mine", "encode", "table", "steps")
 class Setup(TextSettings):
     """What is measured."""
 
-    dataset: str = field_of(TextSettings, "dataset", "documentation:topics")
+    dataset: str = field(default="documentation:topics", metadata={"help": "Corpus."})
     units: list[str] = field(default_factory=lambda: ["tokens", "words"], metadata={"help": "Of phrases."})
     dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"], metadata={"help": "Of the weights."})
     num_layers: int = field(default=4, metadata={"help": "Of the model and the encoder."})
@@ -95,9 +98,8 @@ def text_time(
 
 
 @torch.no_grad()
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print one table for all types and units."""
-    (setup,) = parse_settings(Setup)
     rows = list(setup.load()["train"]["text"])
     tokenizer = train_bpe_tokenizer(rows, setup.vocab_size)
     documents = documents_of(rows, setup.document_words)
@@ -142,4 +144,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

@@ -15,16 +15,14 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import (
-    EncodedPairSettings,
-    MultiTokenForSeq2SeqLM,
-    parse_settings,
-)
+from hf_targets import MultiTokenForSeq2SeqLM
+from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds, format_speeds
+from lab.text import PairSettings
 
 
 @dataclass
-class Setup(EncodedPairSettings):
+class Setup(PairSettings):
     """Which model translates what."""
 
     model: str = field(default="", metadata={"help": "Model with heads, as recipes/train_translation.py leaves it."})
@@ -38,11 +36,8 @@ class Setup(EncodedPairSettings):
     rounds: int = field(default=3, metadata={"help": "Turns of each way; the median counts."})
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print a table for each batch size."""
-    (setup,) = parse_settings(Setup)
-    if not setup.model:
-        raise ValueError("what translates is a model; give --model FOLDER, as recipes/train_translation.py leaves it")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = MultiTokenForSeq2SeqLM.from_pretrained(setup.model, dtype=setup.dtype).eval()
     model.to(device)  # pyright: ignore[reportArgumentType]
@@ -70,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

@@ -17,12 +17,12 @@ from hf_targets import (
     best_device,
     continue_prefixes,
     documents_of,
-    format_intervals,
     measure_continuations,
     repair_reformer,
     take_prefixes,
 )
 from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
+from lab.intervals import format_intervals
 from lab.tables import differences_table, results_table
 from lab.text import TextSettings
 

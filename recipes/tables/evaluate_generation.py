@@ -18,8 +18,8 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import PairwiseJudge, format_preferences
 from lab.continuations import ContinuationSettings, TextComparison, load_model
+from lab.pairwise import PairwiseJudge, format_preferences
 from lab.results import write_json
 from lab.settings import parse_settings
 

@@ -1,5 +1,7 @@
 """Heads on a base model whose weights accelerate keeps elsewhere."""
 
+import copy
+
 import pytest
 import torch
 from accelerate import cpu_offload
@@ -8,6 +10,7 @@ from safetensors.torch import load_file
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.multitoken.medusa import save_medusa_for_vllm
 from tests.tiny_backbones import make_backbone
+from tests.tiny_models import make_drafting_model, token_ids
 from tests.trainer_runs import assert_same
 
 CPU = torch.device("cpu")
@@ -24,6 +27,17 @@ def test_heads_made_on_an_offloaded_base_are_real_and_fit_its_weights(family):
         heads.append(model.heads.state_dict())
     assert not any(tensor.is_meta for tensor in heads[1].values())
     assert_same(heads[1], heads[0])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_offloaded_model_drafts_the_text_of_the_whole_one(rows):
+    model, prompts = make_drafting_model("llama"), token_ids(rows, 5)
+    plain = model.generate(prompts, max_new_tokens=12, do_sample=False)
+    offloaded = copy.deepcopy(model)
+    cpu_offload(offloaded, execution_device=CPU)
+    for draft_tokens in (3, "auto"):
+        drafted = offloaded.generate(prompts, max_new_tokens=12, do_sample=False, draft_tokens=draft_tokens)
+        assert torch.equal(drafted, plain)
 
 
 def test_heads_made_on_a_base_with_a_part_on_disk_are_saved_with_all_of_it(tmp_path):

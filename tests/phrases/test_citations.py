@@ -69,13 +69,13 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
 
 
 def test_missing_documents_texts_and_markers_are_named():
-    with pytest.raises(ValueError, match="citations need a document, got none"):
+    with pytest.raises(ValueError, match="citations need documents"):
         citing_phrases([], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="a list of texts, got a dict; make it a list"):
+    with pytest.raises(ValueError, match="list of texts"):
         citing_phrases({"a": "a cat"}, BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="document 2 is ' '; leave it out"):
+    with pytest.raises(ValueError, match="each with text"):
         citing_phrases(["a cat", " "], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="each document needs a marker, and 'b' has none; give more markers"):
+    with pytest.raises(ValueError, match="'b' has none"):
         PhraseVocabulary.from_documents({"a": "a cat", "b": "a dog"}, BPE, TokenNgrams(), markers={"a": "[1]"})
 
 

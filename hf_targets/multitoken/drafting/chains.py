@@ -1,14 +1,17 @@
 """Chains of drafted tokens, made with the same processors and sampling as the text, and extended by prompt lookup."""
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import GenerationConfig
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from hf_targets.multitoken.drafting.drafts import Draft, FuturePredictor, draft_chain
-from hf_targets.multitoken.drafting.lookup import PromptLookup
 
 
 class ChainDrafter:
@@ -82,3 +85,68 @@ class ChainDrafter:
             draft.confidences = joint
             return draft
         return self._lookup.extend(draft, torch.cat(confidence, dim=1), texts)
+
+
+class PromptLookup:
+    """Replaces the unsure end of a chain with tokens that followed the same tokens earlier in the text.
+
+    A head is unsure if it gives no token a probability of at least `assistant_confidence_threshold` (0.4 by default in
+    Transformers). The text and the drafted tokens before the first unsure one form a sequence. If the last tokens of
+    this sequence occur earlier in it, the tokens that follow there replace the rest of the draft. Without such a match
+    the draft stays as it is.
+
+    Args:
+        config: `prompt_lookup_num_tokens` is the most tokens that a match adds; `max_matching_ngram_size` (default 2)
+            is the most tokens that are compared.
+        after_source: Whether texts begin with a source, which is not part of their length.
+    Source: Transformers' prompt lookup decoding, which finds the matches.
+    """
+
+    def __init__(self, config: GenerationConfig, *, after_source: bool = False) -> None:
+        self.threshold = config.assistant_confidence_threshold
+        if self.threshold is None:
+            self.threshold = 0.4
+        self._matcher = PromptLookupCandidateGenerator(
+            eos_token_id=config._eos_token_tensor,
+            num_output_tokens=config.prompt_lookup_num_tokens,
+            max_matching_ngram_size=config.max_matching_ngram_size or 2,
+            max_length=sys.maxsize if after_source else config.max_length,
+        )
+
+    def extend(
+        self, draft: Draft, confidence: Float[Tensor, "rows nodes"], texts: Sequence[Int[Tensor, "1 _"]]
+    ) -> Draft:
+        """Return the draft with the unsure end of each row replaced by a match, if there is one.
+
+        Rows may then differ in length. In a sampled draft, a token from a match counts as drawn with probability 1.
+
+        Args:
+            confidence: The highest probability of each distribution that the tokens were drafted from.
+            texts: Each row's tokens, including the last known one.
+        """
+        num_sure = (confidence >= self.threshold).cumprod(dim=1).sum(dim=1).tolist()
+        rows, kept = [], []
+        for row, (text, sure) in enumerate(zip(texts, num_sure, strict=True)):
+            known = torch.cat([text, draft.tokens[row : row + 1, :sure]], dim=1)
+            found = self._matcher.get_candidates(known)[0][0, known.shape[1] :]  # pyright: ignore[reportArgumentType]
+            kept.append(sure if len(found) else draft.tokens.shape[1])
+            rows.append(torch.cat([draft.tokens[row, : kept[-1]], found]))
+        longest = max(len(row) for row in rows)
+        tokens = torch.stack([F.pad(row, (0, longest - len(row))) for row in rows])
+        positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
+        lengths = torch.tensor([len(row) for row in rows], device=tokens.device)
+        logits = draft.logits
+        if logits is not None:
+            certain = torch.full((*tokens.shape, logits.shape[-1]), -torch.inf, device=tokens.device)
+            certain = certain.scatter(2, tokens[..., None], 0.0)
+            drawn = F.pad(logits, (0, 0, 0, max(longest - logits.shape[1], 0)))[:, :longest]
+            from_heads = positions < torch.tensor(kept, device=tokens.device)[:, None]
+            logits = torch.where(from_heads[..., None], drawn, certain)
+        return replace(
+            draft,
+            tokens=tokens,
+            parents=positions,
+            depths=list(range(1, longest + 1)),
+            exists=positions < lengths[:, None],
+            logits=logits,
+        )

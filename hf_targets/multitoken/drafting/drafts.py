@@ -16,12 +16,12 @@ class DraftSettings:
     Attributes:
         num_tokens: k, the length of a draft in tokens; heads 1 to k guess them.
         num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
-        measured: Whether these are the most that a pass may draft, and measurements decide how far it does.
+        auto: Whether a pass may draft less, as `AutoLength` decides.
     """
 
     num_tokens: int
     num_branches: int = 1
-    measured: bool = False
+    auto: bool = False
 
 
 class FuturePredictor(Protocol):
@@ -70,7 +70,6 @@ class Draft:
         logits: The logits that the tokens of a chain were sampled from; None if they were not sampled.
         confidences: Of a chain, for each length, the probability of all tokens so far by the heads, mean over the rows;
             empty if it was not asked for.
-        straight: In a tree, which nodes a chain would have drafted too: the most probable token after such a node.
     """
 
     tokens: Int[Tensor, "rows nodes"]
@@ -79,7 +78,11 @@ class Draft:
     exists: Bool[Tensor, "rows nodes"]
     logits: Float[Tensor, "rows nodes vocab"] | None = None
     confidences: list[float] = field(default_factory=list)
-    straight: Bool[Tensor, "rows nodes"] | None = None
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it has more than one token at a depth."""
+        return len(self.depths) > max(self.depths, default=0)
 
     def ancestors(self) -> Bool[Tensor, "rows positions positions"]:
         """Return which positions of the chunk each position sees: itself and its path from the last known token."""
@@ -167,8 +170,7 @@ def draft_tree(
     at_once = None if model.sequential else model.parallel_logits(states)
     drafted = next_tokens[:, None, None]  # (rows, paths, n): the tokens on each path, the next token first
     scores = torch.zeros(rows, 1, device=hidden.device)
-    on_chain = torch.ones(rows, 1, dtype=torch.bool, device=hidden.device)
-    parents, tokens, depths, straight = [], [], [], []
+    parents, tokens, depths = [], [], []
     first_position = 0  # of the previous level
     for n in range(1, count + 1):
         paths = drafted.shape[1]
@@ -181,15 +183,12 @@ def draft_tree(
         joint = (scores[..., None] + best).flatten(1)
         scores, chosen = joint.topk(min(branches, joint.shape[1]), dim=1)
         parent = chosen // best.shape[-1]
-        on_chain = on_chain.gather(1, parent) & (chosen % best.shape[-1] == 0)
         token = model.drafted_ids(token.expand(-1, paths, -1).flatten(1).gather(1, chosen))
         before = drafted.gather(1, parent[..., None].expand(-1, -1, n))
         drafted = torch.cat([before, token[..., None]], dim=2)
         parents.append(first_position + parent)
         tokens.append(token)
-        straight.append(on_chain)
         depths += [n] * token.shape[1]
         first_position = 1 + len(depths) - token.shape[1]
     drafted = torch.cat(tokens, dim=1)
-    every = torch.ones_like(drafted, dtype=torch.bool)
-    return Draft(drafted, torch.cat(parents, dim=1), depths, every, straight=torch.cat(straight, dim=1))
+    return Draft(drafted, torch.cat(parents, dim=1), depths, torch.ones_like(drafted, dtype=torch.bool))

@@ -171,17 +171,6 @@ def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_b
         assert [path for path in paths_of(draft, row) if len(path) == count] == best
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 4), sequential=st.booleans())
-def test_straight_nodes_are_those_that_the_chain_has_too(seed, count, branches, sequential):
-    heads, (hidden, next_tokens) = Tables(seed, sequential=sequential), start(seed)
-    chain = draft_chain(heads, hidden, next_tokens, count, most_probable, keep_logits=False)
-    tree = draft_tree(heads, hidden, next_tokens, count, branches)
-    for row in range(ROWS):
-        on_chain = [path == tuple(chain.tokens[row, : len(path)].tolist()) for path in paths_of(tree, row)]
-        assert tree.straight[row].tolist() == on_chain
-
-
 def test_a_tree_of_one_branch_is_the_chain():
     model, (hidden, next_tokens) = Tables(1, sequential=True), start(1)
     tree = draft_tree(model, hidden, next_tokens, HEADS, 1)

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from transformers import GenerationConfig
 
-from hf_targets.multitoken.drafting.chains import ChainDrafter
+from hf_targets.multitoken.drafting.chains import ChainDrafter, PromptLookup
 from hf_targets.multitoken.drafting.drafts import Draft
-from hf_targets.multitoken.drafting.lookup import PromptLookup
 from hf_targets.multitoken.drafting.verification import verify
 
 VOCAB = 12

@@ -1,0 +1,168 @@
+"""With `draft_tokens="auto"` the heads and the clock decide how far to draft, and never which text is written."""
+
+import copy
+import logging
+from itertools import accumulate, cycle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, Lfm2Config, StoppingCriteria, StoppingCriteriaList
+
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.multitoken.drafting.auto import AutoLength
+from hf_targets.multitoken.generation import DraftedGenerationOutput
+from tests.choices import require_clear_choices
+from tests.tiny_models import TARGETS, left_padded, make_drafting_model, make_model, token_ids
+
+GREEDY = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
+SAMPLED = {"do_sample": True, "max_new_tokens": 20, "pad_token_id": 0, "temperature": 0.8}
+
+
+@pytest.fixture
+def drafted(monkeypatch):
+    """Return the list of the lengths that were asked for, of all passes."""
+    asked, choose = [], AutoLength.next_length
+    monkeypatch.setattr(AutoLength, "next_length", lambda self: asked.append(choose(self)) or asked[-1])
+    return asked
+
+
+def with_cost(model, cost, rows=1):
+    """Return a copy of a model that has measured what drafts cost."""
+    model = copy.copy(model)
+    model._draft_costs = {(rows, model.dtype, "cpu", False, model.config.ngram_size - 1): cost}
+    return model
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    cost=st.none() | st.floats(0, 4),
+    seconds=st.lists(st.floats(0, 9), min_size=3, max_size=9),
+    alone=st.booleans(),
+    target=st.sampled_from(TARGETS),
+)
+def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds, alone, target):
+    model = make_drafting_model("llama", target)
+    ids, mask = left_padded()
+    ids, mask = (ids[:1], mask[:1]) if alone else (ids, mask)
+    plain = model.generate(ids, attention_mask=mask, **GREEDY)
+    model = copy.copy(model) if cost is None else with_cost(model, cost, len(ids))
+    model._draft_costs = model._draft_costs if cost is not None else {}
+    times = iter(accumulate(cycle(seconds)))
+    with pytest.MonkeyPatch.context() as patch:
+        require_clear_choices(patch)
+        patch.setattr(AutoLength.__init__, "__defaults__", (lambda: next(times),))
+        for _ in range(2):
+            output = model.generate(
+                ids, attention_mask=mask, draft_tokens="auto", return_dict_in_generate=True, **GREEDY
+            )
+            assert torch.equal(output.sequences, plain)
+            assert isinstance(output, DraftedGenerationOutput) and output.tokens_per_pass >= 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(target, drafted):
+    model, ids = with_cost(make_drafting_model("gpt2", target), 0.0), token_ids(1, 5)
+    for seed in range(8):
+        options, states = {**SAMPLED, "eos_token_id": [*range(1, 4)], "max_new_tokens": 30}, []
+        for draft_tokens in (None, "auto"):
+            torch.manual_seed(seed)
+            text = model.generate(ids, draft_tokens=draft_tokens, **options)
+            states.append((text, torch.random.get_rng_state()))
+        assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
+    assert any(drafted)
+
+
+def test_what_pays_is_drafted_and_what_does_not_is_left(drafted):
+    model, ids = make_drafting_model("gpt2"), token_ids(1, 5)
+    told = {**GREEDY, "max_new_tokens": 40, "draft_tokens": "auto", "return_dict_in_generate": True}
+    assert with_cost(model, 0.0).generate(ids, **told).tokens_per_pass > 1.1
+    assert all(drafted)
+    drafted.clear()
+    with_cost(model, 2.9).generate(ids, **told)
+    assert 0 < sum(length > 0 for length in drafted) <= 3
+    drafted.clear()
+    assert with_cost(model, 3.0).generate(ids, **told).num_forward_passes == 40
+    assert not drafted
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("clear_choices")
+def test_with_prompt_lookup_no_text_is_left_to_transformers_loop(rows, drafted):
+    model, ids = with_cost(make_drafting_model("gpt2"), 9.0, rows), token_ids(rows, 5)
+    plain = model.generate(ids, **GREEDY)
+    assert torch.equal(model.generate(ids, draft_tokens="auto", prompt_lookup_num_tokens=3, **GREEDY), plain)
+    assert drafted
+
+
+class Never(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"num_beams": 2}, "they cannot be combined with beam search"),
+        ({"use_cache": False}, "DynamicCache in memory, got none"),
+        ({"cache_implementation": "static"}, "DynamicCache in memory, got StaticCache"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
+        ({"guidance_scale": 1.5}, "guidance_scale cannot be combined"),
+        ({"do_sample": True, "num_return_sequences": 2}, "several rows that are sampled"),
+        ({"do_sample": True, "stopping_criteria": StoppingCriteriaList([Never()])}, "would draw after its end"),
+        ({"rows": 2, "stopping_criteria": StoppingCriteriaList([Never()])}, "several rows"),
+    ],
+)
+def test_where_drafts_cannot_be_made_the_text_is_plain_and_the_log_says_why(options, why, drafted, caplog):
+    options = dict(options)
+    model, ids = make_drafting_model("gpt2"), token_ids(options.pop("rows", 1), 5)
+    torch.manual_seed(0)
+    plain = model.generate(ids, **{**GREEDY, **options})
+    torch.manual_seed(0)
+    with caplog.at_level(logging.INFO, logger="hf_targets"):
+        output = model.generate(ids, draft_tokens="auto", **{**GREEDY, **options})
+    plain, output = (text if isinstance(text, torch.Tensor) else text.sequences for text in (plain, output))
+    assert torch.equal(output, plain)
+    assert not drafted
+    assert f"Decoding without drafts: {why}"[:25] in caplog.text and why in caplog.text
+
+
+def test_processes_that_share_weights_decode_plainly_as_their_clocks_differ(drafted, caplog):
+    model, ids = copy.deepcopy(make_drafting_model("gpt2")), token_ids(1, 5)
+    plain = model.generate(ids, **GREEDY)
+    next(model.parameters()).ds_id = 0  # as ZeRO-3 marks a weight
+    with caplog.at_level(logging.INFO, logger="hf_targets"):
+        assert torch.equal(model.generate(ids, draft_tokens="auto", **GREEDY), plain)
+    assert not drafted and "their clocks differ" in caplog.text
+
+
+def test_a_cache_that_keeps_states_decodes_plainly(drafted, caplog):
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    kinds = ["conv", "full_attention"]
+    config = Lfm2Config(vocab_size=50, num_hidden_layers=2, layer_types=kinds, bos_token_id=0, eos_token_id=0, **size)
+    model = MultiTokenForCausalLM.from_base(AutoModelForCausalLM.from_config(config), ngram_size=3).eval()
+    for ids in (token_ids(1, 5), token_ids(2, 5)):
+        plain = model.generate(ids, **GREEDY)
+        with caplog.at_level(logging.INFO, logger="hf_targets"):
+            assert torch.equal(model.generate(ids, draft_tokens="auto", **GREEDY), plain)
+    assert not drafted and "this cache has a LinearAttentionLayer" in caplog.text
+
+
+def test_a_backbone_without_a_cache_decodes_plainly(caplog):
+    model, ids = make_model("reformer"), token_ids(1, 8)
+    with caplog.at_level(logging.INFO, logger="hf_targets"):
+        assert torch.equal(model.generate(ids, draft_tokens="auto", **GREEDY), model.generate(ids, **GREEDY))
+    assert "Decoding without drafts" in caplog.text
+
+
+def test_wrong_values_are_still_refused():
+    model = make_drafting_model("gpt2")
+    for options, told in (
+        ({"draft_tokens": "always"}, "got 'always'"),
+        ({"draft_tokens": "auto", "draft_branches": 0}, "draft_branches must be"),
+        ({"draft_tokens": "auto", "draft_branches": 2}, "draft_branches must be"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model.generate(token_ids(1, 5), max_new_tokens=4, **options)
