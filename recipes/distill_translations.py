@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_targets import choose_languages, distill

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import PartialState
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
