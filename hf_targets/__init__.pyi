@@ -124,12 +124,12 @@ from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
+from .phrases.decoding.table import PhraseIndex as PhraseIndex
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
-from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
 from .phrases.mining.chunks import closed_class_tagger as closed_class_tagger
