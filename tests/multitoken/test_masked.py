@@ -153,8 +153,8 @@ def test_what_has_been_trained_is_fine_tuned_as_any_model_of_its_kind(tmp_path):
 
 def test_models_that_cannot_have_heads_are_refused_in_words():
     for base, told in (
-        (make_backbone("gpt2"), "GPT2LMHeadModel reads only the tokens before a position.*use MultiTokenForCausalLM"),
-        (make_pair_backbone(), "MarianMTModel has an encoder; use MultiTokenForSeq2SeqLM"),
+        (make_backbone("gpt2"), "GPT2LMHeadModel reads only the tokens before a position"),
+        (make_pair_backbone(), "MarianMTModel has an encoder"),
         (BertModel(MASKED_CONFIGS["bert"]()), "BertModel has no output embedding to share"),
         (
             AutoModelForMaskedLM.from_config(
