@@ -46,5 +46,5 @@ def test_a_kind_of_head_from_outside_is_trained_saved_and_drafts(tmp_path):
 
 def test_it_is_a_kind_of_draft_heads_too():
     assert settings_of("gated") == {"target": "difference", "head": "gated"}
-    with pytest.raises(ValueError, match=r"must be one of wdr, .*, conditional, gated, got 'hydra'"):
+    with pytest.raises(ValueError, match="got 'hydra'"):
         settings_of("hydra")
