@@ -17,10 +17,8 @@ from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.backbones.wrapping import headless
 from hf_targets.crammed_bert.backbone import CrammedBertModel
 from hf_targets.crammed_bert.model import CrammedBertForMaskedLM, CrammedBertForSequenceClassification
-from hf_targets.gaussian_diffusion.features import DifformerModel
-from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration
-from hf_targets.masked_diffusion.features import MdlmModel
-from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration, DifformerModel
+from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion, MdlmModel
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.multitoken.masked import MultiTokenForMaskedLM
 from hf_targets.multitoken.seq2seq import MultiTokenForSeq2SeqLM

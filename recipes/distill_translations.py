@@ -1,7 +1,7 @@
 """Write a training set whose targets are a teacher's translations: sequence-level distillation.
 
     HF_TARGETS_DATA=data accelerate launch recipes/distill_translations.py \
-        recipes/settings/distill_translations/multi30k.yaml --teacher runs/train_translation/multi30k-de-en/plain-seed0
+        recipes/settings/distill_translations/multi30k.yaml --teacher runs/train_translation/multi30k-de-en
 
 Any encoder-decoder model of the Hub is a teacher: --teacher Helsinki-NLP/opus-mt-de-en. Broken off, it goes on where it
 was. Train on the result with `--dataset OUTPUT_DIR --source_column source --target_column target`.
@@ -9,55 +9,47 @@ was. Train on the result with `--dataset OUTPUT_DIR --source_column source --tar
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Literal
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_targets import PairSettings, choose_languages, distill, parse_settings, started_processes
-
-DTYPES = ("float32", "bfloat16", "float16")
+from hf_targets import choose_languages, distill, started_processes
+from lab.settings import parse_settings
+from lab.text import PairSettings
 
 
 @dataclass
 class Setup(PairSettings):
     """The teacher, and how it translates."""
 
-    settings_title: ClassVar[str] = "Distillation"
-
-    teacher: str = field(default="", metadata={"help": "Encoder-decoder model that translates the training text."})
+    teacher: str | None = field(default=None, metadata={"help": "Encoder-decoder model that translates the text."})
     teacher_source: str | None = field(
         default=None, metadata={"help": "Source language in a teacher of many, as its tokenizer names it."}
     )
     teacher_target: str | None = field(default=None, metadata={"help": "Target language, likewise."})
-    source_prefix: str | None = field(default=None, metadata={"help": "Put before each source for the teacher."})
-    truncate: bool = field(default=False, metadata={"help": "Cut longer texts for the teacher, or else stop."})
     num_beams: int = field(default=5, metadata={"help": "Beams of the teacher."})
     batch_tokens: int = field(default=8192, metadata={"help": "Tokens of the sources at once, times the beams."})
-    part_size: int = field(default=2000, metadata={"help": "Pairs in a file; a broken run repeats at most so many."})
-    dtype: str = field(default="float32", metadata={"help": "Of the teacher's weights."})
+    part_size: int = field(default=2000, metadata={"help": "Pairs in a part; a broken run repeats at most so many."})
+    dtype: Literal["float32", "bfloat16", "float16"] = field(default="float32", metadata={"help": "Of the weights."})
     output_dir: str = field(default="runs/distill_translations", metadata={"help": "Folder of the pairs."})
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.teacher is None:
+            raise ValueError("a teacher translates; give --teacher FOLDER or a name on the Hub")
 
 
-def main() -> None:
-    """Translate the training text, and write all splits."""
-    (setup,) = parse_settings(Setup)
-    if not setup.teacher:
-        raise ValueError("what translates is a teacher; give --teacher FOLDER or a name on the Hub")
-    processes = started_processes()
+def main(setup: Setup) -> None:
+    """Translate the training text, and write all splits as JSON lines."""
+    processes, folder = started_processes(), Path(setup.output_dir)
     tokenizer = AutoTokenizer.from_pretrained(setup.teacher)
     languages = choose_languages(tokenizer, setup.teacher_source, setup.teacher_target)
     model = AutoModelForSeq2SeqLM.from_pretrained(setup.teacher, dtype=getattr(torch, setup.dtype)).eval()
-    folder = distill(
+    pairs = distill(
         model.to(processes.device),
         tokenizer,
         setup.load(),
-        Path(setup.output_dir),
-        teacher=setup.teacher,
+        folder / "parts",
         part_size=setup.part_size,
         truncate=setup.truncate,
         source_prefix=setup.source_prefix,
@@ -66,8 +58,10 @@ def main() -> None:
         **languages,
     )
     if processes.is_main_process:
+        for split, part in pairs.items():
+            part.to_json(folder / f"{split}.jsonl")
         print(f"train on it with: --dataset {folder} --source_column source --target_column target")
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

@@ -13,14 +13,12 @@ as a page. Documents whose subject is the prompt's give the phrases that a model
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from transformers import AutoConfig, AutoTokenizer, set_seed
+from transformers import AutoTokenizer, set_seed
 
 from hf_targets import (
-    WITHOUT_PHRASES,
     DocumentRetriever,
-    DynamicVocabConfig,
     DynamicVocabForCausalLM,
     GeneratedText,
     PhraseVocabulary,
@@ -31,15 +29,17 @@ from hf_targets import (
     list_sources,
     load_corpus,
     mark_in_terminal,
-    parse_settings,
     phrase_page,
     read_documents,
-    read_phrase_list,
     room_after,
-    shown_command,
-    written_together,
 )
-from hf_targets.training.outputs import check_output_files
+from lab.card import command_line
+from lab.settings import parse_settings
+
+WITHOUT_PHRASES = (
+    "No phrase was used: at each step the model gave other tokens more probability. Sampling (--do_sample true) also "
+    "takes others. Else give documents about the subject of the prompt, or train the model longer."
+)
 
 
 @dataclass
@@ -57,7 +57,9 @@ class Setup:
     num_documents: int = field(default=8, metadata={"help": "Documents of the corpus, the nearest to the prompt."})
     document_words: int = field(default=100, metadata={"help": "Words of a document of the corpus, about."})
     phrases: str | None = field(default=None, metadata={"help": "A text file with a phrase a line."})
-    units: str = field(default="words", metadata={"help": '"words": 2 to 5 of them; "tokens": 2 to 8.'})
+    units: Literal["words", "tokens"] = field(
+        default="words", metadata={"help": '"words": 2 to 5 of them; "tokens": 2 to 8.'}
+    )
     new_tokens: int | None = field(
         default=None,
         metadata={"help": "Tokens to generate; None: 128, or fewer if the model has no position for them."},
@@ -71,22 +73,6 @@ class Setup:
     def __post_init__(self) -> None:
         if not self.documents and self.dataset is None and self.phrases is None:
             raise ValueError("phrases come from --documents, --dataset or --phrases; give one of them or several")
-        if self.units not in ("words", "tokens"):
-            raise ValueError(f'units must be "words" or "tokens", got {self.units!r}')
-        if not self.prompt.strip():
-            raise ValueError(f"a prompt must have a word, got {self.prompt!r}; write how the text begins")
-        check_output_files(html=self.html)
-
-
-def load_model(name: str) -> tuple[Any, Any]:
-    """Return a model with a dynamic vocabulary, and its tokenizer."""
-    config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-    if not isinstance(config, DynamicVocabConfig):
-        kind = config.model_type
-        raise ValueError(
-            f"model must be one that train_dynamic_vocab.py left, and {name!r} is a {kind} without phrases"
-        )
-    return DynamicVocabForCausalLM.from_pretrained(name).eval(), tokenizer
 
 
 def find_documents(setup: Setup) -> dict[str, str]:
@@ -100,30 +86,21 @@ def find_documents(setup: Setup) -> dict[str, str]:
     return documents | {f"{Path(setup.dataset).name}, part {part}": parts[part] for part, _ in nearest}
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Generate, print the text, its statistics and its sources, and write the page."""
-    (setup,) = parse_settings(Setup)
-    lines = [] if setup.phrases is None else read_phrase_list(setup.phrases)
+    lines = [] if setup.phrases is None else Path(setup.phrases).read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if line.strip()]
     documents = find_documents(setup)
-    model, tokenizer = load_model(setup.model)
-    model.to(best_device())
+    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(best_device())
+    tokenizer = AutoTokenizer.from_pretrained(setup.model)
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])
     vocabulary.add_documents(documents, WordNgrams(max_tokens=8) if setup.units == "words" else TokenNgrams())
     vocabulary.add(lines, single_tokens="skip")
-    if not len(vocabulary):
-        raise ValueError(
-            "no phrase of two tokens or more was found in what was given; give longer documents or phrases"
-        )
 
     set_seed(setup.seed)
-    inputs = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
+    inputs: Any = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
     prompt_length = inputs["input_ids"].shape[1]
     room = room_after(model.backbone, prompt_length)
-    if room is not None and setup.new_tokens is not None and setup.new_tokens > room:
-        raise ValueError(
-            f"new_tokens must be at most {room}, the model's positions after a prompt of {prompt_length} tokens, got "
-            f"{setup.new_tokens}; leave it out, or shorten the prompt"
-        )
     output = model.generate(
         **inputs,
         phrases=vocabulary,
@@ -138,12 +115,11 @@ def main() -> None:
     print(f"({'Bold and blue' if colour else 'In brackets'}: phrases, each generated in one step.)")
     print(f"{written.statistics}\n{list_sources(written.spans) or WITHOUT_PHRASES}")
     if setup.html is not None:
-        given = {"statistics": written.statistics, "footer": shown_command(sys.argv)}
+        given = {"statistics": written.statistics, "footer": command_line()}
         page = phrase_page(written.prompt, written.text, written.spans, documents, **given)
-        with written_together(Path(setup.html).parent, Path(setup.html).name) as folder:
-            (folder / Path(setup.html).name).write_text(page, encoding="utf-8")
+        Path(setup.html).write_text(page, encoding="utf-8")
         print(f"Page: {setup.html}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

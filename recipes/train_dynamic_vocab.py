@@ -1,127 +1,148 @@
-"""Train causal language models side by side: plain, and reading and generating phrases chosen when they are called.
+"""Train a causal language model that reads and generates phrases chosen when it is called.
 
-From scratch, on the documentation that ships with Python, offline, in two minutes
-(a quick check, enough to show phrases):
+From scratch, on the documentation that ships with Python, offline, in two minutes (enough to show phrases):
     python recipes/train_dynamic_vocab.py recipes/settings/train_dynamic_vocab/smoke.yaml
 
-As the paper trains GPT-2 on WikiText-103 (two 24 GB GPUs, 400,000 steps there; table 1's MAUVE 25.69, Diversity 47.44,
-against 20.47 and 24.30 of GPT-2 fine-tuned without phrases):
+As the paper trains GPT-2 on WikiText-103 (two 24 GB GPUs, 400,000 steps there; table 1's MAUVE 25.69, Diversity 47.44):
     accelerate launch recipes/train_dynamic_vocab.py recipes/settings/train_dynamic_vocab/paper.yaml
 TinyLlama with LoRA, its phrase encoder begun as GPT-2 (table 4's MAUVE 22.54, Diversity 53.99): `.../tinyllama.yaml`.
-On WikiText-2 from scratch at a size for two CPU cores: `.../cpu.yaml`; measured in recipes/phrases.md.
-Any causal model, any text, each row with every seed:
-    --model_name_or_path gpt2 --dataset my_text.txt.gz --output_dir mine --seeds 0 1 2 \
-    --rows '{"plain": {"phrases": "none"}, "ours": {}, "fmm": {"phrases": "fmm"}}'
+Any causal model, any text: --model_name_or_path gpt2 --dataset my_text.txt.gz --output_dir mine
+Side by side with a plain model, other phrases and several seeds: recipes/tables/train_dynamic_vocab.py.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
-    PHRASE_USAGE,
-    BlockSettings,
-    CardFacts,
-    ComparisonSettings,
+    MINERS,
+    CorpusRetrieval,
     DynamicVocabForCausalLM,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
-    Experiment,
-    LoraSettings,
-    NewModelSettings,
-    PhraseSettings,
-    describe_comparison,
-    field_of,
-    format_bounds,
-    format_columns,
-    format_differences,
-    make_phrase_collator,
-    metrics_by_name,
-    parse_settings,
-    phrase_rows,
+    MiningTask,
+    PhraseCollator,
+    Retokenizer,
+    add_lora,
+    best_device,
+    negatives_by_name,
     repair_reformer,
-    train_runs,
-    write_cards,
 )
+from lab.card import write_card
+from lab.results import measure, write_results
+from lab.settings import parse_settings
+from lab.text import BlockSettings
+
+USAGE = """from hf_targets import PhraseVocabulary
+
+vocab_size = model.get_output_embeddings().weight.shape[0]
+phrases = PhraseVocabulary.from_phrases(["of the language", "in the same way"], tokenizer, vocab_size=vocab_size)
+inputs = tokenizer("The", return_tensors="pt")
+print(phrases.decode(model.generate(**inputs, phrases=phrases, max_new_static_tokens=8)[0]))"""
 
 
 @dataclass
-class Setup(ComparisonSettings, PhraseSettings, BlockSettings, LoraSettings, NewModelSettings):
-    """What is trained on what."""
+class Setup(BlockSettings):
+    """Which model is trained on what, with which phrases and against which negatives."""
 
-    rows: str = field(
-        default='{"plain": {"phrases": "none"}, "ours": {}}',
-        metadata={"help": "JSON: names of models, and the settings of phrases and losses in which each differs."},
-    )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Base model. None: a new small GPT-2."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Base model. None: a new, small one."})
+    model_type: str = field(default="gpt2", metadata={"help": "Of a new model."})
+    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of a new model's configuration."})
     phrase_encoder: str | None = field(
         default=None, metadata={"help": "What the phrase encoder begins as. None: a copy of the base model."}
     )
-    tokenizer: str | None = field(default=None, metadata={"help": "Of a new model. None: one trained on the text."})
-    lora_alpha: int = field_of(LoraSettings, "lora_alpha", 32)
-    lora_dropout: float = field_of(LoraSettings, "lora_dropout", 0.1)
-
-    def __post_init__(self) -> None:
-        ComparisonSettings.__post_init__(self)
-        PhraseSettings.__post_init__(self)
-        NewModelSettings.__post_init__(self)
-
-
-def make_base(setup: Setup, vocab_size: int) -> PreTrainedModel:
-    """Return the model that training starts from."""
-    if setup.model_name_or_path is not None:
-        return repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
-    config = setup.gpt2_config(vocab_size=vocab_size, num_positions=setup.block_size, bos_token_id=0, eos_token_id=0)
-    return AutoModelForCausalLM.from_config(config)
-
-
-def make_model(setup: Setup, row: PhraseSettings, tokenizer: Any) -> PreTrainedModel:
-    """Return the model that a row starts from."""
-    model = make_base(setup, len(tokenizer))
-    if row.phrases != "none":
-        model = DynamicVocabForCausalLM.from_base(model, setup.phrase_encoder, tokenizer=tokenizer, **row.losses())
-    return setup.with_lora(model)
+    losses: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Fields of DynamicVocabConfig, such as kl_positions and projection."}
+    )
+    phrases: str | None = field(
+        default="words",
+        metadata={
+            "help": 'Runs of "words" or "tokens", "fmm" (frequent phrases), "chunks", "parsing". None: a plain model.'
+        },
+    )
+    parser_models: str | None = field(default=None, metadata={"help": "Folder of a stanza pipeline, for parsing."})
+    fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the text, for fmm."})
+    min_gap: int = field(default=5, metadata={"help": "Plain tokens between two phrases, at least."})
+    phrase_rate: float = field(default=0.2, metadata={"help": "Probability of a phrase where one may start."})
+    max_phrase_tokens: int = field(default=8, metadata={"help": "Tokens of a phrase, at most."})
+    negatives: list[str] = field(
+        default_factory=lambda: ["in_batch", "prefix", "self_retrieval"],
+        metadata={"help": "Of in_batch, pre_batch, prefix, self_retrieval, corpus_retrieval (with fmm), generation."},
+    )
+    negatives_model: str | None = field(default=None, metadata={"help": "Any causal model, for generation."})
+    num_successors: int = field(default=2, metadata={"help": "Tokens behind a phrase that make negatives, at most."})
+    lora_rank: int | None = field(default=None, metadata={"help": "LoRA of this rank on the backbone. None: no LoRA."})
+    lora_alpha: int = field(default=32, metadata={"help": "The scale of LoRA is this over the rank."})
 
 
-def main() -> None:
-    """Train the models with each seed, print their tables, and leave each with its tokenizer and card."""
-    setup, args = parse_settings(Setup, DynamicVocabTrainingArguments)
-    wanted = phrase_rows(setup.rows, setup)
-    experiment = Experiment(setup, args, outputs=("results.json",), models=list(wanted), seeds=setup.seeds)
+SETTINGS = (Setup, DynamicVocabTrainingArguments)
+
+
+def make_collator(setup: Setup, tokenizer: PreTrainedTokenizerBase, texts: Any, vocab_size: int) -> PhraseCollator:
+    """Return the collator that chooses phrases and negatives; fmm and corpus_retrieval look through the texts."""
+    rows = cache(lambda: tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"])
+    sizes = {"max_tokens": setup.max_phrase_tokens, "min_count": setup.fmm_min_count}
+    task = MiningTask(rows, excluded_ids=tokenizer.all_special_ids, parser=setup.parser_models, **sizes)
+    miner = MINERS[str(setup.phrases)].for_task(task)
+    given: dict[str, Any] = {"num_successors": setup.num_successors}
+    if "corpus_retrieval" in setup.negatives:
+        given["corpus_retrieval"] = CorpusRetrieval.from_corpus(rows(), miner.phrases, **given)
+    if setup.negatives_model is not None:
+        language_model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
+        given["language_model"] = language_model.to(best_device())
+        theirs = AutoTokenizer.from_pretrained(setup.negatives_model)
+        given["retokenizer"] = None if theirs.get_vocab() == tokenizer.get_vocab() else Retokenizer(tokenizer, theirs)
+    return PhraseCollator(
+        tokenizer,
+        miner,
+        vocab_size=vocab_size,
+        negatives=negatives_by_name(setup.negatives, **given),
+        min_gap=setup.min_gap,
+        phrase_rate=setup.phrase_rate,
+        max_tokens=setup.max_phrase_tokens,
+    )
+
+
+def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
+    """Train one model, save it with its card, and measure it."""
     texts = setup.load()
-    tokenizer = setup.tokenizer_of(setup.model_name_or_path or setup.tokenizer, texts, setup.vocab_size)
+    tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
     corpus = setup.blocks(texts, tokenizer)
 
-    base = setup.model_name_or_path
-    vocab_size = len(tokenizer) if base is None else AutoConfig.from_pretrained(base).get_text_config().vocab_size
-    models = {name: partial(make_model, setup, row, tokenizer) for name, row in wanted.items()}
-    trainers: dict[str, Any] = dict.fromkeys(wanted, DynamicVocabTrainer)
-    for name, row in wanted.items():
-        if row.phrases != "none":
-            collator = make_phrase_collator(row, tokenizer, texts["train"]["text"], vocab_size)
-            trainers[name] = partial(DynamicVocabTrainer, data_collator=collator)
-    runs = []
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=trainers, **setup.plan()):
-        if trainer.is_world_process_zero():
-            folder = experiment.folder_of(runs[-1].name, runs[-1].seed)
-            setup.merged(trainer.model).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-    if args.process_index:
-        return
-    both = format_columns(metrics_by_name(runs))
-    tables = f"{format_bounds(runs)}\n\n{both}\n\n{format_differences(runs)}"
-    facts = CardFacts(
-        dataset=setup.dataset,
-        results=f"{describe_comparison(runs)}\n\n{tables}",
-        usage=PHRASE_USAGE,
-        base_model=base,
-        **setup.stated(),
-    )
-    write_cards(experiment, runs, facts)
-    print(f"\n{tables}\n\nModels and cards: {experiment.folder}")
+    set_seed(args.seed)
+    if setup.model_name_or_path is not None:
+        model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
+    else:
+        config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
+        model = AutoModelForCausalLM.from_config(config)
+    collator = None
+    if setup.phrases is None:
+        args = args.for_baseline()
+    else:
+        vocab_size = model.get_output_embeddings().weight.shape[0]
+        collator = make_collator(setup, tokenizer, texts["train"]["text"], vocab_size)
+        model = DynamicVocabForCausalLM.from_base(model, setup.phrase_encoder, tokenizer=tokenizer, **setup.losses)
+    if setup.lora_rank is not None:
+        model = add_lora(model, setup.lora_rank, alpha=setup.lora_alpha, dropout=0.1)
+
+    data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
+    trainer = DynamicVocabTrainer(model, args, data_collator=collator, **data)
+    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        folder: Any = args.output_dir
+        model = model if setup.lora_rank is None else model.merge_and_unload()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        usage = None if setup.phrases is None else USAGE
+        write_card(folder, results, dataset=setup.dataset, usage=usage, base_model=setup.model_name_or_path)
+        write_results(folder, results)
+        print(f"Model and card: {folder}\nTest perplexity {results['perplexity']:.2f}", flush=True)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(*SETTINGS, description=__doc__))

@@ -1,69 +1,53 @@
-"""Train masked diffusion models side by side: plain MDLM, and models that predict sentence curves.
+"""Train a masked diffusion language model (MDLM), plain or with a sentence curve.
 
-On the documentation that ships with Python, offline, in a minute (a quick check that it runs):
+A small one on the documentation that ships with Python, offline, in a minute on two CPU cores:
     python recipes/train_mdlm_curve.py recipes/settings/train_mdlm_curve/smoke.yaml
 
-As the paper on LM1B, sentences padded and not packed (one 24 GB GPU, 200,000 steps there; its figure 5):
-    accelerate launch recipes/train_mdlm_curve.py recipes/settings/train_mdlm_curve/paper.yaml
-At a size for two CPU cores, on held-out sentences of LM1B: `.../cpu.yaml`; measured in recipes/masked_diffusion.md.
-Sentences are padded: `--length_protocol` says whether a perplexity bounds that of a sentence with its length
-(predicted) or given its length (conditional), or is no bound and compares with published figures alone (published).
+As the paper on LM1B, sentences padded and not packed (one 24 GB GPU, 200,000 steps): `.../paper.yaml`.
+`--length_protocol` says whether the perplexity bounds that of a sentence with its length (predicted) or given its
+length (conditional), or is no bound and compares with published figures alone (published).
 Fine-tuned from a published model, on any text, packed into blocks:
     --model_name_or_path kuleshov-group/mdlm-owt --original_layout true --tokenizer gpt2 --packed true \
-    --dataset my_text.txt --max_length 1024 --output_dir mine --rows '{"mdlm": null, "curve": {"degree_ratio": 0.01}}'
+    --dataset my_text.txt --max_length 1024 --output_dir mine --curve '{"degree_ratio": 0.01}'
+Plain and curves side by side, with several seeds: recipes/tables/train_mdlm_curve.py.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
-    DIFFUSION_METRICS,
-    DIFFUSION_USAGE,
-    CardFacts,
-    ComparisonSettings,
-    CurveConfig,
     DiffusionTrainer,
     DiffusionTrainingArguments,
-    Experiment,
     LengthProtocol,
     MdlmConfig,
     MdlmForMaskedDiffusion,
-    NewModelSettings,
-    SamplerSettings,
-    TextSettings,
     add_missing_tokens,
-    curve_rows,
-    describe_comparison,
-    format_bounds,
-    format_differences,
-    mask_token_id,
-    parse_settings,
-    plot_learning_curves,
     sentence_rows,
     train_bpe_tokenizer,
-    train_runs,
-    training_histories,
     wrapped_blocks,
-    write_cards,
 )
+from lab.card import write_card
+from lab.results import measure, write_results
+from lab.settings import parse_settings
+from lab.text import TextSettings
 
 
 @dataclass
-class Setup(ComparisonSettings, TextSettings, NewModelSettings, SamplerSettings):
-    """What is trained on what."""
+class Setup(TextSettings):
+    """Which model is trained on what."""
 
-    rows: str = field(
-        default='{"mdlm": null, "curve": {}}',
-        metadata={"help": "JSON: names of models, and the fields of their CurveConfig; null is plain MDLM."},
-    )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Where models start from. None: anew."})
-    original_layout: bool = field(
-        default=False, metadata={"help": "Whether the model is in the published layout of MDLM."}
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Where training starts. None: anew."})
+    original_layout: bool = field(default=False, metadata={"help": "Whether that model is in the published layout."})
+    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of a new model's MdlmConfig."})
+    curve: dict[str, Any] | None = field(
+        default=None, metadata={"help": "Fields of the CurveConfig, {} for its defaults. None: plain MDLM."}
     )
     tokenizer: str | None = field(default=None, metadata={"help": "None: the model's, or one trained on the text."})
+    vocab_size: int = field(default=4096, metadata={"help": "Tokens of a tokenizer that is trained on the text."})
     max_validation_rows: int | None = field(default=None, metadata={"help": "Validate on so many rows only."})
     max_test_rows: int | None = field(default=None, metadata={"help": "Test on so many rows only."})
     packed: bool = field(default=False, metadata={"help": "Blocks of running text; else a sentence a row, padded."})
@@ -72,79 +56,72 @@ class Setup(ComparisonSettings, TextSettings, NewModelSettings, SamplerSettings)
         metadata={"help": "predicted: pads are text; conditional: the length is known; published: pads cost nothing."},
     )
     max_length: int = field(default=128, metadata={"help": "Tokens in a row, at most."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        NewModelSettings.__post_init__(self)
-        self.make_sampler(self.max_length)
-
-
-def make_tokenizer(setup: Setup, texts: Any) -> PreTrainedTokenizerBase:
-    """Return a tokenizer with a mask token, and one for padding where rows are padded."""
-    if named := setup.tokenizer or setup.model_name_or_path:
-        return add_missing_tokens(AutoTokenizer.from_pretrained(named), padding=not setup.packed)
-    tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.max_length)
-    return add_missing_tokens(tokenizer, padding=not setup.packed)
-
-
-def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, curve: CurveConfig | None) -> MdlmForMaskedDiffusion:
-    """Return the model that training starts from."""
-    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    ids["mask_token_id"] = mask_token_id(tokenizer)
-    if setup.model_name_or_path is not None and setup.original_layout:
-        return MdlmForMaskedDiffusion.from_published(setup.model_name_or_path, **ids).with_curve(curve)
-    if setup.model_name_or_path is not None:
-        return MdlmForMaskedDiffusion.from_pretrained(setup.model_name_or_path).with_curve(curve)
-    config = MdlmConfig(
-        **ids,
-        vocab_size=len(tokenizer),
-        max_position_embeddings=setup.max_length,
-        hidden_size=setup.hidden_size,
-        num_hidden_layers=setup.num_layers,
-        num_attention_heads=setup.num_heads,
-        dropout=setup.dropout,
-        curve=curve,
+    sample: dict[str, Any] = field(
+        default_factory=lambda: {"num_steps": 32}, metadata={"help": "Arguments of generate, for the sample."}
     )
-    return MdlmForMaskedDiffusion(config)
+
+    def rows(self, texts: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
+        """Return the splits as rows of tokens, no more of them than asked for."""
+        most, corpus = {"validation": self.max_validation_rows, "test": self.max_test_rows}, {}
+        for split, text in texts.items():
+            if self.packed:
+                corpus[split] = wrapped_blocks(text, tokenizer, self.max_length)
+            else:
+                corpus[split] = sentence_rows(text, tokenizer, self.max_length, self.length_protocol)
+            if most.get(split) is not None:
+                corpus[split] = corpus[split].take(min(most[split], len(corpus[split])))
+        return corpus
 
 
-def main() -> None:
-    """Train the models with each seed; leave each with its card, a table, and a figure of the bounds over training."""
-    setup, args = parse_settings(Setup, DiffusionTrainingArguments)
-    curves = curve_rows(setup.rows, setup.max_length)
-    outputs = ("learning_curves.png", "results.json")
-    experiment = Experiment(setup, args, outputs=outputs, models=list(curves), seeds=setup.seeds)
+SETTINGS = (Setup, DiffusionTrainingArguments)
+
+
+def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
+    """Train one model, save it with its card, and measure the bound on its perplexity."""
     texts = setup.load()
-    tokenizer = make_tokenizer(setup, texts)
-    make_rows = wrapped_blocks if setup.packed else partial(sentence_rows, length_protocol=setup.length_protocol)
-    corpus = {str(split): make_rows(text, tokenizer, setup.max_length) for split, text in texts.items()}
-    for split, most in (("validation", setup.max_validation_rows), ("test", setup.max_test_rows)):
-        corpus[split] = corpus[split] if most is None else corpus[split].take(min(most, len(corpus[split])))
+    if named := setup.tokenizer or setup.model_name_or_path:
+        tokenizer = AutoTokenizer.from_pretrained(named)
+    else:
+        tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.max_length)
+    tokenizer = add_missing_tokens(tokenizer, padding=not setup.packed)
+    corpus = setup.rows(texts, tokenizer)
 
-    models = {name: partial(make_model, setup, tokenizer, curve) for name, curve in curves.items()}
-    make_trainer = partial(DiffusionTrainer, processing_class=tokenizer)
-    runs, samples = [], []
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make_trainer, **setup.plan()):
-        if trainer.is_world_process_zero():
-            name, seed = runs[-1].name, runs[-1].seed
-            trainer.save_model(str(experiment.folder_of(name, seed)))  # of the lowest validation bound
-            samples.append(f"Sample of {name}: {setup.sample(trainer.model, tokenizer, setup.max_length, seed)!r}")
-    if args.process_index:
-        return
-    bounds = format_bounds(runs, "packed" if setup.packed else f"lengths {setup.length_protocol}")
-    tables = f"{bounds}\n\n{format_differences(runs)}"
-    plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
-    facts = CardFacts(
+    set_seed(args.seed)
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")}
+    if setup.model_name_or_path is None:
+        sizes = {"max_position_embeddings": setup.max_length, "vocab_size": len(tokenizer), **setup.config}
+        model = MdlmForMaskedDiffusion(MdlmConfig(**ids, **sizes, curve=setup.curve))
+    elif setup.original_layout:
+        model = MdlmForMaskedDiffusion.from_published(setup.model_name_or_path, **ids).with_curve(setup.curve)
+    else:
+        model = MdlmForMaskedDiffusion.from_pretrained(setup.model_name_or_path).with_curve(setup.curve)
+
+    data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
+    trainer = DiffusionTrainer(model, args, processing_class=tokenizer, **data)
+    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    trainer.save_state()
+    trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return results
+
+    generator, folder = torch.Generator().manual_seed(args.seed), str(args.output_dir)
+    text = model.generate(max_length=setup.max_length, generator=generator, **setup.sample)
+    sample = tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id])
+    write_card(
+        folder,
+        results,
         dataset=setup.dataset,
-        results=f"{describe_comparison(runs)}\n\n{tables}",
-        usage=DIFFUSION_USAGE,
+        auto_class="AutoModelForMaskedLM",
+        usage="print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))",
+        text=f"The perplexity is an upper bound. A sample: {sample!r}",
         base_model=setup.model_name_or_path,
-        **setup.stated(),
-        metrics=DIFFUSION_METRICS if setup.packed or setup.length_protocol != "published" else None,
+        name=args.hub_model_id,
     )
-    write_cards(experiment, runs, facts)
-    print("\n".join([f"\n{tables}\n", *samples, f"\nModels, cards and learning curves: {experiment.folder}"]))
+    write_results(folder, results)
+    print(f"Model and card: {folder}\nPerplexity at most {results['perplexity']:.2f}. Sample: {sample!r}", flush=True)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(*SETTINGS, description=__doc__))

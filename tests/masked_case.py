@@ -31,7 +31,7 @@ _LACKS = {
     "generation": "it writes no text",
 }
 _NO_SEGMENTS = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
-_NOT_SHIFTED = "a masked model takes no shift_labels: it gives logits of all positions"
+_NOT_SHIFTED = "shift_labels is an argument of models that write text"
 
 
 def masked_case(family: str, kind: str) -> ModelCase:

@@ -289,13 +289,13 @@ def _lstm_case(**fields: Any) -> ModelCase:
 
 CASES = {
     **{f"difference-{family}": _causal_case(family, "difference") for family in FAMILIES},
-    **{f"phrases-{family}": _causal_case(family, "phrases") for family in FAMILIES},
-    **{f"embedding-{family}": _causal_case(family, "embedding") for family in ("gpt_neo", "llama")},
+    **{f"phrases-{family}": _causal_case(family, "phrases") for family in ("gpt2", "llama", "opt", "phi", "reformer")},
+    "embedding-llama": _causal_case("llama", "embedding"),
     **{
         f"separate_output_heads-{family}": _causal_case(family, "separate_output_heads") for family in ("gpt2", "llama")
     },
-    # heads that read embeddings, whose width is not that of the output matrix in the last two
-    **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt", "reformer")},
+    # heads that read embeddings, whose width is not that of the output matrix in the last
+    **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("gpt2", "llama", "opt")},
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
     **{
         f"blocks-{kind}": _block_case(kind, family)

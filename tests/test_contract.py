@@ -166,8 +166,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(case, lora):
         model = add_lora(model, 2)
     model.train()
     _, expected = gradients(model, batch)
-    model.gradient_checkpointing_enable()
-    assert unwrapped(model).is_gradient_checkpointing
+    model.activation_checkpointing_enable()
+    assert unwrapped(model).is_activation_checkpointing
     _, found = gradients(model, batch)
     assert_same(found, expected, rtol=1e-5, atol=1e-6)
 

@@ -91,7 +91,7 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
             inputs_embeds: (batch, time, embedding_size), in place of `input_ids`.
             output_hidden_states: Whether to return what each layer reads, and the last hidden state.
             output_attentions: Has no effect: there is no attention.
-            others: As for `AwdLstmForCausalLM`, as are the errors.
+            others: As for `CausalHead`, as are the errors.
         """
         config = cast(AwdLstmConfig, self.config)
         text = check_shapes(input_ids, inputs_embeds)

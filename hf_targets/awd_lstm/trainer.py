@@ -165,6 +165,8 @@ class AwdLstmTrainer(AveragedTrainer):
     def __init__(self, model: PreTrainedModel | nn.Module, args: AwdLstmTrainingArguments, **kwargs: Any) -> None:
         if not isinstance(core := unwrapped(model), AwdLstmForCausalLM):
             raise ValueError(f"the model must be an AwdLstmForCausalLM, got a {type(core).__name__}")
+        if not isinstance(args, AwdLstmTrainingArguments):
+            raise ValueError(f"args must be AwdLstmTrainingArguments, got {type(args).__name__}")
         if args.n_gpu > 1 or args.auto_find_batch_size:
             raise ValueError(
                 f"a state stays with the rows of its process: use one GPU a process, got {args.n_gpu} (accelerate "

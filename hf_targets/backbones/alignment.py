@@ -22,12 +22,9 @@ def steps_into_sequence(
     packed rows. A prediction made n positions earlier belongs to the same sequence if this number is at least n.
 
     Args:
-        attention_mask: (batch, time), nonzero where attended. Masks of other shapes do not show padding and are
-            ignored.
+        attention_mask: (batch, time), nonzero where attended; masks of other shapes are ignored.
         position_ids: (batch, time) or (1, time).
-        before: (batch,), the steps of the last cached position, which precedes the first position here; None: nothing
-            is cached.
-    Returns: Integers (batch, time).
+        before: (batch,), the steps of the last cached position; None: nothing is cached.
     """
     steps = torch.zeros(batch, 1, dtype=torch.long, device=device) if before is None else before[:, None] + 1
     if time == 1:  # a step of cached decoding continues the sequence
@@ -49,10 +46,9 @@ def steps_into_sequence(
 
 
 def mask_first_tokens(labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-    """Return labels (batch, time) with -100 for padding and for the first token of every sequence.
+    """Return labels (batch, time) with -100 for padding and for the first token of every sequence but the first column.
 
-    Only padding or another document precedes that token, and nothing predicts it. The first column is not changed, as
-    no position precedes it.
+    Only padding or another document precedes that token, and nothing predicts it.
     """
     steps = steps_into_sequence(labels.shape[0], labels.shape[1], attention_mask, position_ids, labels.device)
     return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(steps[:, 1:] < 1, IGNORED)], dim=1)
@@ -67,9 +63,7 @@ def next_targets(
 ) -> Tensor:
     """Return the target of the hidden state at each position, (batch, time); -100 where there is no target.
 
-    Args:
-        labels: (batch, time), unshifted.
-        shifted: (batch, time), already shifted labels, returned unchanged; None: shift `labels`.
+    These are `shifted`, or else the labels shifted.
     """
     if shifted is not None:
         return shifted

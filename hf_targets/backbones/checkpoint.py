@@ -58,13 +58,7 @@ class StrictLoading:
 
     @classmethod
     def check_kind(cls, name: str | PathLike, values: dict[str, Any]) -> None:
-        """Check that a checkpoint with this configuration belongs to this class.
-
-        Args:
-            values: The content of its config.json.
-        Raises:
-            ValueError: If it is of another kind.
-        """
+        """Raise a ValueError if a checkpoint with these values in config.json is of another kind."""
         kind, expected = values.get("model_type"), cls.config_class.model_type
         if kind != expected:
             raise ValueError(
@@ -74,14 +68,7 @@ class StrictLoading:
 
 
 def check_tensors(where: str | PathLike, found: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Check that the tensors of a file have the names and shapes that a model expects.
-
-    Args:
-        where: The file, named in the error.
-        shapes: The expected shapes by name.
-    Raises:
-        ValueError: If they do not; the message names the tensors.
-    """
+    """Raise a ValueError, which names a file and tensors, if they do not have the names and shapes of a model."""
     both = found.keys() & shapes.keys()
     mismatched = {name: (found[name].shape, shapes[name]) for name in both if found[name].shape != shapes[name]}
     _check_complete(where, shapes.keys() - found.keys(), found.keys() - shapes.keys(), mismatched)
@@ -99,8 +86,8 @@ def _check_complete(
     problems = [f"{problem}: {listed(sorted(names))}" for problem, names in wrong.items() if names]
     if problems:
         raise ValueError(
-            f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. It is cut short, or its "
-            f"config.json belongs to another model; copy or download it again{way_out}"
+            f"the checkpoint at {where} does not fit its configuration; {'; '.join(problems)}. Copy or download it "
+            f"again{way_out}"
         )
 
 
@@ -112,13 +99,11 @@ def listed(names: Sequence[str]) -> str:
 
 @contextmanager
 def broken_files_named(name: str | PathLike, loading: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the `with` block, the error of a weight file that is cut short names the file, as safetensors' does not.
+    """Inside the `with` block, a ValueError names a weight file that is cut short, which safetensors' error does not.
 
     Args:
         name: The checkpoint that is loaded: a folder, or a repository of the Hub.
-        loading: The arguments of `from_pretrained`; only those that give the location on the Hub are used.
-    Raises:
-        ValueError: Instead of that error.
+        loading: The arguments of `from_pretrained`, of which those of the Hub are used.
     """
     try:
         yield

@@ -231,15 +231,15 @@ def kept_positions(logits_to_keep: int | Tensor, time: int) -> slice | Tensor:
     Raises:
         ValueError: If `logits_to_keep` is out of range, or neither an integer nor a tensor of indices.
     """
-    if type(logits_to_keep) is int and 0 <= logits_to_keep <= time:
+    if isinstance(logits_to_keep, int) and 0 <= logits_to_keep <= time:
         return slice(-logits_to_keep, None)
-    if isinstance(logits_to_keep, Tensor) and logits_to_keep.dim() == 1 and logits_to_keep.dtype in _INTEGERS:
+    if isinstance(logits_to_keep, Tensor) and logits_to_keep.dtype in _INTEGERS:
         valid = (logits_to_keep >= -time) & (logits_to_keep < time)
         if not can_look(valid) or valid.all():
             return logits_to_keep
     raise ValueError(
-        f"logits_to_keep must be in [0, {time}], the number of last positions and 0 for all, or indices in "
-        f"[{-time}, {time - 1}] in a tensor of one dimension, got {logits_to_keep!r}"
+        f"logits_to_keep must be the number of last positions, in [0, {time}] and 0 for all, or a tensor of indices in "
+        f"[{-time}, {time - 1}], got {logits_to_keep!r}"
     )
 
 

@@ -22,8 +22,10 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
     """
     layer = backbone.get_output_embeddings()
     if layer is None:
-        auto_class = "AutoModelForSeq2SeqLM" if backbone.config.is_encoder_decoder else "AutoModelForCausalLM"
-        raise ValueError(f"{type(backbone).__name__} has no output embedding to share; load it with {auto_class}")
+        raise ValueError(
+            f"{type(backbone).__name__} has no output embedding to share; load it with AutoModelForCausalLM, "
+            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM"
+        )
     if not isinstance(layer, nn.Linear):
         raise ValueError(
             f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "

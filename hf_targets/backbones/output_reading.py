@@ -81,17 +81,15 @@ def _read_by(layer: nn.Module, *, with_logits: bool) -> Iterator[list[Tensor]]:
 
 @torch.no_grad()
 def check_masked_backbone(backbone: PreTrainedModel) -> None:
-    """Check on a few tokens that a model reads them from both sides, and that its logits come from its output matrix.
+    """Try on a few tokens that a model reads them from both sides, and that its logits come from its output matrix.
 
     Raises:
-        ValueError: If it has an encoder beside its text or no output matrix, if it reads only the text before a token,
-            or if its logits are anything else than its output matrix applied once, such as a soft cap after it.
+        ValueError: If it has an encoder beside its text, reads only the text before a token, or if its logits are
+            anything else than its output matrix applied once, such as a soft cap after it.
     """
     name = type(backbone).__name__
     if backbone.config.is_encoder_decoder:
         raise ValueError(f"{name} has an encoder; use MultiTokenForSeq2SeqLM for it")
-    if backbone.get_output_embeddings() is None:
-        raise ValueError(f"{name} has no output matrix to share; load the model with AutoModelForMaskedLM")
     layer = output_embedding(backbone)
     device = execution_device(layer)
     if device.type == "meta" or layer.weight.numel() == 0:

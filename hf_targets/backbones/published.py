@@ -3,20 +3,127 @@
 import json
 import os
 import pickle
+import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.checkpoint import HUB_ARGUMENTS
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, check_tensors
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A checkpoint of a published program in our words.
+
+    Attributes:
+        fields: Fields of the configuration that the checkpoint tells.
+        tensors: Returns the tensors by our names, for the configuration of the model.
+        new_parts: Beginnings of the names of parameters that this checkpoint lacks, and that are new.
+    """
+
+    fields: Mapping[str, Any]
+    tensors: Callable[[Any], dict[str, Tensor]]
+    new_parts: tuple[str, ...] = ()
+
+
+Translate = Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], str], Translation]
+"""From a checkpoint's content, that of the file of settings beside it, the fields given, and its name for errors."""
+
+
+def load_published(
+    cls: type[Model],
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    translate: Translate,
+    given: Mapping[str, Any],
+    *,
+    files: Sequence[str],
+    configs: Sequence[str] = ("config.json",),
+    hub: Mapping[str, Any] | None = None,
+    needs: Mapping[str, str] | None = None,
+    new_parts: tuple[str, ...] = (),
+) -> Model:
+    """Return a model with the weights of a published program's checkpoint, in evaluation mode; no code of it is run.
+
+    Args:
+        source: A file, a folder, a name on the Hub, or what is in the file.
+        translate: Makes fields and tensors of ours of the content.
+        given: Fields of the configuration that come before those of the checkpoint, and `dtype` as `from_pretrained`
+            takes it ("auto": that of the checkpoint; None: float32).
+        files: Names of the file in a folder; the first that exists is taken.
+        configs: Names of the file of settings beside it.
+        hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
+        needs: Fields without which there is no model, and what to give where the checkpoint does not tell them.
+        new_parts: Beginnings of the names of parameters that a published model does not have.
+    Raises:
+        ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; or if a field is
+            unknown or missing.
+    """
+    given = dict(given)
+    dtype = given.pop("dtype", None)
+    chosen_dtype(dtype)
+    config_class: Any = cls.config_class
+    if unknown := given.keys() - config_class.__dataclass_fields__.keys() - {"num_labels", "id2label"}:
+        raise ValueError(f"no such field of {config_class.__name__}: {', '.join(sorted(unknown))}")
+    name, content, settings = "the checkpoint", source, {}
+    if not isinstance(source, Mapping):
+        name = str(source)
+        file, settings = find_checkpoint(source, files, hub or {}, configs=configs)
+        content = read_tensors(file) if file.suffix in (".safetensors", ".bin") else read_training_checkpoint(file)
+    assert isinstance(content, Mapping)
+    translation = translate(content, settings, given, name)
+    fields = {**translation.fields, **given}
+    for field, hint in (needs or {}).items():
+        if field not in fields:
+            raise ValueError(f"{name} does not tell its {field}; give {field}, {hint}")
+    model = cls(config_class(**fields))
+    tensors = translation.tensors(model.config)
+    are_new = (*new_parts, *translation.new_parts)
+    shapes = {key: value.shape for key, value in model.state_dict().items() if not key.startswith(are_new)}
+    check_tensors(name, tensors, shapes)
+    model.load_state_dict(tensors, strict=False)
+    return model.to(chosen_dtype(dtype, tensors) or model.dtype).eval()  # pyright: ignore[reportArgumentType]
+
+
+def check_options(options: Mapping[str, Any], must_be: Mapping[str, tuple[Any, Any]], name: str) -> None:
+    """Check that a model was trained as ours is.
+
+    Args:
+        options: Of the published program.
+        must_be: What each option must be, and what it is where it is not among the options.
+    Raises:
+        ValueError: If an option is another.
+    """
+    for option, (needed, default) in must_be.items():
+        if (value := options.get(option, default)) != needed:
+            raise ValueError(
+                f"{name} was trained with {option}={value!r}, and this model has {option}={needed!r} only; use the "
+                "program that trained it"
+            )
+
+
+def rename(name: str, beginnings: Mapping[str, str]) -> str:
+    """Return the name of a tensor with the first of the beginnings that it has replaced, or as it is."""
+    begin = next((begin for begin in beginnings if name.startswith(begin)), "")
+    return beginnings.get(begin, "") + name.removeprefix(begin)
+
+
+def num_layers(tensors: Mapping[str, Any], prefix: str) -> int:
+    """Return how many layers there are, as the numbers after a beginning of names such as `"decoder.layers."` tell."""
+    matches = (re.match(re.escape(prefix) + r"(\d+)\.", name) for name in tensors)
+    return max((int(match[1]) for match in matches if match), default=-1) + 1
 
 
 def find_checkpoint(
@@ -30,9 +137,8 @@ def find_checkpoint(
 
     Args:
         name: A folder, a repository of the Hub, or the file of weights itself.
-        files: Possible names of the file; the first that exists is taken.
+        files, configs: Possible names of the files; the first that exists is taken.
         hub: Location on the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-        configs: Possible names of the file of settings; the first that exists is taken.
     Raises:
         ValueError: If none of the files exists, settings are cut short, or `hub` has an unknown argument.
     """

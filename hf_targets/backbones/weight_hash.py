@@ -1,23 +1,16 @@
 """The identity of a model: a hash of all that its outputs depend on, which is the same in every process."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import xxhash
-from torch import Tensor, nn
+from torch import nn
 
 from hf_targets.backbones.weight_access import is_sharded, whole_state_dict
 
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype")
 _OF_A_CALL = ("use_cache", "output_attentions", "output_hidden_states", "return_dict")
-
-
-class _Digest(Protocol):
-    def update(self, data: Any, /) -> None:
-        """Add bytes."""
-        ...
 
 
 def weight_hash(model: nn.Module, *, rounded_to: torch.dtype | None = None) -> str:
@@ -36,22 +29,17 @@ def weight_hash(model: nn.Module, *, rounded_to: torch.dtype | None = None) -> s
         raise ValueError(f"weights of {type(model).__name__} are sharded over processes; load the model whole")
     parts: Any = list(model.modules())
     configs = {id(part.config): part.config for part in parts if hasattr(getattr(part, "config", None), "to_dict")}
-    told = [[model_settings(config) for config in configs.values()], adapters_in_use(model)]
+    told = [[_settings(config) for config in configs.values()], adapters_in_use(model)]
     digest = xxhash.xxh3_128(json.dumps(told, sort_keys=True, default=str).encode())
-    add_weights(digest, whole_state_dict(model), rounded_to)
-    return digest.hexdigest()
-
-
-def add_weights(digest: _Digest, weights: Mapping[str, Tensor], rounded_to: torch.dtype | None = None) -> None:
-    """Add the names, shapes, types and values of some weights to a hash, in the order of their names."""
-    for name, weight in sorted(weights.items()):
+    for name, weight in sorted(whole_state_dict(model).items()):
         if rounded_to is not None and weight.is_floating_point():
             weight = weight.to(rounded_to)
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
-def model_settings(config: Any) -> dict[str, Any]:
+def _settings(config: Any) -> dict[str, Any]:
     """Return the fields of a configuration that outputs depend on, without what the weights say themselves."""
     ignored = {*_NOT_OF_THE_MODEL, *_OF_A_CALL}
     return {name: value for name, value in config.to_dict().items() if name not in ignored}

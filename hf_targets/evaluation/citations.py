@@ -1,18 +1,16 @@
 """How well the documents that an answer cites support it: citation recall and precision, as ALCE counts them."""
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Literal, get_args
 
 from hf_targets.data.words import check_texts
-from hf_targets.evaluation.entailment import Entailment, Pair, each_by
 from hf_targets.evaluation.sentences import punkt_sentences
 
 AfterStop = Literal["next", "own"]
 _CITATION = re.compile(r"\[\d+")
 _LEADING = re.compile(r"^(?:\s*\[\d+\]?)+")
-_Judging = Generator[list[Pair], list[bool], tuple[float, float] | None]
 
 
 def without_citations(text: str) -> str:
@@ -62,113 +60,72 @@ def citation_scores(
     Source: Gao et al. 2023, "Enabling Large Language Models to Generate Text with Citations", section 3 and its
         program, eval.py.
     """
-    judging = _judge(answer, documents, at_most, after_stop, split)
-    return (_drive([judging], each_by(entails)) or [(0.0, 0.0)])[0]
+    return _scores(answer, documents, entails, at_most, after_stop, split) or (0.0, 0.0)
 
 
 def mean_citation_scores(
     answers: Sequence[str],
     documents: Sequence[Sequence[Mapping[str, str]]],
-    entailment: Entailment,
+    entails: Callable[[str, str], bool],
     *,
     at_most: int | None = 3,
     after_stop: AfterStop = "next",
     split: Callable[[str], list[str]] = punkt_sentences,
 ) -> tuple[float, float]:
-    """Return the means of `citation_scores` over answers with a sentence, judged together: each pair of texts once.
+    """Return the means of `citation_scores` over answers with a sentence; each pair of texts is judged once.
 
     Args:
         documents: Those of each answer.
-        entailment: Takes pairs of premises and hypotheses, and says of each whether it holds.
     Raises:
         ValueError: As `citation_scores`, or if there is no answer with a sentence, or not as many lists of documents.
     """
-    check_documents(answers, documents)
-    judge = partial(_judge, at_most=at_most, after_stop=after_stop, split=split)
-    scores = _drive([judge(*each) for each in zip(answers, documents, strict=True)], entailment)
+    check_texts(answers, "answers")
+    if len(answers) != len(documents):
+        raise ValueError(f"each answer needs its documents, got {len(answers)} answers and {len(documents)} lists")
+    judge = cache(entails)
+    each = (_scores(*both, judge, at_most, after_stop, split) for both in zip(answers, documents, strict=True))
+    scores = [found for found in each if found is not None]
     if not scores:
         raise ValueError("citations are scored in answers with a sentence, and there is none; give other answers")
     recalls, precisions = zip(*scores, strict=True)
     return sum(recalls) / len(scores), sum(precisions) / len(scores)
 
 
-def check_documents(answers: Sequence[str], documents: Sequence[Sequence[Mapping[str, str]]]) -> None:
-    """Check that there are documents for each answer.
-
-    Raises:
-        ValueError: If `answers` is no list of texts, or there are not as many lists of documents.
-    """
-    check_texts(answers, "answers")
-    if len(answers) != len(documents):
-        raise ValueError(f"each answer needs its documents, got {len(answers)} answers and {len(documents)} lists")
-
-
-def _drive(judgings: Sequence[_Judging], entailment: Entailment) -> list[tuple[float, float]]:
-    """Return the results, after giving all that wait the answers to the pairs that they ask about, at once."""
-    results: dict[int, tuple[float, float]] = {}
-    known: dict[Pair, bool] = {}
-    asked: dict[int, list[Pair]] = {}
-
-    def go_on(number: int, answers: list[bool] | None) -> None:
-        try:
-            asked[number] = judgings[number].send(answers)  # pyright: ignore[reportArgumentType]
-        except StopIteration as stop:
-            if stop.value is not None:
-                results[number] = stop.value
-
-    for number in range(len(judgings)):
-        go_on(number, None)
-    while asked:
-        new = list(dict.fromkeys(pair for pairs in asked.values() for pair in pairs if pair not in known))
-        known.update(zip(new, entailment(new) if new else [], strict=True))
-        waiting, asked = asked, {}
-        for number, pairs in waiting.items():
-            go_on(number, [known[pair] for pair in pairs])
-    return [results[number] for number in sorted(results)]
-
-
-def _judge(
+def _scores(
     answer: str,
     documents: Sequence[Mapping[str, str]],
+    entails: Callable[[str, str], bool],
     at_most: int | None,
     after_stop: AfterStop,
     split: Callable[[str], list[str]],
-) -> _Judging:
-    """Ask about pairs, in three rounds, and return recall and precision; None if there is no sentence."""
-    if at_most is not None and at_most < 1:
-        raise ValueError(f"at_most must be 1 or more, or None for all citations, got {at_most}")
-    if after_stop not in get_args(AfterStop):
-        raise ValueError(f"after_stop must be one of {', '.join(get_args(AfterStop))}, got {after_stop!r}")
+) -> tuple[float, float] | None:
+    """Return recall and precision; None if there is no sentence."""
+    if (at_most is not None and at_most < 1) or after_stop not in get_args(AfterStop):
+        raise ValueError(f"at_most must be 1 or more or None, after_stop next or own, got {at_most}, {after_stop!r}")
     for number, document in enumerate(documents, start=1):
-        if missing := {"title", "text"} - document.keys():
-            raise ValueError(
-                f"a document needs title and text, and document {number} lacks {', '.join(sorted(missing))}; give an "
-                "empty text where there is none"
-            )
+        if not {"title", "text"} <= document.keys():
+            raise ValueError(f"a document needs title and text, and document {number} has {', '.join(document)}")
     sentences = split(answer_line(answer))
     if after_stop == "own":
         sentences = _with_own_citations(sentences)
     if not sentences:
         return None
-    claims = [without_citations(sentence).strip() for sentence in sentences]
-    cited = [_cited(sentence, len(documents), at_most) for sentence in sentences]
+    entailed = right = total = 0
+    for sentence in sentences:
+        cites, claim = _cited(sentence, len(documents), at_most), without_citations(sentence).strip()
+        total += len(cites)
 
-    def pair(documents_of_claim: Sequence[int], number: int) -> Pair:
-        passages = (f"Title: {documents[cite]['title']}\n{documents[cite]['text']}" for cite in documents_of_claim)
-        return "\n".join(passages), claims[number]
+        def supported(chosen: list[int], claim: str = claim) -> bool:
+            passages = (f"Title: {documents[cite]['title']}\n{documents[cite]['text']}" for cite in chosen)
+            return bool(entails("\n".join(passages), claim))
 
-    asked = [number for number, cites in enumerate(cited) if cites]
-    answers = yield [pair(cited[number], number) for number in asked]
-    entailed = [number for number, holds in zip(asked, answers, strict=True) if holds]
-    right = sum(len(cited[number]) == 1 for number in entailed)
-    several = [(number, place) for number in entailed if len(cited[number]) > 1 for place in range(len(cited[number]))]
-    answers = yield [pair([cited[number][place]], number) for number, place in several]
-    right += sum(answers)
-    doubtful = [each for each, holds in zip(several, answers, strict=True) if not holds]
-    answers = yield [pair(_without(cited[number], place), number) for number, place in doubtful]
-    right += len(doubtful) - sum(answers)
-    total = sum(map(len, cited))
-    return 100 * len(entailed) / len(sentences), 100 * right / total if total else 0.0
+        if cites and supported(cites):
+            entailed += 1
+            right += sum(
+                len(cites) == 1 or supported([cite]) or not supported(_without(cites, place))
+                for place, cite in enumerate(cites)
+            )
+    return 100 * entailed / len(sentences), 100 * right / total if total else 0.0
 
 
 def _cited(sentence: str, num_documents: int, at_most: int | None) -> list[int]:

@@ -1,5 +1,6 @@
 """Texts cut into sentences."""
 
+import logging
 from collections.abc import Callable, Iterable
 
 from hf_targets.extras import require
@@ -39,8 +40,8 @@ def train_splitter(texts: Iterable[str]) -> Splitter:
     return punkt.PunktSentenceTokenizer(trainer.get_params()).tokenize
 
 
-def punkt_or_trained(texts: Iterable[str]) -> tuple[Splitter, str]:
-    """Return `punkt_sentences`, or where its model is not on this machine `train_splitter(texts)`; and its name.
+def punkt_or_trained(texts: Iterable[str]) -> Splitter:
+    """Return `punkt_sentences`, or where its model is not on this machine `train_splitter(texts)`.
 
     Raises:
         ImportError: If nltk is not installed.
@@ -48,5 +49,8 @@ def punkt_or_trained(texts: Iterable[str]) -> tuple[Splitter, str]:
     try:
         punkt_sentences("Is it there?")
     except LookupError:
-        return train_splitter(texts), "a Punkt model trained on the documents, as NLTK's own is not on this machine"
-    return punkt_sentences, "NLTK's Punkt model"
+        logging.getLogger(__name__).warning(
+            "NLTK's Punkt model is not on this machine: sentences are cut by one trained here"
+        )
+        return train_splitter(texts)
+    return punkt_sentences

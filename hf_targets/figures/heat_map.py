@@ -8,10 +8,6 @@ from typing import Any
 
 from hf_targets.figures.canvas import new_figure
 
-_DARK = 0.5
-_WEIGHTS = (0.299, 0.587, 0.114)
-"""How bright red, green and blue are, by ITU-R BT.601."""
-
 
 @dataclass(frozen=True)
 class HeatMap:
@@ -32,42 +28,27 @@ class HeatMap:
     notes: Sequence[Sequence[str]]
     marked: tuple[int, int] | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("values", "notes"):
-            sizes = [len(row) for row in getattr(self, name)]
-            if sizes != [len(self.columns)] * len(self.rows):
-                raise ValueError(
-                    f"{name} of a heat map must have {len(self.rows)} rows of {len(self.columns)} columns as its "
-                    f"labels do, got rows of {sizes}; give one for each label"
-                )
-
 
 def plot_heat_maps(
-    panels: Sequence[HeatMap], path: Path | str, *, xlabel: str, ylabel: str, quantity: str, digits: int = 1
-) -> None:
-    """Draw a PNG of heat maps (`draw_heat_maps`).
-
-    Raises:
-        ImportError: If matplotlib is missing.
-        ValueError: If there is no panel.
-    """
-    draw_heat_maps(panels, xlabel=xlabel, ylabel=ylabel, quantity=quantity, digits=digits).savefig(path)
-
-
-def draw_heat_maps(panels: Sequence[HeatMap], *, xlabel: str, ylabel: str, quantity: str, digits: int = 1) -> Any:
+    panels: Sequence[HeatMap],
+    path: Path | str | None = None,
+    *,
+    xlabel: str,
+    ylabel: str,
+    quantity: str,
+    digits: int = 1,
+) -> Any:
     """Return a figure of heat maps side by side: a colour means the same number in all of them.
 
     Args:
+        path: Of a PNG to write as well.
         xlabel, ylabel: Of all panels.
         quantity: What the numbers are, beside the scale of colours.
         digits: Decimals of the numbers in the fields.
     Returns: A `matplotlib.figure.Figure`.
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If there is no panel.
     """
-    if not panels:
-        raise ValueError("a figure needs at least one heat map, got none")
     widest = max(len(panel.columns) for panel in panels)
     tallest = max(len(panel.rows) for panel in panels)
     figure = new_figure(1.6 + len(panels) * max(2.8, 0.7 + 1.05 * widest), max(2.6, 1.4 + 0.75 * tallest))
@@ -83,6 +64,8 @@ def draw_heat_maps(panels: Sequence[HeatMap], *, xlabel: str, ylabel: str, quant
         _draw(place, panel, colors, digits)
         place.set(title=panel.title, xlabel=xlabel, ylabel="" if number else ylabel)
     figure.colorbar(colors, ax=list(axes), label=quantity)
+    if path is not None:
+        figure.savefig(path)
     return figure
 
 
@@ -99,13 +82,9 @@ def _draw(axes: Any, panel: HeatMap, colors: Any, digits: int) -> None:
         for column, (value, note) in enumerate(zip(numbers, notes, strict=True)):
             is_known = math.isfinite(value)
             text = "\n".join(filter(None, [f"{value:,.{digits}f}" if is_known else "none", note]))
-            color = "white" if is_known and _brightness(colors.to_rgba(value)) < _DARK else "black"
-            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=9)
+            is_dark = is_known and colors.norm(value) < 0.6  # viridis grows brighter
+            axes.text(column, row, text, ha="center", va="center", color="white" if is_dark else "black", fontsize=9)
     if panel.marked is not None:
         row, column = panel.marked
         frame = {"fill": False, "edgecolor": "C3", "linewidth": 2.5, "clip_on": False}
         axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, **frame))
-
-
-def _brightness(color: Sequence[float]) -> float:
-    return sum(weight * part for weight, part in zip(_WEIGHTS, color[:3], strict=True))

@@ -9,11 +9,52 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.gaussian_diffusion.future_embeddings import HeadSettings
-from hf_targets.gaussian_diffusion.presets import PRESETS, Preset, check_preset, departures
+
+Preset = Literal["difformer", "dinoiser"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # zhjgao/difformer, difformer_iwslt_de_en and its scripts
+    "difformer": {
+        "latent_size": 128,
+        "noise_schedule": "sqrt",
+        "noise_factor": 4.0,
+        "clip_noise": False,
+        "self_conditioning": "half",
+        "normalize_embeddings": False,
+        "word_loss": "anchor",
+        "label_smoothing": 0.1,
+        "dropout": 0.3,
+        "projection": "linear",
+        "time_embedding": "sinusoidal",
+        "activation_function": "relu",
+    },
+    # yegcjs/DINOISER, IWSLT14
+    "dinoiser": {
+        "latent_size": 16,
+        "noise_schedule": "continuous",
+        "noise_factor": 1.0,
+        "clip_noise": True,
+        "self_conditioning": "both",
+        "normalize_embeddings": True,
+        "word_loss": "rounding",
+        "label_smoothing": 0.0,
+        "dropout": 0.2,
+        "projection": "tanh",
+        "time_embedding": "fourier",
+        "activation_function": "gelu",
+    },
+}
+"""A field of `DifformerConfig` that is None takes the value of its preset."""
 
 FOURIER_PAIRS = 128
 """Frequencies of the fourier time embedding."""
 _BY_PRESET = "None: by the preset."
+_LEAST = {
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "latent_size"), 1),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "num_length_classes", "num_diffusion_steps"), 2),
+    "length_loss_weight": 0,
+}
+_SHARES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 
 
 class DifformerConfig(NamesItsPackage, PreTrainedConfig):
@@ -22,7 +63,7 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     Raises:
         ValueError: If a field is outside the range that its help text gives.
     Source: Gao et al. 2024, "Empowering Diffusion Models on the Embedding Space for Text Generation" (Difformer); Ye et
-        al. 2023, "DINOISER"; what differs between them is in `gaussian_diffusion.presets`.
+        al. 2023, "DINOISER"; what differs between them is in `PRESETS`.
     """
 
     model_type = "difformer"
@@ -143,55 +184,44 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
-        check_preset(self.preset, self)
-        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "latent_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("vocab_size", "max_position_embeddings", "num_length_classes", "num_diffusion_steps"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name} must be at least 2, got {getattr(self, name)}")
+        for other in PRESETS.keys() - {self.preset}:
+            if not self._departures(other):  # as when a configuration is given a new name for its preset
+                raise ValueError(
+                    f"preset={self.preset!r} fills fields that are None, and all have the values of {other!r}; make a "
+                    "new configuration, or set the fields"
+                )
+        for name, least in _LEAST.items():
+            if not least <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in _SHARES:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError(
                 f"hidden_size must be a multiple of 2 x num_attention_heads, got {self.hidden_size} and "
                 f"{self.num_attention_heads}"
             )
-        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if not 0 < cast(float, self.noise_factor) < float("inf"):
             raise ValueError(f"noise_factor must be above 0, got {self.noise_factor}")
-        if not 0 <= self.length_loss_weight < float("inf"):
-            raise ValueError(f"length_loss_weight must be 0 or more, and finite, got {self.length_loss_weight}")
         if self.activation_function not in ACT2FN:
             raise ValueError(f"activation_function must be one of Transformers', got {self.activation_function!r}")
-        for name in ("bos_token_id", "eos_token_id"):
-            if getattr(self, name) is not None and not 0 <= getattr(self, name) < self.vocab_size:
-                raise ValueError(f"{name} must be in [0, {self.vocab_size - 1}] or None, got {getattr(self, name)}")
         if self.clip_noise and self.noise_schedule != "continuous":
-            raise ValueError(
-                f"clip_noise needs noise_schedule='continuous', got {self.noise_schedule!r}: steps have fixed noise"
-            )
-        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.vocab_size:
-            raise ValueError(
-                f"pad_token_id must be in [0, {self.vocab_size - 1}], got {self.pad_token_id}; texts of a batch differ "
-                "in length"
-            )
-        if self.source_vocab_size is not None and self.source_vocab_size <= self.pad_token_id:
+            raise ValueError(f"clip_noise needs noise_schedule='continuous', got {self.noise_schedule!r}")
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            value, needed = getattr(self, name), name == "pad_token_id"
+            if (value is None and needed) or (value is not None and not 0 <= value < self.vocab_size):
+                raise ValueError(
+                    f"{name} must be in [0, {self.vocab_size - 1}]{'' if needed else ' or None'}, got {value}"
+                )
+        if self.source_vocab_size is not None and self.source_vocab_size <= cast(int, self.pad_token_id):
             raise ValueError(
                 f"source_vocab_size must be above pad_token_id, {self.pad_token_id}, got {self.source_vocab_size}"
             )
         if self.time_frequencies is not None and len(self.time_frequencies) != FOURIER_PAIRS:
-            raise ValueError(
-                f"time_frequencies must be {FOURIER_PAIRS} numbers, got {len(self.time_frequencies)}; leave them out "
-                "for quantiles"
-            )
-        for name in ("is_encoder_decoder", "tie_word_embeddings"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must be True, got {getattr(self, name)}; leave it out")
-        if self.use_cache:
-            raise ValueError(
-                "use_cache must be False, got True: each step of diffusion reads the whole text again; leave it out"
-            )
+            raise ValueError(f"time_frequencies must be {FOURIER_PAIRS} numbers, got {len(self.time_frequencies)}")
+        for name, only in (("is_encoder_decoder", True), ("tie_word_embeddings", True), ("use_cache", False)):
+            if getattr(self, name) is not only:
+                raise ValueError(f"{name} must be {only}, got {getattr(self, name)}; leave it out")
         self.curve = as_curve_config(self.curve)
         if self.curve is not None and self.curve.place != "input":
             raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
@@ -206,9 +236,13 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         further = "" if heads is None else f"the next {heads.ngram_size} words"
         told = " and, with heads, ".join(filter(None, [curves, further]))
         what = f", which predicts {told}" if told else ""
-        changed = departures(self.preset, self)
+        changed = self._departures(self.preset)
         preset = f"{self.preset}, but for {', '.join(changed)}" if changed else self.preset
         return f"A Gaussian diffusion model ({preset}) for text that answers a source{what}"
+
+    def _departures(self, preset: str) -> list[str]:
+        """Return the names of the fields that do not have the values of a preset."""
+        return [name for name, value in PRESETS[preset].items() if getattr(self, name) != value]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; of the curve only its own."""

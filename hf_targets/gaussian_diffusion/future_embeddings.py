@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_targets.backbones.inputs import is_number
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.heads import HEADS, Head
@@ -33,14 +32,12 @@ class HeadSettings:
     head_bias: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.ngram_size, bool) or not isinstance(self.ngram_size, int) or self.ngram_size < 2:
-            raise ValueError(f"ngram_size (N) of multitoken must be an integer, 2 or more, got {self.ngram_size!r}")
+        if self.ngram_size < 2:
+            raise ValueError(f"ngram_size (N) of multitoken must be 2 or more, got {self.ngram_size}")
         if self.target not in ("difference", "embedding"):
             raise ValueError(f"target of multitoken must be 'difference' or 'embedding', got {self.target!r}")
-        if not is_number(self.loss_weight) or not 0 <= self.loss_weight < float("inf"):
-            raise ValueError(f"loss_weight (alpha) of multitoken must be a number, 0 or more, got {self.loss_weight!r}")
-        if not isinstance(self.head_bias, bool):
-            raise ValueError(f"head_bias of multitoken must be True or False, got {self.head_bias!r}")
+        if not 0 <= self.loss_weight < float("inf"):
+            raise ValueError(f"loss_weight (alpha) of multitoken must be 0 or more, got {self.loss_weight}")
         kinds = [name for name in HEADS if not HEADS[name].reads_conjugate]
         if self.head not in kinds:
             raise ValueError(f"head of multitoken must be one of {', '.join(kinds)}, got {self.head!r}")
@@ -50,12 +47,10 @@ class HeadSettings:
         """Return the settings that a dictionary of their fields describes; None for None.
 
         Raises:
-            ValueError: If it is no dictionary, or a field is unknown or out of range.
+            ValueError: If a field is unknown or out of range.
         """
         if values is None:
             return None
-        if not isinstance(values, dict):
-            raise ValueError(f"multitoken must be a dictionary of fields, or None, got {values!r}")
         names = [entry.name for entry in fields(cls)]
         if unknown := values.keys() - set(names):
             raise ValueError(f"multitoken has no field {', '.join(sorted(unknown))}; there are {', '.join(names)}")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedModel
 from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
@@ -14,7 +15,13 @@ from hf_targets.backbones.inputs import can_look, check_attention_mask, check_co
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside, execution_device
-from hf_targets.gaussian_diffusion.backbone import DifformerDecoder, DifformerEncoder, Prediction, Source
+from hf_targets.gaussian_diffusion.backbone import (
+    DifformerDecoder,
+    DifformerEncoder,
+    DifformerOutput,
+    Prediction,
+    Source,
+)
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 from hf_targets.gaussian_diffusion.future_embeddings import (
     FutureEmbeddings,
@@ -24,10 +31,8 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
     weighted_errors,
 )
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
-from hf_targets.gaussian_diffusion.inputs import check_labels, check_length, check_noise
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
-from hf_targets.gaussian_diffusion.output import DifformerOutput
-from hf_targets.gaussian_diffusion.process import Process, process_of
+from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.gaussian_diffusion.vocabulary import Vocabulary
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
@@ -157,7 +162,7 @@ class DifformerForConditionalGeneration(
         if labels is None:
             return DifformerOutput(**of_source)
         config, process = cast(DifformerConfig, self.config), self.process
-        check_labels(config, labels, input_ids)
+        _check_labels(config, labels, input_ids)
         is_target = labels != IGNORED
         ids = labels.masked_fill(~is_target, cast(int, config.pad_token_id))
         first = torch.arange(ids.shape[1], device=ids.device) == 0
@@ -166,7 +171,7 @@ class DifformerForConditionalGeneration(
             timesteps = process.times(self._uniforms(len(ids), generator), self._least_time())
         if noise is None:
             noise = self._drawn(torch.randn, clean.shape, generator)
-        check_noise(process, timesteps, noise, clean)
+        _check_noise(process, timesteps, noise, clean)
         of_clean, of_noise = (factor[:, None, None].to(clean.dtype) for factor in process.deviations(timesteps))
         state = of_clean * clean + of_noise * noise.to(clean.dtype)
         if self_condition is None and config.self_conditioning == "half":
@@ -225,7 +230,7 @@ class DifformerForConditionalGeneration(
         own = config.source_vocab_size
         check_ids(input_ids, config.vocab_size if own is None else own, "input_ids")
         check_attention_mask(attention_mask, input_ids, None)
-        check_length(config, "a source", input_ids)
+        _check_length(config, "a source", input_ids)
         mask = (input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0).long()
         if can_look(mask) and not mask.any(dim=1).all():
             row = int((~mask.any(dim=1)).nonzero()[0])
@@ -331,3 +336,57 @@ class DifformerForConditionalGeneration(
 
     def _drawn(self, draw: Any, shape: Any, generator: torch.Generator | None) -> Tensor:
         return drawn(draw, shape, generator, execution_device(self))
+
+
+class DifformerModel(DifformerForConditionalGeneration):
+    """The class that `AutoModel` loads: it returns what the decoder reads of a source."""
+
+    @can_return_tuple
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> BaseModelOutput:
+        """Return the encoder's last hidden states, (batch, source, hidden), and what else is asked for."""
+        source = self.encode(input_ids, attention_mask, Wanted.of(self.config, output_hidden_states, output_attentions))
+        return BaseModelOutput(
+            last_hidden_state=cast(Any, source.hidden),
+            hidden_states=cast(Any, source.hidden_states),
+            attentions=cast(Any, source.attentions),
+        )
+
+
+def _check_labels(config: DifformerConfig, labels: Tensor, input_ids: Tensor) -> None:
+    """Check that labels are texts, one for each source, with -100 only after their ends."""
+    if labels.dim() != 2 or len(labels) != len(input_ids) or not labels.numel():
+        raise ValueError(f"labels must be ({len(input_ids)}, time), a row for each source, got {tuple(labels.shape)}")
+    check_integers(labels=labels)
+    check_ids(labels, config.vocab_size, "labels", IGNORED)
+    _check_length(config, "a text", labels)
+    is_target = labels != IGNORED
+    if can_look(labels) and (is_target[:, 1:] & ~is_target[:, :-1]).any():
+        raise ValueError("labels may be -100 after the end of a text only, got -100 before a token; pad on the right")
+
+
+def _check_noise(process: Process, timesteps: Tensor, noise: Tensor, clean: Tensor) -> None:
+    """Check times (batch,) and noise for embeddings (batch, time, latent)."""
+    if timesteps.shape != clean.shape[:1] or noise.shape != clean.shape:
+        raise ValueError(
+            f"timesteps must be ({len(clean)},) and noise {tuple(clean.shape)}, got {tuple(timesteps.shape)} and "
+            f"{tuple(noise.shape)}"
+        )
+    if can_look(timesteps):
+        least, most = process.bounds
+        if not ((timesteps >= least) & (timesteps <= most)).all():
+            raise ValueError(f"timesteps must be in [{least:g}, {most:g}], got {timesteps.tolist()}")
+        if isinstance(process, DiscreteProcess) and (timesteps != timesteps.floor()).any():
+            raise ValueError(f"timesteps must be whole, as the schedule has steps, got {timesteps.tolist()}")
+
+
+def _check_length(config: DifformerConfig, what: str, ids: Tensor) -> None:
+    limit = config.max_position_embeddings
+    if ids.shape[1] > limit:
+        raise ValueError(f"{what} must fit into the model's {limit} positions, got {ids.shape[1]} tokens; cut it")

@@ -53,11 +53,7 @@ class DiscreteProcess:
         return kept.sqrt(), (1 - kept).sqrt() * cast(float, self.config.noise_factor)
 
     def steps_back(self, num_steps: int, num_skipped: int) -> list[ReverseStep]:
-        """Return the steps of decoding, from noise to text, without the last `num_skipped`.
-
-        Raises:
-            ValueError: If there are none, or more than the schedule has.
-        """
+        """Return the steps of decoding, from noise to text, without the last `num_skipped`."""
         total = self.config.num_diffusion_steps
         chosen = spaced_steps(total, num_steps)
         return ancestral_steps(self.shares, chosen, num_skipped=num_skipped, time_scale=_TOLD_STEPS / total)
@@ -93,15 +89,8 @@ class ContinuousProcess:
         return (1 - times.float().square()).sqrt(), times.float() * cast(float, self.config.noise_factor)
 
     def steps_back(self, num_steps: int, num_skipped: int) -> list[ReverseStep]:
-        """Return the steps of decoding, from noise to text, without the last `num_skipped`.
-
-        Raises:
-            ValueError: If there are none.
-        """
-        steps = cedi_steps(num_steps)
-        if not 0 <= num_skipped < num_steps:
-            raise ValueError(f"of {num_steps} steps 0 to {num_steps - 1} can be skipped, got {num_skipped}")
-        return steps[: num_steps - num_skipped]
+        """Return the steps of decoding, from noise to text, without the last `num_skipped`."""
+        return cedi_steps(num_steps)[: num_steps - num_skipped]
 
 
 Process = DiscreteProcess | ContinuousProcess
@@ -117,19 +106,11 @@ def decoding_steps(config: DifformerConfig, num_reverse_steps: int, num_skipped_
     """
     process = process_of(config)
     skipped = process.num_skipped_steps if num_skipped_steps is None else num_skipped_steps
-    most = config.num_diffusion_steps if isinstance(process, DiscreteProcess) else None
-    for name, count, least in (("num_reverse_steps", num_reverse_steps, 1), ("num_skipped_steps", skipped, 0)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ValueError(f"{name} must be an integer, {least} or more, got {count!r}")
-    if most is not None and num_reverse_steps > most:
+    most = config.num_diffusion_steps if isinstance(process, DiscreteProcess) else num_reverse_steps
+    if not 0 <= skipped < num_reverse_steps <= most:
+        limit = f", and at most {most}, the steps of the schedule" if num_reverse_steps > most else ""
         raise ValueError(
-            f"num_reverse_steps must be at most {most}, the steps of the schedule, got {num_reverse_steps}"
-        )
-    if skipped >= num_reverse_steps:
-        of_process = ", as many as this model leaves out unless it is told otherwise" * (num_skipped_steps is None)
-        raise ValueError(
-            f"num_reverse_steps={num_reverse_steps} leaves no step after num_skipped_steps={skipped}{of_process}; give "
-            "more of the first, or fewer of the second"
+            f"num_reverse_steps must be above num_skipped_steps={skipped}, 0 or more{limit}, got {num_reverse_steps}"
         )
     return process.steps_back(num_reverse_steps, skipped)
 

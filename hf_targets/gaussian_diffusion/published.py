@@ -1,19 +1,19 @@
 """Checkpoints of the published programs of Difformer and DINOISER: a missing or extra tensor is an error."""
 
-# pyright: reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false
 # (a mixin: the model has the methods of PreTrainedModel)
 
 import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from hf_targets.backbones.checkpoint import check_tensors
-from hf_targets.backbones.published import StandIn, chosen_dtype, find_checkpoint, read_training_checkpoint
+from hf_targets.backbones.published import StandIn, Translation, check_options, load_published, num_layers, rename
 from hf_targets.gaussian_diffusion import published_dinoiser
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 
@@ -32,21 +32,13 @@ _IGNORED = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tens
 _PAD = 1
 """The padding id of every fairseq vocabulary; rows of learnt positions up to it are not positions."""
 _MUST_BE: dict[str, tuple[Any, Any]] = {
-    "share_all_embeddings": (True, False),
-    "encoder_learned_pos": (True, False),
-    "decoder_learned_pos": (True, False),
-    "encoder_normalize_before": (False, False),
-    "decoder_normalize_before": (False, False),
-    "layernorm_embedding": (False, False),
-    "no_scale_embedding": (False, False),
-    "embed_norm": (True, False),
-    "embed_norm_before_proj": (False, False),
-    "self_cond": (True, False),
-    "self_cond_before_proj": (False, False),
-    "pred_length_offset": (True, False),
-    "rescale_timesteps": (True, False),
+    **dict.fromkeys(
+        ("share_all_embeddings", "encoder_learned_pos", "decoder_learned_pos", "embed_norm", "self_cond"), (True, False)
+    ),
+    **dict.fromkeys(("pred_length_offset", "rescale_timesteps"), (True, False)),
+    **dict.fromkeys(("encoder_normalize_before", "decoder_normalize_before", "layernorm_embedding"), (False, False)),
+    **dict.fromkeys(("no_scale_embedding", "embed_norm_before_proj", "self_cond_before_proj", "vp_rf"), (False, False)),
     "activation_fn": ("relu", "relu"),
-    "vp_rf": (False, False),
     "rescale_factor": (1.0, 1.0),
 }
 """Options of the published program: what they must be, and what they are if the checkpoint does not say."""
@@ -57,11 +49,7 @@ class PublishedDifformer:
 
     @classmethod
     def from_published(
-        cls,
-        source: str | os.PathLike[str] | Mapping[str, Any],
-        *,
-        hub: Mapping[str, Any] | None = None,
-        **config: Any,
+        cls, source: str | os.PathLike[str] | Mapping[str, Any], *, hub: Mapping[str, Any] | None = None, **config: Any
     ) -> Self:
         """Return a model with the weights of a checkpoint of a published program, in evaluation mode.
 
@@ -81,39 +69,27 @@ class PublishedDifformer:
                 of heads is unknown; or if the model was trained with an option that this one does not have.
         Source: zhjgao/difformer, both versions of its options; yegcjs/DINOISER, with layers normalised after each part.
         """
-        dtype = config.pop("dtype", None)
-        chosen_dtype(dtype)
-        if unknown := config.keys() - DifformerConfig.__dataclass_fields__.keys():
-            raise ValueError(f"no such field of DifformerConfig: {', '.join(sorted(unknown))}")
         if config.get("curve") is not None:
             raise ValueError("a published model has too few positions for control points, so leave curve out")
-        name: Any = "the checkpoint"
-        content: Any = source
-        if not isinstance(source, str | os.PathLike | Mapping):
-            raise ValueError(f"source must be a name, a path or a checkpoint's content, got {type(source).__name__}")
-        if not isinstance(source, Mapping):
-            name = source
-            content = read_training_checkpoint(find_checkpoint(source, _FILES, hub or {})[0])
-        found = content.get("model", content)
-        is_dinoiser = isinstance(found, Mapping) and published_dinoiser.FREQUENCIES in found
-        embedding = published_dinoiser.EMBEDDING if is_dinoiser else _EMBEDDING
-        if not isinstance(found, Mapping) or not isinstance(found.get(embedding), Tensor):
-            raise ValueError(f"{name} is no checkpoint of Difformer or DINOISER: it has no tensor {embedding}")
-        sizes_of, fields_of = (
-            (published_dinoiser.sizes_of, published_dinoiser.fields_of) if is_dinoiser else (_sizes, _fields)
+        needs = {"num_attention_heads": "4 for IWSLT14, 8 for WMT14"}
+        return load_published(
+            cls, source, _translate, config, files=_FILES, hub=hub, needs=needs, new_parts=("heads.",)
         )
-        options = next(_options({key: value for key, value in content.items() if key != "model"}), None)
-        fields = {**sizes_of(found), **({} if options is None else fields_of(options, name)), **config}
-        if "num_attention_heads" not in fields:
-            raise ValueError(f"{name} has no options, so give num_attention_heads: 4 for IWSLT14, 8 for WMT14")
-        model = cls(DifformerConfig(**fields))
-        if is_dinoiser:
-            tensors = published_dinoiser.renamed(found, model.config.max_position_embeddings)
-        else:
-            tensors = _renamed(found, model.config)
-        check_tensors(name, tensors, {key: tensor.shape for key, tensor in _expected(model).items()})
-        model.load_state_dict(tensors, strict=False)
-        return model.to(dtype=chosen_dtype(dtype, found) or model.dtype).eval()
+
+
+def _translate(content: Mapping[str, Any], _: Any, __: Any, name: str) -> Translation:
+    found = content.get("model", content)
+    is_dinoiser = published_dinoiser.FREQUENCIES in found
+    embedding = published_dinoiser.EMBEDDING if is_dinoiser else _EMBEDDING
+    if embedding not in found:
+        raise ValueError(f"{name} is no checkpoint of Difformer or DINOISER: it has no tensor {embedding}")
+    options = next(_options({key: value for key, value in content.items() if key != "model"}), None)
+    if is_dinoiser:
+        fields = published_dinoiser.sizes_of(found)
+        fields |= {} if options is None else published_dinoiser.fields_of(options, name)
+        return Translation(fields, partial(published_dinoiser.renamed, found))
+    fields = {**_sizes(found), **({} if options is None else _fields(options, name))}
+    return Translation(fields, partial(_renamed, found))
 
 
 def _options(content: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
@@ -123,20 +99,15 @@ def _options(content: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     elif isinstance(content, Namespace):
         content = vars(content)
     if isinstance(content, Mapping) and depth < 8:
-        if ("latent_dim" in content and "model_dim" in content) or published_dinoiser.is_options(content):
+        if "latent_dim" in content and ("model_dim" in content or "diffusion_model_config" in content):
             yield content
         for value in content.values():
             yield from _options(value, depth + 1)
 
 
-def _fields(options: Mapping[str, Any], name: Any) -> dict[str, Any]:
+def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the fields of the configuration that options of the published program set."""
-    for option, (needed, default) in _MUST_BE.items():
-        if (value := options.get(option, default)) != needed:
-            raise ValueError(
-                f"{name} was trained with {option}={value!r}, and this model has {option}={needed!r} only; decode it "
-                "with the program that trained it"
-            )
+    check_options(options, _MUST_BE, name)
     heads = {options.get(f"{part}_attention_heads") for part in ("encoder", "decoder")}
     if len(heads) != 1:
         raise ValueError(
@@ -151,25 +122,21 @@ def _fields(options: Mapping[str, Any], name: Any) -> dict[str, Any]:
         "word_loss": "rounding" if options.get("rounding_loss") else "anchor",
         "length_loss_weight": options.get("length_loss_factor", 0.1),
     }
-    for option in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
-        if option in options:
-            fields[option] = options[option]
+    same = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+    fields |= {option: options[option] for option in same if option in options}
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def _sizes(found: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the fields of the configuration that follow from the shapes of tensors."""
-    numbers = [int(match[1]) for key in found if (match := re.match(r"decoder\.layers\.(\d+)\.", key))]
-    positions = [
-        len(found[key]) for part in ("encoder", "decoder") if (key := f"{part}.embed_positions.weight") in found
-    ]
     vocab_size, latent_size = found[_EMBEDDING].shape
-    sizes = {"vocab_size": vocab_size, "latent_size": latent_size, "num_hidden_layers": max(numbers, default=-1) + 1}
+    sizes = {"vocab_size": vocab_size, "latent_size": latent_size}
+    sizes["num_hidden_layers"] = num_layers(found, "decoder.layers.")
     if "decoder.embed_length.weight" in found:
         sizes["num_length_classes"], sizes["hidden_size"] = found["decoder.embed_length.weight"].shape
     if "decoder.layers.0.fc1.weight" in found:
         sizes["intermediate_size"] = len(found["decoder.layers.0.fc1.weight"])
-    if positions:
+    if positions := [len(found[key]) for key in found if key.endswith("embed_positions.weight")]:
         sizes["max_position_embeddings"] = min(positions) - _PAD - 1
     return {**sizes, "bos_token_id": 0, "pad_token_id": _PAD, "eos_token_id": 2}
 
@@ -178,12 +145,10 @@ def _renamed(found: Mapping[str, Tensor], config: DifformerConfig) -> dict[str, 
     """Return tensors by our names; positions without the rows that are none, and at most as many as there are here."""
     tensors = {}
     for key, tensor in found.items():
-        if _IGNORED.match(key):
-            continue
         if key.endswith("embed_positions.weight"):
             tensor = tensor[_PAD + 1 :][: config.max_position_embeddings]
-        begin = next((begin for begin in _RENAMED if key.startswith(begin)), "")
-        tensors[_RENAMED.get(begin, "") + key.removeprefix(begin)] = tensor
+        if not _IGNORED.match(key):
+            tensors[rename(key, _RENAMED)] = tensor
     size = config.hidden_size
     filled = {"decoder.embed_norm.weight": torch.ones(size), "decoder.embed_norm.bias": torch.zeros(size)}
     if config.latent_size == size:  # the published program has no projections then
@@ -191,9 +156,4 @@ def _renamed(found: Mapping[str, Tensor], config: DifformerConfig) -> dict[str, 
             ("encoder.project_in_dim.weight", "decoder.read.project_in_dim.weight", "decoder.project_out_dim.weight"),
             torch.eye(size),
         )
-    return {**filled, **tensors}
-
-
-def _expected(model: Any) -> dict[str, Tensor]:
-    """Return the parameters that a published checkpoint has: all but those of heads."""
-    return {key: value for key, value in model.state_dict().items() if not key.startswith("heads.")}
+    return {**tensors, **{key: value for key, value in filled.items() if key not in tensors}}

@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from hf_targets.backbones.published import check_options, num_layers, rename
+from hf_targets.gaussian_diffusion.configuration import DifformerConfig
+
 FREQUENCIES = "timeW"
 """The tensor that tells these checkpoints from others."""
 EMBEDDING = "vae.embedding.weight"
@@ -43,12 +46,7 @@ _LAYERS_MUST_BE = {"enc_prenorm": False, "dec_prenorm": False, "dec_causal": Fal
 _EMBEDDINGS_MUST_BE = {"normalized_embedding": True, "std": 0, "inf_num_layers": 0, "gen_num_layers": 0}
 
 
-def is_options(content: Mapping[str, Any]) -> bool:
-    """Return whether a mapping holds the options of a model."""
-    return "latent_dim" in content and "diffusion_model_config" in content
-
-
-def fields_of(options: Mapping[str, Any], name: Any) -> dict[str, Any]:
+def fields_of(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the fields of the configuration that options of the published program set.
 
     Raises:
@@ -56,12 +54,7 @@ def fields_of(options: Mapping[str, Any], name: Any) -> dict[str, Any]:
     """
     layers, embeddings = (json.loads(options[f"{part}_config"]) for part in ("diffusion_model", "vae"))
     for values, needed in ((options, _MUST_BE), (layers, _LAYERS_MUST_BE), (embeddings, _EMBEDDINGS_MUST_BE)):
-        for option, value in needed.items():
-            if values.get(option, value) != value:
-                raise ValueError(
-                    f"{name} was trained with {option}={values[option]!r}, and this model has {option}={value!r} only; "
-                    "decode it with the program that trained it"
-                )
+        check_options(values, {option: (value, value) for option, value in needed.items()}, name)
     fields = {"num_attention_heads": layers["num_heads"]}
     return {**fields, "dropout": options["dropout"]} if "dropout" in options else fields
 
@@ -77,16 +70,15 @@ def sizes_of(found: Mapping[str, Tensor]) -> dict[str, Any]:
         sizes["intermediate_size"] = len(found["encoder.encoder.layers.0.linear1.weight"])
     if "length_predictor.length_predictor.2.weight" in found:
         sizes["num_length_classes"] = len(found["length_predictor.length_predictor.2.weight"])
-    matches = (re.match(r"decoder\.trm\.layers\.(\d+)\.", key) for key in found)
-    sizes["num_hidden_layers"] = max((int(match[1]) for match in matches if match), default=-1) + 1
+    sizes["num_hidden_layers"] = num_layers(found, "decoder.trm.layers.")
     positions = (f"{part}.weight" for part in ("encoder.enc_pos_embed", "decoder.pos_embedding"))
     if lengths := [len(found[key]) for key in positions if key in found]:
         sizes["max_position_embeddings"] = min(lengths)
     return {**sizes, "time_frequencies": found[FREQUENCIES].float().tolist()}
 
 
-def renamed(found: Mapping[str, Tensor], num_positions: int) -> dict[str, Tensor]:
-    """Return tensors by our names, those of an attention apart, and at most so many positions."""
+def renamed(found: Mapping[str, Tensor], config: DifformerConfig) -> dict[str, Tensor]:
+    """Return tensors by our names, those of an attention apart, and at most as many positions as there are here."""
     tensors: dict[str, Tensor] = {}
     for key, tensor in found.items():
         if key in _NOT_READ:
@@ -96,9 +88,8 @@ def renamed(found: Mapping[str, Tensor], num_positions: int) -> dict[str, Tensor
         elif match := _LAYER.match(key):
             tensors |= _of_layer(match[1], match[2], match[3], match[4], tensor)
         else:
-            begin = next((begin for begin in _RENAMED if key.startswith(begin)), "")
-            name = _RENAMED.get(begin, "") + key.removeprefix(begin)
-            tensors[name] = tensor[:num_positions] if "embed_positions" in name else tensor
+            name = rename(key, _RENAMED)
+            tensors[name] = tensor[: config.max_position_embeddings] if "embed_positions" in name else tensor
     return tensors
 
 

@@ -1,7 +1,8 @@
-"""Training and evaluation of Gaussian diffusion models."""
+"""Training and evaluation of Gaussian diffusion models, and the arguments of their Trainer."""
 
 import logging
 import random
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -12,9 +13,9 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.pair_encoding import side_lengths
-from hf_targets.gaussian_diffusion.arguments import GaussianDiffusionTrainingArguments
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
 from hf_targets.maths.losses import perplexity
+from hf_targets.training.arguments import AveragedTrainingArguments, TokenBatchArguments
 from hf_targets.training.averaged_trainer import AveragedTrainer
 from hf_targets.training.process_noise import noise_of_this_process
 from hf_targets.training.token_batch_loading import TokenBatchLoading
@@ -23,6 +24,32 @@ from hf_targets.training.trainer import num_targets
 logger = logging.getLogger(__name__)
 
 _WAYS_OUT = "leave them out, make the model with more num_length_classes, or train on them with clip_lengths=True"
+
+
+@dataclass
+class GaussianDiffusionTrainingArguments(TokenBatchArguments, AveragedTrainingArguments):
+    """Arguments of `GaussianDiffusionTrainer`."""
+
+    evaluation_seed: int = field(
+        default=0, metadata={"help": "Seed of times and noise in evaluations, 0 or more; all evaluations use the same."}
+    )
+    clip_lengths: bool = field(
+        default=False,
+        metadata={
+            "help": "Train on pairs whose lengths differ by more than the model's length classes tell apart, too: they "
+            "are counted in a log line, and are in the outermost class. Otherwise they are an error."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.evaluation_seed < 0:
+            raise ValueError(f"evaluation_seed must be 0 or more, got {self.evaluation_seed}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0, got {self.label_smoothing_factor}; set label_smoothing in the "
+                "model's configuration"
+            )
+        super().__post_init__()
 
 
 class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
@@ -38,7 +65,7 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
     Raises:
-        ValueError: If the model or the arguments are of another class, there is neither a collator nor a tokenizer, or
+        ValueError: If the model is of another class, there is neither a collator nor a tokenizer, or
             the lengths of a pair differ by more than the model's classes tell apart and `clip_lengths` is off.
     """
 
@@ -55,12 +82,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
         **kwargs: Any,
     ) -> None:
         if not isinstance(unwrapped(model), DifformerForConditionalGeneration):
-            raise ValueError(
-                "a GaussianDiffusionTrainer trains DifformerForConditionalGeneration, got "
-                f"{type(unwrapped(model)).__name__}"
-            )
-        if not isinstance(args, GaussianDiffusionTrainingArguments):
-            raise ValueError(f"args must be GaussianDiffusionTrainingArguments, got {type(args).__name__}")
+            kind = type(unwrapped(model)).__name__
+            raise ValueError(f"a GaussianDiffusionTrainer trains DifformerForConditionalGeneration, got {kind}")
         if data_collator is None:
             if processing_class is None:
                 raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")

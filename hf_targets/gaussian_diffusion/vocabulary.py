@@ -52,9 +52,8 @@ class Vocabulary:
         """
         if not isinstance(self.embed_tokens, nn.Embedding):
             raise ValueError(
-                "one matrix serves source, text and output, and an adapter on embed_tokens, "
-                f"{type(self.embed_tokens).__name__}, would change it in the source and the text alone: leave it out "
-                "of target_modules and modules_to_save, or train the whole model"
+                "one matrix serves source, text and output, and an adapter on embed_tokens would not be in the output; "
+                "leave it out of target_modules and modules_to_save"
             )
 
     def enable_input_require_grads(self) -> None:

@@ -1,12 +1,14 @@
 """The diffusion Transformer of a masked diffusion model, and the sentence curve inside it."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
+from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import CurveMixture
 from hf_targets.curves.sentence_curve import SentenceCurve
@@ -31,22 +33,6 @@ class BackboneOutput:
     curve_probabilities: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
-
-
-class _Record:
-    """The inputs and attention weights of all blocks in one pass; only those that are requested."""
-
-    def __init__(self, *, hidden_states: bool, attentions: bool) -> None:
-        self.hidden_states: list[Tensor] | None = [] if hidden_states else None
-        self.attentions: list[Tensor] | None = [] if attentions else None
-
-    def output(
-        self, hidden: Tensor, points: Tensor | None = None, probabilities: Tensor | None = None
-    ) -> BackboneOutput:
-        """Return the output of the pass together with this record."""
-        states = None if self.hidden_states is None else (*self.hidden_states, hidden)
-        weights = None if self.attentions is None else tuple(self.attentions)
-        return BackboneOutput(hidden, points, probabilities, states, weights)
 
 
 class MdlmBackbone(nn.Module):
@@ -84,9 +70,7 @@ class MdlmBackbone(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         sigma: Tensor,
-        *,
-        output_hidden_states: bool = False,
-        output_attentions: bool = False,
+        wanted: Wanted = NOTHING,
     ) -> BackboneOutput:
         """Return the input of the output matrix, and the curve.
 
@@ -94,14 +78,20 @@ class MdlmBackbone(nn.Module):
             input_ids: (batch, length).
             attention_mask: (batch, length), 0 at padding, only at the ends; the output there has no meaning.
             sigma: (batch,) or (1,), the total noise.
-            output_hidden_states: Whether to return the inputs of the blocks.
-            output_attentions: Whether to return the attention weights; attention must then be eager.
+            wanted: What to record; attention must be eager for its weights.
         """
-        record = _Record(hidden_states=output_hidden_states, attentions=output_attentions)
+        states: list[Tensor] | None = [] if wanted.hidden_states else None
+        weights: list[Tensor] | None = [] if wanted.attentions else None
+        run = partial(self._run, states=states, weights=weights)
+
+        def output(hidden: Tensor, points: Tensor | None = None, chances: Tensor | None = None) -> BackboneOutput:
+            recorded = None if states is None else (*states, hidden), None if weights is None else tuple(weights)
+            return BackboneOutput(hidden, points, chances, *recorded)
+
         condition = None if self.sigma_map is None else self.sigma_map(sigma)
         if self.curve is None:
-            hidden = self._run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask, record)
-            return record.output(self.output_layer(hidden, condition))
+            hidden = run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask)
+            return output(self.output_layer(hidden, condition))
         length, lengths, back = input_ids.shape[1], None, None
         if attention_mask is not None:  # a curve begins at the first real token, so all padding moves to the right
             positions = torch.arange(length, device=input_ids.device)
@@ -110,21 +100,21 @@ class MdlmBackbone(nn.Module):
             input_ids = input_ids.gather(1, (positions + start) % length)
             attention_mask = (positions < lengths[:, None]).long()
         hidden = self.vocab_embed(input_ids)
-        hidden = self._run(self.blocks[: self.num_token_layers], hidden, condition, attention_mask, record)
+        hidden = run(self.blocks[: self.num_token_layers], hidden, condition, attention_mask)
         points = self.curve.to_control_points(hidden, lengths)
         keep = None if lengths is None else self.curve.keep(lengths, length).long()
         if self.curves is not None:
             points, keep = self.curves(points), None if keep is None else self.curves.expand_keep(keep)
             if condition is not None and len(condition) > 1:
                 condition = condition.repeat_interleave(self.curves.num_curves, dim=0)
-        points = self._run(self.blocks[self.num_token_layers :], points, condition, keep, record)
+        points = run(self.blocks[self.num_token_layers :], points, condition, keep)
         points, probabilities = self.output_layer(points, condition), None
         if self.curves is not None:
             points, probabilities = self.curves.select(points)
         hidden = self.curve.to_embeddings(points, length, lengths)
         if back is not None:
             hidden = hidden.gather(1, back[..., None].expand_as(hidden))
-        return record.output(hidden, points, probabilities)
+        return output(hidden, points, probabilities)
 
     def _run(
         self,
@@ -132,7 +122,9 @@ class MdlmBackbone(nn.Module):
         hidden: Tensor,
         condition: Tensor | None,
         keep: Tensor | None,
-        record: _Record,
+        *,
+        states: list[Tensor] | None,
+        weights: list[Tensor] | None,
     ) -> Tensor:
         if not len(blocks):
             return hidden
@@ -140,7 +132,7 @@ class MdlmBackbone(nn.Module):
         head_dim = self.config.hidden_size // self.config.num_attention_heads
         rotary = rotary_table(hidden.shape[1], head_dim, hidden.dtype, hidden.device)
         for block in blocks:
-            if record.hidden_states is not None:
-                record.hidden_states.append(hidden)
-            hidden = block(hidden, condition, rotary, mask, record.attentions)
+            if states is not None:
+                states.append(hidden)
+            hidden = block(hidden, condition, rotary, mask, weights)
         return hidden

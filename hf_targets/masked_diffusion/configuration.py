@@ -92,39 +92,27 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
             self.mask_token_id = self.vocab_size - 1
         if not 0 <= self.mask_token_id < self.vocab_size:
             raise ValueError(
-                f"mask_token_id must be in [0, {self.vocab_size - 1}] with vocab_size={self.vocab_size}, got "
-                f"{self.mask_token_id}; vocab_size must count the tokenizer's mask token too"
+                f"mask_token_id must be in [0, {self.vocab_size - 1}], got {self.mask_token_id}; vocab_size counts the "
+                "tokenizer's mask token too"
             )
-        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "cond_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "cond_dim")
+        for name in (*sizes, "num_diffusion_steps"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError(
-                f"hidden_size must be a multiple of 2 x num_attention_heads, as rotary positions rotate pairs, got "
-                f"{self.hidden_size} and {self.num_attention_heads}"
+                f"hidden_size must be a multiple of 2 x num_attention_heads, got {self.hidden_size} and "
+                f"{self.num_attention_heads}"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         NoiseSchedule(self.noise_schedule, self.sigma_min, self.sigma_max)  # checks the three fields
-        if self.num_diffusion_steps is not None and self.num_diffusion_steps < 1:
-            raise ValueError(
-                f"num_diffusion_steps must be at least 1, got {self.num_diffusion_steps}; for continuous time give None"
-            )
         self.curve = as_curve_config(self.curve)  # not a sub-config of Transformers: that can never be None
-        if self.tie_word_embeddings:
-            raise ValueError(
-                "tie_word_embeddings must be False, got True: the output matrix starts at zero and the embedding does "
-                "not; leave it out"
-            )
-        if self.use_cache:
-            raise ValueError(
-                "use_cache must be False, got True: each step of masked diffusion reads the whole canvas again; leave "
-                "it out"
-            )
+        for name in ("tie_word_embeddings", "use_cache"):
+            if getattr(self, name):
+                raise ValueError(f"{name} must be False, got True; leave it out")
         if self.folded and self.time_conditioning:
-            raise ValueError(
-                "folded=True needs a constant modulation, got time_conditioning=True; set time_conditioning=False"
-            )
+            raise ValueError("folded=True needs a constant modulation, got time_conditioning=True")
         super().__post_init__(**kwargs)
 
     def describe(self) -> str:

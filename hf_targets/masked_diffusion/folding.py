@@ -30,12 +30,9 @@ def fold_modulation(model: Model) -> Model:
     """
     check_no_adapters(model, "fold_modulation changes the weights")
     config, backbone = cast(MdlmConfig, copy.deepcopy(model.config)), cast(Any, model.backbone)
-    if config.time_conditioning:
-        raise ValueError(
-            "a modulation that depends on the time cannot be folded: this model has time_conditioning; use it unfolded"
-        )
-    if config.folded:
-        raise ValueError("fold_modulation needs an unfolded model, and this one is folded already; use it as it is")
+    if config.time_conditioning or config.folded:
+        what = "one that depends on the time (time_conditioning)" if config.time_conditioning else "none left"
+        raise ValueError(f"fold_modulation needs a constant modulation, and this model has {what}; use it as it is")
     config.folded = True
     state = {name: tensor.to(torch.float64, copy=True) for name, tensor in model.state_dict().items()}
     wide = {name: tensor for name, tensor in state.items() if "sigma_map" not in name and "adaLN" not in name}

@@ -9,13 +9,17 @@ from torch import Tensor
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_segments
 from hf_targets.backbones.weight_access import execution_device
-from hf_targets.masked_diffusion.sampling.canvas import blank_canvas, given_canvas
-from hf_targets.masked_diffusion.sampling.loop import fill_canvas
-from hf_targets.masked_diffusion.sampling.output import MaskedDiffusionGenerationOutput
+from hf_targets.masked_diffusion.sampling.canvas import (
+    MaskedDiffusionGenerationOutput,
+    Streamer,
+    Window,
+    blank_canvas,
+    fill_canvas,
+    given_canvas,
+)
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
-from hf_targets.masked_diffusion.sampling.window import Streamer
 
 
 class MaskedDiffusionGeneration:
@@ -87,48 +91,25 @@ class MaskedDiffusionGeneration:
         Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models"; each sampler names its own.
         """
         check_segments(token_type_ids)
-        config = self.config
+        config, device = self.config, execution_device(self)
         options = {"num_steps": num_steps, "tokens_per_step": tokens_per_step, "entropy_bound": entropy_bound}
         chosen = make_sampler(sampler, **options)
-        draw = TokenDraw(
-            Uniforms(generator, execution_device(self)),
-            config.mask_token_id,
-            temperature=temperature,
-            top_p=top_p,
-            float64=float64_sampling,
-        )
-        if input_ids is None:
-            if attention_mask is not None:
-                raise ValueError("attention_mask needs input_ids, got none; give input_ids or leave out attention_mask")
-            canvas = blank_canvas(
-                1 if batch_size is None else batch_size,
-                config.max_position_embeddings if max_length is None else max_length,
-                config.mask_token_id,
-                execution_device(self),
-            )
-        else:
+        drawing = {"temperature": temperature, "top_p": top_p, "float64": float64_sampling}
+        draw = TokenDraw(Uniforms(generator, device), config.mask_token_id, **drawing)
+        longest = config.max_position_embeddings
+        if input_ids is not None:
             if batch_size is not None:
-                raise ValueError(
-                    f"batch_size is for texts without given tokens, got {batch_size} with input_ids; leave it out: "
-                    "input_ids has a row for each text"
-                )
-            canvas = given_canvas(
-                input_ids,
-                attention_mask,
-                max_length=max_length,
-                mask_token_id=config.mask_token_id,
-                vocab_size=config.vocab_size,
-                device=execution_device(self),
-            )
+                raise ValueError(f"batch_size is for texts without given tokens, got {batch_size}; leave it out")
+            canvas = given_canvas(input_ids, attention_mask, max_length=max_length, config=config, device=device)
+        elif attention_mask is not None:
+            raise ValueError("attention_mask needs input_ids, got none; give input_ids or leave out attention_mask")
+        else:
+            length = longest if max_length is None else max_length
+            canvas = blank_canvas(1 if batch_size is None else batch_size, length, config.mask_token_id, device)
+
+        def fill(window: Window) -> None:
+            chosen.fill(window, draw, self.schedule)
+
         with without_dropout(self):
-            output = fill_canvas(
-                self,
-                canvas,
-                chosen,
-                draw,
-                self.schedule,
-                window=config.max_position_embeddings,
-                stride=stride,
-                streamer=streamer,
-            )
+            output = fill_canvas(self, canvas, fill, window=longest, stride=stride, streamer=streamer)
         return output if return_dict_in_generate else output.sequences

@@ -10,22 +10,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_count, check_ids, check_segments
+from hf_targets.backbones.inputs import check_count, check_segments
 from hf_targets.backbones.new_parts import ZeroInitLinear, check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
-from hf_targets.backbones.recorded_states import Wanted
+from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside
 from hf_targets.curves.configuration import CurveConfig, as_curve_config
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
-from hf_targets.masked_diffusion.inputs import check_batch, check_mask
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
-from hf_targets.masked_diffusion.published import PublishedLayout
+from hf_targets.masked_diffusion.published import PublishedMdlm
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
 from hf_targets.maths.noise import NoiseSchedule
 
@@ -67,7 +67,7 @@ class MaskedDiffusionOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
+class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
     """A masked diffusion model with the SUBS parameterisation, which may predict sentence curves.
 
     SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1.
@@ -145,10 +145,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """
         mask_token_id = cast(int, cast(MdlmConfig, self.config).mask_token_id)
         if new_num_tokens is not None and new_num_tokens <= mask_token_id:
-            raise ValueError(
-                f"the vocabulary must hold mask_token_id={mask_token_id}, got new_num_tokens={new_num_tokens}; keep at "
-                f"least {mask_token_id + 1}"
-            )
+            raise ValueError(f"the vocabulary must hold mask_token_id={mask_token_id}, got {new_num_tokens} tokens")
         return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     def with_curve(self, curve: CurveConfig | dict[str, Any] | None) -> "MdlmForMaskedDiffusion":
@@ -223,24 +220,18 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         """
         check_segments(token_type_ids)
         check_count(num_items_in_batch, has_labels=labels is not None)
-        config = cast(MdlmConfig, self.config)
-        check_batch(input_ids, labels, timesteps, may_mask)
-        check_ids(input_ids, config.vocab_size, "input_ids")
-        check_mask(attention_mask, input_ids)
-        if labels is not None:
-            check_ids(labels, config.vocab_size, "labels", IGNORED)
         batch = NoisyBatch.of(
-            config,
+            cast(MdlmConfig, self.config),
             self.schedule,
-            input_ids.long(),
+            input_ids,
             attention_mask=attention_mask,
-            labels=None if labels is None else labels.long(),
+            labels=labels,
             timesteps=timesteps,
             may_mask=may_mask,
             generator=generator,
         )
-        wanted = self._wanted(output_hidden_states, output_attentions)
-        states = self._states(batch.canvas, attention_mask, batch.timesteps, **wanted)
+        wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
+        states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         scores: dict[str, Any] = {}
         if batch.labels is not None:
@@ -282,13 +273,8 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
         hidden = self._states(canvas, attention_mask, timesteps).hidden
         return self._log_softmax(hidden[where])
 
-    def _wanted(self, hidden_states: bool | None, attentions: bool | None) -> dict[str, bool]:
-        """Return which states to record, by argument or else by configuration, after a check that attention can."""
-        wanted = Wanted.of(self.config, hidden_states, attentions)
-        return {"output_hidden_states": wanted.hidden_states, "output_attentions": wanted.attentions}
-
     def _states(
-        self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, **wanted: bool
+        self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, wanted: Wanted = NOTHING
     ) -> BackboneOutput:
         if not cast(MdlmConfig, self.config).time_conditioning:
             sigma = torch.zeros(1, device=canvas.device)
@@ -298,7 +284,7 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
             sigma = self.schedule.sigma(timesteps)
         if attention_mask is not None:
             attention_mask = (attention_mask != 0).long()
-        return self.backbone(canvas, attention_mask, sigma, **wanted)
+        return self.backbone(canvas, attention_mask, sigma, wanted)
 
     def _bias_without_mask(self, bias: Tensor) -> Tensor:
         """Return the output bias with -1e6 added for the mask token, which makes it impossible."""
@@ -342,3 +328,31 @@ class MdlmForMaskedDiffusion(PublishedLayout, StrictLoading, MaskedDiffusionGene
             return total, losses.view_as(labels)
         total, losses = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
         return total, torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
+
+
+class MdlmModel(MdlmForMaskedDiffusion):
+    """The class that `AutoModel` loads: it returns the input of the output matrix, not logits."""
+
+    @can_return_tuple
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        timesteps: Tensor | None = None,
+        *,
+        token_type_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> BaseModelOutput:
+        """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
+        unmasked = {"labels": None, "may_mask": None, "generator": None}
+        given = {"attention_mask": attention_mask, "timesteps": timesteps, **unmasked}
+        check_segments(token_type_ids)
+        batch = NoisyBatch.of(cast(MdlmConfig, self.config), self.schedule, input_ids, **given)
+        wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
+        states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)
+        return BaseModelOutput(
+            last_hidden_state=cast(Any, states.hidden),
+            hidden_states=cast(Any, states.hidden_states),
+            attentions=cast(Any, states.attentions),
+        )

@@ -1,4 +1,7 @@
-"""A batch for the bound: a canvas, the times at which it was masked, its clean tokens, and a weight for each row."""
+"""A batch for the bound: a canvas, the times at which it was masked, its clean tokens, and a weight for each row.
+
+Values of tensors are checked only on a CPU: on another device the check would wait for that device.
+"""
 
 from dataclasses import dataclass
 from typing import Self, cast
@@ -6,8 +9,8 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
+from hf_targets.backbones.inputs import can_look, check_ids, check_integers, check_padding
 from hf_targets.masked_diffusion.configuration import MdlmConfig
-from hf_targets.masked_diffusion.inputs import check_clean, maskable
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.noise import MIN_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
 
@@ -41,39 +44,114 @@ class NoisyBatch:
         may_mask: Tensor | None,
         generator: torch.Generator | None,
     ) -> Self:
-        """Return the batch for a call of `forward`. A text with labels and without times is masked at random times.
+        """Return the batch for a call of `MdlmForMaskedDiffusion.forward`, after checks of its arguments.
 
-        Args:
-            config: Its mask and its number of time steps are used.
-            input_ids: (batch, length). This and all other arguments are those of `MdlmForMaskedDiffusion.forward`.
+        A text with labels and without times is masked at random times.
+
         Raises:
-            ValueError: If a label is the mask or differs from the token of the text, or `may_mask` is false at a
-                target.
+            ValueError: If an argument is not as `forward` says.
         """
+        _check(config, input_ids, labels, timesteps, may_mask)
+        check_mask(attention_mask, input_ids)
+        input_ids = input_ids.long()
         if labels is None:
             return cls(input_ids, timesteps)
+        labels = labels.long()
         mask, steps = cast(int, config.mask_token_id), config.num_diffusion_steps
         if attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, IGNORED)
         may_mask = maskable(labels, attention_mask, may_mask)
-        check_clean(labels, mask, None if timesteps is not None else input_ids)
+        _check_clean(labels, mask, None if timesteps is not None else input_ids)
         canvas = input_ids
         if timesteps is None:
             smallest = MIN_TIME if steps is None else 0.0  # with 0.0 all discrete steps are equally likely
-            timesteps = antithetic_times(
-                len(input_ids), generator=generator, device=input_ids.device, smallest=smallest
-            )
+            drawing = {"generator": generator, "device": input_ids.device, "smallest": smallest}
+            timesteps = antithetic_times(len(input_ids), **drawing)
             timesteps = timesteps if steps is None else discrete_times(timesteps, steps)
             canvas = mask_tokens(input_ids, timesteps, may_mask, mask, schedule, generator=generator)
         weights = schedule.weight(timesteps) if steps is None else schedule.discrete_weight(timesteps, steps)
         return cls(canvas, timesteps, labels, weights)
 
     def row_sums(self, losses: Tensor) -> Tensor:
-        """Return (batch,): for each row, weight(t) times the sum of its losses (batch, length).
-
-        Raises:
-            ValueError: If the batch has no labels.
-        """
-        if self.weights is None:
-            raise ValueError("row_sums needs a batch with labels, got none; give labels")
+        """Return (batch,): for each row, weight(t) times the sum of its losses (batch, length)."""
+        assert self.weights is not None
         return (losses * self.weights[:, None].to(losses.dtype)).sum(dim=1)
+
+
+def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | None) -> Tensor:
+    """Return (batch, length), true where the model may mask a token: at targets, or where `may_mask` says so.
+
+    Args:
+        labels: (batch, length), -100 where a token is no target.
+        attention_mask: (batch, length), 0 at padding, which is never masked.
+        may_mask: (batch, length); None: where labels are targets.
+    Raises:
+        ValueError: If `may_mask` has another shape, or leaves out a target.
+    """
+    if may_mask is None:
+        return labels != IGNORED
+    if may_mask.shape != labels.shape:
+        raise ValueError(f"may_mask must have the shape of labels, {tuple(labels.shape)}, got {tuple(may_mask.shape)}")
+    may = may_mask != 0
+    if attention_mask is not None:
+        may &= attention_mask != 0
+    if can_look(labels) and ((labels != IGNORED) & ~may).any():
+        raise ValueError(
+            f"may_mask must be true at each target, as one that is never masked costs nothing; label others {IGNORED}"
+        )
+    return may
+
+
+def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
+    """Check that an attention mask has the shape of its batch, and in each row 0 only before or after the tokens.
+
+    Raises:
+        ValueError: If it does not, or a row has no token.
+    """
+    if attention_mask is not None:
+        hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+        check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
+
+
+def _check(
+    config: MdlmConfig, input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None, may_mask: Tensor | None
+) -> None:
+    if input_ids.dim() != 2 or not input_ids.numel():
+        raise ValueError(f"input_ids must be (batch, length), with at least one token, got {tuple(input_ids.shape)}")
+    if labels is not None and labels.shape != input_ids.shape:
+        raise ValueError(
+            f"labels must have the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(labels.shape)}; each is "
+            "the clean token at its own position"
+        )
+    check_integers(input_ids=input_ids, labels=labels)
+    check_ids(input_ids, config.vocab_size, "input_ids")
+    if labels is not None:
+        check_ids(labels, config.vocab_size, "labels", IGNORED)
+    if may_mask is not None and (labels is None or timesteps is not None):
+        raise ValueError("may_mask says where a text is masked, which has labels and no timesteps yet; leave it out")
+    if timesteps is None:
+        return
+    if timesteps.shape != input_ids.shape[:1] or not timesteps.is_floating_point():
+        raise ValueError(
+            f"timesteps must be one number a row, ({len(input_ids)},), in (0, 1], got {timesteps.dtype} of shape "
+            f"{tuple(timesteps.shape)}"
+        )
+    if can_look(timesteps) and not ((timesteps > 0) & (timesteps <= 1)).all():
+        raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")
+
+
+def _check_clean(labels: Tensor, mask_token_id: int, text: Tensor | None) -> None:
+    """Check that labels hold no mask, and are those of the clean text (batch, length), if one is given."""
+    if not can_look(labels):
+        return
+    if (labels == mask_token_id).any():
+        raise ValueError(
+            f"labels must be clean tokens, got the mask, {mask_token_id}; give {IGNORED} where no target is"
+        )
+    if text is not None and ((labels != IGNORED) & (labels != text)).any():
+        row, position = ((labels != IGNORED) & (labels != text)).nonzero()[0].tolist()
+        raise ValueError(
+            f"without timesteps input_ids are clean text, and labels the same or {IGNORED}; row {row} has "
+            f"{text[row, position]} at position {position} and the label {labels[row, position]}. Give the text as it "
+            "is, which the model masks, or the timesteps at which it was masked"
+        )

@@ -1,8 +1,8 @@
 """Texts as rows for masked diffusion: a sentence a row, or blocks of running text; each token is a target in place."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, cast, get_args
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import compress, islice
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -17,18 +17,21 @@ from hf_targets.data.token_rows import (
     check_fills_a_block,
     check_words,
     encode,
+    has_value,
     rows_of,
     text_batches,
 )
 from hf_targets.data.words import owners, word_starts
-from hf_targets.masked_diffusion.length_protocols import (
-    MAY_MASK,
-    NUM_TOKENS,
-    LengthProtocol,
-    check_one_protocol,
-    protocol_columns,
-)
 from hf_targets.maths.losses import IGNORED
+
+LengthProtocol = Literal["predicted", "published", "conditional"]
+"""How the padding of a row counts; `sentence_rows` tells them apart."""
+
+NUM_TOKENS, MAY_MASK = "num_tokens", "may_mask"
+"""Columns: the tokens of text in a row with padding that is predicted, and where a row may be masked."""
+
+Columns = tuple[str, ...]
+"""Those of `NUM_TOKENS` and `MAY_MASK` that a row has, which differ by `length_protocol`."""
 
 
 def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -39,9 +42,7 @@ def mask_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            f"masked diffusion needs a mask token, and this {type(tokenizer).__name__} has none; add one with "
-            f'tokenizer.add_special_tokens({{"mask_token": "<|mask|>"}}), and give the model a vocab_size of '
-            f"at least {len(tokenizer) + 1}"
+            f"a model needs a mask token, and this {type(tokenizer).__name__} has none; call add_missing_tokens"
         )
     return cast(int, tokenizer.mask_token_id)
 
@@ -195,6 +196,50 @@ def wrapped_blocks(
     return rows_of(columns)
 
 
+def protocol_columns(row: Mapping[str, Any]) -> Columns:
+    """Return which of the columns a row has. None counts as missing: joined data sets fill gaps with it."""
+    return tuple(name for name in (NUM_TOKENS, MAY_MASK) if row.get(name) is not None)
+
+
+def protocol_columns_of(dataset: Dataset) -> set[Columns]:
+    """Return which columns the rows of a data set have: one element if they are all alike."""
+    names = (NUM_TOKENS, MAY_MASK)
+    flags = zip(*(has_value(dataset, name) for name in names), strict=True)
+    return {tuple(compress(names, row)) for row in set(flags)}
+
+
+def check_one_protocol(found: Set[Columns], where: str = "") -> None:
+    """Raise a ValueError, which begins with `where`, if rows with these columns are of several length protocols."""
+    if len(found) > 1:
+        kinds = " and ".join(sorted(" with ".join(columns) or "neither" for columns in found))
+        raise ValueError(
+            f"{where}rows must be of one length_protocol, and their columns of {NUM_TOKENS} and {MAY_MASK} are {kinds}"
+            "; make them all with one length_protocol of sentence_rows"
+        )
+
+
+def check_num_tokens(row: Mapping[str, Any], index: int) -> None:
+    """Check that a row has a label for each of its `num_tokens` of text.
+
+    Args:
+        row: With `input_ids`, and maybe `labels` (the ids, if left out), `attention_mask` and `num_tokens`.
+        index: Of the row among all, for the error.
+    Raises:
+        ValueError: If it has not, as when the row was cut after it was counted.
+    """
+    if row.get(NUM_TOKENS) is None:
+        return
+    counted = torch.as_tensor(row.get("labels", row["input_ids"])) != IGNORED
+    if "attention_mask" in row:
+        counted &= torch.as_tensor(row["attention_mask"]).bool()
+    num_labels = int(counted.sum())
+    if not 0 <= row[NUM_TOKENS] <= num_labels:
+        raise ValueError(
+            f"{NUM_TOKENS} must be in [0, {num_labels}], the labels of row {index} that are no -100 or hidden, got "
+            f"{row[NUM_TOKENS]}; count a row that is cut anew"
+        )
+
+
 class DiffusionCollator:
     r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
 
@@ -247,13 +292,12 @@ class DiffusionCollator:
 
 def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
     """Return the ids that a row begins with, at most one, and the id that it ends with."""
-    begins = [cast(int, id_) for id_ in (tokenizer.bos_token_id, tokenizer.cls_token_id) if id_ is not None]
-    ends = [cast(int, id_) for id_ in (tokenizer.eos_token_id, tokenizer.sep_token_id) if id_ is not None]
+    begins = [id_ for id_ in (tokenizer.bos_token_id, tokenizer.cls_token_id) if id_ is not None]
+    ends = [id_ for id_ in (tokenizer.eos_token_id, tokenizer.sep_token_id) if id_ is not None]
     if not ends:
         raise ValueError(
             f"a row ends with the tokenizer's EOS or SEP token, and this {type(tokenizer).__name__} has neither; add "
-            f'one with tokenizer.add_special_tokens({{"eos_token": "<|endoftext|>"}}), and give the model a vocab_size '
-            f"of at least {len(tokenizer) + 1}"
+            'one with tokenizer.add_special_tokens({"eos_token": "<|endoftext|>"})'
         )
     return begins[:1], ends[0]
 
@@ -266,12 +310,9 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase, end: int, length_protocol: str) 
         return None
     pad = cast(int | None, tokenizer.pad_token_id)
     if pad is None or pad == end:
-        found = "has none" if pad is None else f"pads with its end token, {tokenizer.pad_token!r}"
         raise ValueError(
-            f'with length_protocol="{length_protocol}" a row is padded with a token of its own, and this '
-            f"{type(tokenizer).__name__} {found}; add one with "
-            f'tokenizer.add_special_tokens({{"pad_token": "<|pad|>"}}) and give the model a vocab_size of at least '
-            f'{len(tokenizer) + 1}, or choose "conditional", which hides padding from the model'
+            f'with length_protocol="{length_protocol}" a row needs a padding token that is not the end token, got '
+            f'{tokenizer.pad_token!r}; call add_missing_tokens, or choose "conditional"'
         )
     return pad
 
@@ -284,10 +325,7 @@ def _room(length: int, name: str, begin: list[int]) -> int:
     """Return how many tokens of text a row of `length` has."""
     room = length - len(begin) - 1
     if room < 1:
-        raise ValueError(
-            f"{name} must be at least {length - room + 1}, for a token of text and the special tokens around it, "
-            f"got {length}"
-        )
+        raise ValueError(f"{name} must be at least {length - room + 1}, special tokens included, got {length}")
     return room
 
 

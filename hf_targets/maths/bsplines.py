@@ -63,26 +63,17 @@ def inverse_matrix(
     """Return B^+ = (B^T B)^-1 B^T, which maps points to control points: P = E B^+ has the least norm of all P B = E.
 
     It is computed as R^-1 Q^T from B = Q R, which keeps digits that B^T B would lose. A curve is the same from either
-    end, so B has two blocks of half the size (`split`), each with a Q and R of its own. B is banded, but B^+
-    is not. A banded Cholesky factor of B^T B lost two digits.
+    end, so B has two blocks of half the size (`split`), each with a Q and R of its own.
 
-    B has rank L only if N >= L. To working precision it also needs a degree that is small compared with N / L, as each
-    basis function otherwise covers more than a few tokens. No control point may be without a token: N = L is too few if
-    the margin is wider than a step between knots. With N < L, B^T B is singular for every degree, and the formula does
-    not exist. Table 3 of the paper gives such a setting, N = 0.2 L, for LM1B: with L = 128 there are 25 control points,
-    so that 103 of 128 directions of E are lost, and with them 81 % of unit noise (`reconstruction_error([128], [0.2],
-    [0.1])`, 2026-11-21). `rank_deficient="pseudo_inverse"` allows this: P B is then the projection of E onto the space
-    of all curves.
+    B has rank L only if N >= L, no control point is without a token, and (to working precision) the degree is small
+    compared with N / L. With N < L the formula does not exist. Table 3 of the paper gives such a setting, N = 0.2 L,
+    for LM1B: with L = 128, 103 of 128 directions of E are lost. `rank_deficient="pseudo_inverse"` allows this: P B is
+    then the projection of E onto the space of all curves.
 
     Args:
-        num_points: L, as in `basis_matrix`.
-        num_control_points: N, as in `basis_matrix`.
-        degree: Eta, as in `basis_matrix`.
-        margin: As in `basis_matrix`.
+        num_points, num_control_points, degree, margin: As in `basis_matrix`.
         rank_deficient: What to do if B does not have rank L. None raises an error; `"pseudo_inverse"` takes the Moore-
-            Penrose inverse without singular values below `TOLERANCE` times the largest. A cutoff at the precision of
-            float64 would make it useless in float32: 250 tokens with N = 2 L and degree N / 3 would be reconstructed
-            with an error of 1e9 instead of 0.32.
+            Penrose inverse without singular values below `TOLERANCE` times the largest, to be of use in float32.
         max_norm: Warn if ||B^+||_2, the factor by which errors of E grow in P, is larger; None: never.
     Returns: Float64.
     Raises:
@@ -103,9 +94,9 @@ def inverse_matrix(
         norm = max(float(np.linalg.norm(block, 2)) for block in inverses if block.size)
         if norm > max_norm:
             warnings.warn(
-                f"the control points of {num_points} tokens on a curve of degree {degree} may be {norm:.3g} times "
-                f"as large as the tokens (||B^+||), so that float32 restores the tokens only to about "
-                f"{norm * 2**-24:.0e}; lower degree or degree_ratio, or raise num_control_points_ratio",
+                f"control points of {num_points} tokens on a curve of degree {degree} may be {norm:.3g} times as large "
+                f"as the tokens (||B^+||): float32 restores tokens only to about {norm * 2**-24:.0e}; lower degree or "
+                "degree_ratio, or raise num_control_points_ratio",
                 stacklevel=2,
             )
     return torch.from_numpy(join(inverses) if degree else inverses[0]).T
@@ -189,16 +180,13 @@ def _frobenius(blocks: Blocks) -> float:
 
 
 def _deficient(num_points: int, num_control_points: int, degree: int) -> str:
-    allow = 'rank_deficient="pseudo_inverse" to lose the part that the curve cannot represent'
-    if num_control_points < num_points:
-        return (
-            f"{num_points} tokens need at least as many control points, got {num_control_points}: B^T B is singular; "
-            f"raise num_control_points (or num_control_points_ratio to 2), or choose {allow}"
-        )
+    few = f"{num_points} tokens need at least as many control points, got {num_control_points}"
+    curve = f"a curve of degree {degree} with {num_control_points} control points"
+    steep = f"{num_points} tokens cannot be told apart on {curve}"
     return (
-        f"{num_points} tokens cannot be told apart on a curve of degree {degree} with {num_control_points} control "
-        "points, as B^T B is numerically singular; lower degree (or degree_ratio), raise num_control_points "
-        f"(or num_control_points_ratio), or choose {allow}"
+        f"{few if num_control_points < num_points else steep}: B^T B is singular; raise num_control_points (or "
+        'num_control_points_ratio to 2), lower degree (or degree_ratio), or choose rank_deficient="pseudo_inverse" '
+        "to lose the part that the curve cannot represent"
     )
 
 

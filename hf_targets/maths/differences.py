@@ -27,7 +27,6 @@ def word_differences(
     Raises:
         ValueError: If `order` is negative.
     Source: equations (7) and (8); reversed, the alternative below equation (8).
-    Related: `embeddings_from_differences` is the inverse.
     """
     if order < 0:
         raise ValueError(f"order must be 0 or more, got {order}")
@@ -36,28 +35,6 @@ def word_differences(
         steps = torch.diff(differences, dim=1)
         differences = torch.cat([-steps if reverse else steps, differences[:, -1:]], dim=1)
     return differences
-
-
-def embeddings_from_differences(
-    differences: Float[Tensor, "batch time dim"], order: int, *, reverse: bool = False
-) -> Float[Tensor, "batch time dim"]:
-    """Return the embeddings that have the given `order`-level word differences: the inverse of `word_differences`.
-
-    The last step of every level is x[T], so x[t] = x[t+1] - d[t] is summed from the end, level by level.
-
-    Args:
-        reverse: The differences are reversed ones; then x[t] = x[t+1] + d[t].
-    Raises:
-        ValueError: If `order` is negative.
-    Source: equations (7) and (8), solved for the lower level.
-    """
-    if order < 0:
-        raise ValueError(f"order must be 0 or more, got {order}")
-    embeddings = differences
-    for _ in range(order):
-        signed = embeddings if reverse else torch.cat([-embeddings[:, :-1], embeddings[:, -1:]], dim=1)
-        embeddings = signed.flip(1).cumsum(1).flip(1)
-    return embeddings
 
 
 def conjugate_coefficients(order: int) -> list[int]:

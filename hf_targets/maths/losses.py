@@ -38,11 +38,7 @@ def whole_cross_entropy(
     *,
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, "rows"]:
-    """Return what `token_cross_entropy` does, with the logits of all rows in memory; for any transform of torch.func.
-
-    Args:
-        label_smoothing: Share of the uniform distribution in the target, in [0, 1).
-    """
+    """Return what `token_cross_entropy` does, with all logits in memory; for any transform of torch.func."""
     return _chunk_loss(hidden, weight, targets, bias, label_smoothing, product_dtype(hidden))
 
 
@@ -101,14 +97,14 @@ def weighted_cross_entropy(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows"]]:
     """Return sum_i w_i * L_i, where L is `token_cross_entropy`, and the L_i of all rows without a gradient.
 
-    The weights of the rows are known, so the gradients are too, up to one factor. They are computed chunk by chunk in
-    the forward pass, while the logits are there, and the backward pass multiplies them by that factor. It computes no
-    logits again: three matrix products instead of four. At most `LOGITS_PER_CHUNK` logits are held at a time.
+    The weights of the rows are known, so the gradients are too, up to one factor: they are computed chunk by chunk in
+    the forward pass, while the logits are there. This takes three matrix products instead of four. At most
+    `LOGITS_PER_CHUNK` logits are held at a time.
 
-    Products are in the type of autocast, or else of `hidden`. The softmax is in float32, and so is the sum over chunks
-    of the gradient of `weight`. In float16 no gradient overflows or vanishes before the backward pass has divided and
-    scaled it. Only needed gradients are computed, and the losses are the same, bit for bit, whichever these are. In
-    compiled code this calls `token_cross_entropy`, in a transform of torch.func `whole_cross_entropy`.
+    Products are in the type of autocast, or else of `hidden`; the softmax and the gradient of `weight` are summed in
+    float32, and float16 neither overflows nor vanishes. Only needed gradients are computed; the losses are the same,
+    bit for bit, whichever these are. Compiled code calls `token_cross_entropy`, a transform of torch.func
+    `whole_cross_entropy`.
 
     Args:
         row_weights: Constants w; they get no gradient.
@@ -147,11 +143,7 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum and the losses, and save the gradients of the sum.
-
-        Args:
-            dtype: The type of the products.
-        """
+        """Return the sum and the losses, and save the gradients of the sum; products are in `dtype`."""
         full = torch.promote_types(dtype, torch.float32)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         factors = row_weights.to(full).masked_fill(targets == IGNORED, 0.0)
@@ -185,16 +177,9 @@ class _WeightedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the saved gradients, times that of the sum.
-
-        Raises:
-            RuntimeError: With `create_graph=True`, as the saved gradients have no derivatives.
-        """
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "the loss of this model cannot be differentiated twice, but create_graph=True asks for that; take the "
-                "first gradients without it"
-            )
+        """Return the saved gradients, times that of the sum."""
+        if torch.is_grad_enabled():  # the saved gradients have no derivatives
+            raise RuntimeError("the loss of this model cannot be differentiated twice; leave out create_graph=True")
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         gradients = [None if saved is None else (saved * factor).to(dtype) for saved, dtype in pairs]
         return *gradients, None, None, None, None
@@ -280,3 +265,40 @@ def ngram_weights(num_heads: int, loss_weight: float) -> list[float]:
     Source: Heo et al., equation (6).
     """
     return [0.5, *[loss_weight / (2 * num_heads)] * num_heads]
+
+
+def bag_of_words_losses(
+    logits: Float[Tensor, "batch time vocab"], targets: Int[Tensor, "batch time"], *, absent_words: bool = False
+) -> Float[Tensor, "batch"]:
+    """Return each row's -sum over the distinct words b of its target of log sigmoid(sum_t s_t[b]), 0 without targets.
+
+    s_t are the logits of position t; positions without a target are left out of the sum.
+
+    Args:
+        absent_words: Whether the words that are not in the target count too, as log(1 - sigmoid(...)). Without them, as
+            in the paper, the loss falls if the logits of all words rise alike, which changes no translation.
+    Source: Ma et al. 2018, "Bag-of-Words as Target for Neural Machine Translation", sections 2.3 and 2.4. Its published
+        program labels all words of the vocabulary as present, as it compares counts with >= 0.
+    """
+    is_target = targets != IGNORED
+    full = torch.promote_types(logits.dtype, torch.float32)
+    scores = (logits.to(full) * is_target[..., None]).sum(dim=1)
+    words = targets.masked_fill(~is_target, 0)
+    counts = torch.zeros_like(scores).scatter_add_(1, words, is_target.to(full))
+    present = counts > 0
+    said = F.logsigmoid(scores).masked_fill(~present, 0.0).sum(dim=1)
+    if not absent_words:
+        return -said
+    silent = F.logsigmoid(-scores).masked_fill(present | ~is_target.any(dim=1, keepdim=True), 0.0).sum(dim=1)
+    return -(said + silent)
+
+
+def bag_of_words_weight(epoch: int, *, first: float = 0.1, rise: float = 0.1, most: float = 1.0) -> float:
+    """Return lambda_i = min(lambda, k + alpha i), the weight of the bag of words in an epoch counted from 0.
+
+    Args:
+        first: k.
+        rise: Alpha.
+        most: Lambda.
+    """
+    return min(most, first + rise * epoch)

@@ -39,9 +39,8 @@ class NoiseSchedule:
     | `linear`         |                             | a + t (b - a)   | 4.5e-5 for b = 10  |
     | `geometric`      |                             | a^(1 - t) b^t   | 0.37 for b = 1     |
 
-    With the default sigma_max of `geometric`, more than a third of the tokens are never masked. A model trained on it
-    has not seen the fully masked text with which generation begins, and its loss is not a bound. For generation or a
-    bound raise sigma_max, for example to 10 as in `linear`.
+    With the default sigma_max of `geometric`, more than a third of the tokens are never masked: for generation or a
+    bound raise it, for example to 10 as in `linear`.
 
     Methods take tensors of any shape, in float32 or float64.
 
@@ -64,8 +63,8 @@ class NoiseSchedule:
         if self.name not in _SIGMAS:
             if self.sigma_min is not None or self.sigma_max is not None:
                 raise ValueError(
-                    f"the {self.name} schedule has no sigma_min and sigma_max, got {self.sigma_min} and "
-                    f"{self.sigma_max}; leave them out, or choose the linear or the geometric schedule"
+                    f"the {self.name} schedule has no sigma_min and sigma_max; leave them out, or choose linear or "
+                    f"geometric, got {self.sigma_min} and {self.sigma_max}"
                 )
             return
         low, high = self._sigmas
@@ -179,12 +178,9 @@ def drawn(
     generator: torch.Generator | None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return `draw(shape)` on a device.
+    """Return `torch.rand` or `torch.randn` of a shape, drawn on the generator's device, then moved to `device`.
 
-    Args:
-        draw: `torch.rand` or `torch.randn`.
-        generator: It draws on its own device, so a seed gives the same numbers on every `device`. None: torch's own.
-        device: None: that of the generator, or torch's default device.
+    So a seed gives the same numbers on every device. None: torch's own generator, and the device of the generator.
     """
     if generator is None:  # torch.compile cannot trace this argument, even None, once batches of two sizes came
         return draw(shape, device=device)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import torch
-import xxhash
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel
@@ -19,7 +18,7 @@ from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.weight_access import is_readable, whole_state_dict
-from hf_targets.backbones.weight_hash import add_weights
+from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
@@ -38,9 +37,7 @@ def identity_of(backbone: PreTrainedModel) -> str | None:
     """
     if not is_readable(backbone) or hasattr(backbone.config, "quantization_config"):
         return None
-    digest = xxhash.xxh3_128()
-    add_weights(digest, backbone.state_dict(), torch.bfloat16)
-    return f"{str(backbone.dtype).removeprefix('torch.')} {digest.hexdigest()}"
+    return f"{str(backbone.dtype).removeprefix('torch.')} {weight_hash(backbone, rounded_to=torch.bfloat16)}"
 
 
 def _same(one: str | None, other: str | None) -> bool | None:

@@ -16,8 +16,7 @@ from transformers import (
 
 from hf_targets.backbones.inputs import is_number
 from hf_targets.evaluation.translation import translation_scores
-from hf_targets.maths.bag_of_words import bag_of_words_losses, bag_of_words_weight
-from hf_targets.maths.losses import IGNORED, target_count
+from hf_targets.maths.losses import IGNORED, bag_of_words_losses, bag_of_words_weight, target_count
 from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.arguments import TokenBatchArguments
 from hf_targets.training.token_batch_loading import TokenBatchLoading

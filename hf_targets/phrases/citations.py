@@ -6,8 +6,7 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.words import check_texts
-from hf_targets.phrases.mining.markable import MarkablePhrases
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
@@ -63,11 +62,8 @@ def numbered_documents(documents: Sequence[str]) -> dict[str, str]:
         ValueError: If they are no list of texts, there is none, or one has no text or half a letter.
     """
     check_texts(documents, "documents")
-    if not documents:
-        raise ValueError("citations need a document, got none; leave phrases out, or give the question documents")
-    for number, text in enumerate(documents, start=1):
-        if not text.strip():
-            raise ValueError(f"a document must have text, and document {number} is {text!r}; leave it out")
+    if not documents or not all(map(str.strip, documents)):
+        raise ValueError(f"citations need documents, each with text, got {documents!r:.60}; leave out empty ones")
     return {str(number): text for number, text in enumerate(documents, start=1)}
 
 

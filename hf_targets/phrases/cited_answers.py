@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,17 +9,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import execution_device, num_rows
-from hf_targets.data.words import check_letters
-from hf_targets.evaluation.citations import citation_scores
-from hf_targets.evaluation.entailment import Entailment
-from hf_targets.evaluation.sentences import Splitter
+from hf_targets.data.words import check_texts
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.phrases.citations import citing_phrases, mark_sources, numbered_documents
-from hf_targets.phrases.generated_text import GeneratedText
-from hf_targets.phrases.mining.markable import MarkablePhrases
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.highlighting import GeneratedText
+from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.phrases.provenance import Provenance, provenance_columns, provenance_of
+from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
 Marking = Literal["phrases", "afterwards"]
@@ -71,16 +66,15 @@ def answer_with_phrases(
         new_tokens: At most, phrases counted by their tokens.
         arguments: Passed to `generate`.
     Raises:
-        ValueError: If `marking` is unknown, several answers are asked for, there is no document or one has no text,
-            phrases are asked for of a model without a dynamic vocabulary or with a tokenizer that cannot write a
-            marker, or the prompt has half a letter or is longer than the model's positions.
+        ValueError: If there is no document, phrases are asked for of a model without a dynamic vocabulary or with a
+            tokenizer that cannot write a marker, or the prompt is longer than the model's positions.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: "afterwards" is ours.
     """
-    if marking not in get_args(Marking):
-        raise ValueError(f"marking must be one of {', '.join(get_args(Marking))}, got {marking!r}")
-    if arguments.get("num_return_sequences", 1) != 1:
-        raise ValueError("a prompt has one answer here, got num_return_sequences; call it once for each answer")
-    check_letters(prompt, "a prompt")
+    if marking not in get_args(Marking) or arguments.get("num_return_sequences", 1) != 1:
+        raise ValueError(
+            f"marking must be of {', '.join(get_args(Marking))} and answers one, got {marking!r}, {arguments}"
+        )
+    check_texts([prompt], "prompts")
     named = numbered_documents(documents)
     if miner is not None and not isinstance(model, DynamicVocabForCausalLM):
         raise ValueError(f"a {type(model).__name__} has no phrase encoder; leave out the miner, or give another model")
@@ -89,10 +83,7 @@ def answer_with_phrases(
     inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(device)
     room = room_after(getattr(model, "backbone", model), inputs["input_ids"].shape[1])
     if room is not None and room < 1:
-        raise ValueError(
-            f"the model has too few positions for a prompt of {inputs['input_ids'].shape[1]} tokens; shorten it, such "
-            "as by fewer words of its documents"
-        )
+        raise ValueError(f"the model has no position left after a prompt of {inputs['input_ids'].shape[1]} tokens")
     begin = settled_time(device)
     if miner is None:
         vocabulary = PhraseVocabulary(tokenizer, vocab_size=vocab_size)
@@ -131,50 +122,3 @@ def first_line(text: str, spans: Sequence[PhraseSpan]) -> tuple[str, tuple[Phras
     line = text[begin:end].rstrip()
     moved = (replace(span, start=max(span.start - begin, 0), end=span.end - begin) for span in spans)
     return line, tuple(span for span in moved if 0 < span.end <= len(line))
-
-
-def columns_of_answers(answers: Sequence[CitedAnswer]) -> dict[str, float]:
-    """Return the columns of `provenance_columns`, steps (`nsl`) and seconds an answer, by name.
-
-    `seconds` has mining and encoding in it, which `phrase_seconds` are.
-
-    Raises:
-        ValueError: If there is no answer.
-    """
-    columns = provenance_columns([answer.provenance for answer in answers])
-    phrases = fmean(answer.seconds["mining"] + answer.seconds["encoding"] for answer in answers)
-    generation = fmean(answer.seconds["generation"] for answer in answers)
-    steps = fmean(answer.num_steps for answer in answers)
-    return columns | {"nsl": steps, "seconds": phrases + generation, "phrase_seconds": phrases}
-
-
-def figures_of_answer(
-    answer: CitedAnswer,
-    documents: Sequence[Mapping[str, str]],
-    entailment: Entailment,
-    split: Splitter,
-    *,
-    judged_by: str,
-) -> str:
-    """Return the scores of one answer in a line, for a page.
-
-    Args:
-        documents: `title` and `text` of those of the prompt.
-        judged_by: What `entailment` is, such as the name of a model or "shared words, which is no inference".
-    """
-
-    def entails(premise: str, claim: str) -> bool:
-        return entailment([(premise, claim)])[0]
-
-    recall, precision = citation_scores(answer.text, documents, entails, split=split)
-    counts = answer.provenance
-    share = 100 * counts.num_from_documents / counts.num_characters if counts.num_characters else 0.0
-    found = f"Citation recall {recall:.0f}%, precision {precision:.0f}%, judged by {judged_by}. "
-    if counts.documents:
-        found += (
-            f"{share:.0f}% of the characters stand in phrases of {len(counts.documents)} of {len(documents)} "
-            f"documents. {counts.num_right} of {counts.num_markers} markers end a phrase that their document has. "
-        )
-    else:
-        found += "No phrase of a document. "
-    return f"{found}{answer.num_tokens} tokens in {answer.num_steps} steps."

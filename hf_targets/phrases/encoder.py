@@ -31,15 +31,13 @@ def _projection(kind: str, width: int, out: int) -> nn.Module:
 class PhraseEncoder(nn.Module):
     """The phrase encoder. Phrases are prefixes of windows: one causal pass over a window embeds all of its prefixes.
 
-    e(w_1 ... w_s) = MLP(h_s), where h_s is the last layer's hidden state at the phrase's last token. It depends only on
-    w_1 ... w_s.
+    e(w_1 ... w_s) = MLP(h_s), where h_s is the last layer's hidden state at the phrase's last token.
 
     It is a separate module, so that peft can train it through `modules_to_save=["phrase_encoder"]`.
 
     Args:
         config: The model's configuration, with the encoder's own configuration inside.
-        input_dim: Width of the backbone's input embedding.
-        output_dim: Width of the backbone's output embedding.
+        input_dim, output_dim: Widths of the backbone's input and output embedding.
         transformer: A causal Transformer without its output embedding, used without a copy, with `fuse_gelu`; None: a
             new one.
     Raises:
@@ -75,8 +73,6 @@ class PhraseEncoder(nn.Module):
             phrase_windows: (phrases, 2): phrase p is the first `phrase_windows[p, 1]` tokens of window
                 `phrase_windows[p, 0]`.
         Returns: Two tensors, (phrases, input_dim) and (phrases, output_dim); the same tensor if they are tied.
-        Raises:
-            ValueError: If a phrase is not a prefix of its window.
         """
         check_windows(windows, phrase_windows)
         states: Tensor = self.transformer(input_ids=windows, use_cache=False)[0]
@@ -86,12 +82,7 @@ class PhraseEncoder(nn.Module):
 
     @torch.no_grad()
     def fit_scale(self, inputs: nn.Embedding, outputs: nn.Linear) -> None:
-        """Scale the projections so that embeddings of random phrases are as large as token embeddings (mean square).
-
-        Args:
-            inputs: The backbone's input embedding.
-            outputs: The backbone's output embedding.
-        """
+        """Scale the projections so that embeddings of random phrases are as large as token embeddings (mean square)."""
         generator, device = torch.Generator().manual_seed(0), execution_device(self)
         windows = torch.randint(num_rows(inputs), (32, 4), generator=generator).to(device)
         rows = torch.arange(32, device=device)
@@ -113,12 +104,7 @@ class PhraseEncoder(nn.Module):
 
 @torch.no_grad()
 def check_causal(transformer: PreTrainedModel) -> int:
-    """Check that a Transformer is causal, and return the width of its hidden states.
-
-    Raises:
-        ValueError: If a token's hidden state depends on later tokens, so that a prefix of a window would get another
-            embedding than the same phrase alone.
-    """
+    """Check that a Transformer's hidden states depend on no later token, and return their width."""
     with without_dropout(transformer), gathered(transformer):
         window = torch.tensor([[1, 2, 3, 4]], device=execution_device(transformer))
         whole = transformer(input_ids=window, use_cache=False)[0]
@@ -128,8 +114,8 @@ def check_causal(transformer: PreTrainedModel) -> int:
         whole[:, :2].float(), prefix.float(), rtol=rounding, atol=rounding * float(prefix.float().std())
     ):
         raise ValueError(
-            f"{type(transformer).__name__} is not causal: the hidden states of a prefix depend on later tokens. The "
-            "phrase encoder must embed all prefixes of a window in one pass; give a causal language model"
+            f"{type(transformer).__name__} is not causal: its hidden states depend on later tokens; give a causal "
+            "language model as the phrase encoder"
         )
     return whole.shape[-1]
 
@@ -146,10 +132,7 @@ def fuse_gelu(model: nn.Module) -> None:
 
 
 def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:
-    """Check that each phrase is a prefix of a window; `PhraseEncoder.forward` gives the shapes.
-
-    Values are checked only on a CPU; on other devices a check would have to wait.
-    """
+    """Check that each phrase is a prefix of a window; `PhraseEncoder.forward` gives the shapes."""
     for name, tensor, right in (
         ("windows must be (windows, length)", windows, windows.dim() == 2),
         ("phrase_windows must be (phrases, 2)", phrase_windows, phrase_windows.shape[1:] == (2,)),
@@ -190,9 +173,7 @@ class WindowBatch:
     """Windows of the same length, and the phrases that they embed.
 
     Attributes:
-        windows: (windows, length), token ids.
-        phrase_windows: (phrases, 2): phrase k is the first `phrase_windows[k, 1]` tokens of window
-            `phrase_windows[k, 0]`.
+        windows, phrase_windows: As for `PhraseEncoder.forward`.
         phrases: (phrases,), the index of each phrase among all phrases given to `plan_windows`.
     """
 

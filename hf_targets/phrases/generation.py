@@ -4,7 +4,7 @@
 # (the model has the backbone and the phrase table; Transformers types `self` as a Protocol with more members)
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +17,85 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, outgrown_positions_named
-from hf_targets.phrases.decoding.criteria import phrase_criteria
-from hf_targets.phrases.decoding.expansion import Expansion
-from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
+from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer, phrase_criteria
 from hf_targets.phrases.decoding.processing import phrase_processors
-from hf_targets.phrases.decoding.schedule import PhraseCount, PhraseFeed
-from hf_targets.phrases.decoding.streaming import PhraseStreamer
-from hf_targets.phrases.decoding.table import PhraseSearch, PhraseTable
+from hf_targets.phrases.decoding.schedule import PhraseCount, PhraseFeed, checked_count
+from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.retrieval.vector_index import VectorIndex
+
+
+class PhraseGenerationState:
+    """The phrase table of each step of `generate`: one for all steps, or one that grows by a schedule or a feed.
+
+    Args:
+        make_table: Makes a table from vocabularies and the number of available slots of each (None: all).
+        phrases, schedule, index, num_neighbours, static_limit: The arguments of `generate`. If several rows or beams
+            share a vocabulary, the tokens of the longest one count for the schedule.
+    Attributes:
+        prompt_length: Steps of the prompt (tokens and phrases); 0 until `generate` has prepared the prompt.
+    """
+
+    def __init__(
+        self,
+        make_table: Callable[..., PhraseTable],
+        phrases: Any,
+        *,
+        schedule: PhraseCount | None = None,
+        index: VectorIndex | None = None,
+        num_neighbours: int = 64,
+        static_limit: int | None = None,
+    ) -> None:
+        if isinstance(phrases, PhraseFeed) and schedule is None:
+            phrases, schedule = phrases.vocabulary, phrases.schedule()
+        if schedule is not None and (isinstance(phrases, PhraseTable | PhraseFeed) or index is not None):
+            raise ValueError(
+                "phrase_schedule and a PhraseFeed add phrases step by step, and a table or an index has all of them at "
+                "once; give one of these"
+            )
+        self.static_limit, self.prompt_length = static_limit, 0
+        self._make_table, self._schedule = make_table, schedule
+        self._growing: list[PhraseVocabulary] = [] if schedule is None else vocabularies_of(phrases)
+        self._num_tokens = [0] * len(self._growing)
+        self._counts: list[int] | None = None
+        if schedule is None:
+            self._table: PhraseTable = make_table(phrases)
+        else:
+            self._grow()
+        if index is not None:
+            self._table = self._table.searched(index, num_neighbours)
+
+    @property
+    def vocabularies(self) -> Sequence[PhraseVocabulary]:
+        """The vocabularies: one for all rows, or one for each row."""
+        return self._table.vocabularies
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the id of the first phrase."""
+        return self._table.vocab_size
+
+    def check_rows(self, batch_size: int) -> None:
+        """Check that the number of rows is a multiple of the number of vocabularies."""
+        self._table.check_batch(batch_size)
+
+    def table_at(self, input_ids: Tensor) -> PhraseTable:
+        """Return the table for the step after `input_ids` (rows, time), which include the prompt."""
+        if self._growing:
+            expansion = Expansion(self.vocabularies)
+            for number, row in enumerate(expansion.rows(input_ids[:, self.prompt_length :])):
+                index = expansion.vocabulary(number, len(input_ids))
+                self._num_tokens[index] = max(self._num_tokens[index], len(row))
+            self._grow()
+        return self._table
+
+    def _grow(self) -> None:
+        """Make a new table if the schedule makes more phrases available than before."""
+        assert self._schedule is not None
+        pairs = zip(self._num_tokens, self._growing, strict=True)
+        counts = [checked_count(self._schedule, number, one.num_ids) for number, one in pairs]
+        if counts != self._counts:
+            self._table, self._counts = self._make_table(self._growing, counts=counts), counts
 
 
 class PhraseGenerationMixin(GenerationMixin):
@@ -38,7 +109,7 @@ class PhraseGenerationMixin(GenerationMixin):
         *args: Any,
         phrases: PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable | PhraseFeed | None = None,
         phrase_schedule: PhraseCount | None = None,
-        phrase_index: PhraseSearch | None = None,
+        phrase_index: VectorIndex | None = None,
         num_neighbours: int = 64,
         max_new_static_tokens: int | None = None,
         **kwargs: Any,
@@ -63,17 +134,16 @@ class PhraseGenerationMixin(GenerationMixin):
                 last phrase may exceed the limit. `max_new_tokens` and `max_length` count steps; without them only this
                 limit applies.
         Raises:
-            ValueError: If a value is out of range, a vocabulary does not fit this model, phrases are combined with
-                assistants, guidance or watermarks, which support only tokens, or the backbone has fewer positions than
-                the prompt and the steps after it may take. Each step takes one position; `max_new_static_tokens` counts
-                as that many steps, because each may be a single token.
+            ValueError: If a vocabulary does not fit this model, phrases are combined with assistants, guidance or
+                watermarks, which support only tokens, or the backbone has fewer positions than the prompt and the steps
+                after it may take (one each; `max_new_static_tokens` counts as that many steps).
         Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
         """
         check_prompt_mask(inputs, kwargs)
         room: dict[str, str] = {}
         if max_new_static_tokens is not None:
-            if type(max_new_static_tokens) is not int or max_new_static_tokens < 1:
-                raise ValueError(f"max_new_static_tokens must be an integer, 1 or more, got {max_new_static_tokens}")
+            if max_new_static_tokens < 1:
+                raise ValueError(f"max_new_static_tokens must be 1 or more, got {max_new_static_tokens}")
             limits = {
                 name: kwargs.get(name) or getattr(generation_config, name, None)
                 for name in ("max_new_tokens", "max_length")
@@ -99,9 +169,8 @@ class PhraseGenerationMixin(GenerationMixin):
                 generation_config.update(**limit)
         check_room(self.backbone, inputs, kwargs, generation_config, self.generation_config, **room)
         if phrases is None:
-            for name, value in (("phrase_schedule", phrase_schedule), ("phrase_index", phrase_index)):
-                if value is not None:
-                    raise ValueError(f"{name} needs phrases; give phrases as well, or leave it out")
+            if phrase_schedule is not None or phrase_index is not None:
+                raise ValueError("phrase_schedule and phrase_index need phrases; give phrases as well")
             with outgrown_positions_named(self.backbone):
                 return super().generate(inputs, generation_config, *args, **kwargs)
         if kwargs.get("cache_implementation") == "paged":

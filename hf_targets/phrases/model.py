@@ -31,14 +31,11 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_hash
-from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.index import PhraseIndex
-from hf_targets.phrases.interleaved_losses import interleaved_losses
-from hf_targets.phrases.loss import phrase_loss, token_loss
-from hf_targets.phrases.phrase_batch import PhraseBatch
+from hf_targets.phrases.losses import PhraseBatch, interleaved_losses, phrase_loss, token_loss
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
@@ -127,9 +124,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 the models' names. If neither is found, models with the same number of tokens are assumed to have the
                 same tokens.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if a model is a name or a path.
-            config: Fields of `DynamicVocabConfig`: `projection`, `tie_phrase_embeddings`, `kl_loss_weight` ... If a
-                model is a name or a path, also `dtype`, `device_map`, `attn_implementation` and the other
-                `LOADING_ARGUMENTS`, which may also be given in `backbone_kwargs`.
+            config: Fields of `DynamicVocabConfig`. If a model is a name or a path, also the `LOADING_ARGUMENTS`, such
+                as `dtype`.
         Raises:
             ValueError: If a field is unknown or out of range, a model has no output embedding or is not causal, or the
                 two models may have different vocabularies and a tokenizer is not found.
@@ -187,8 +183,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             phrases: One vocabulary for all rows of a batch, or one for each row; a table is returned unchanged.
             counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
-            ValueError: If there is no vocabulary, a vocabulary does not have the model's number of tokens or its
-                tokenizer, or a phrase was removed since a table was made.
+            ValueError: If a vocabulary does not have the model's number of tokens or its tokenizer, or a phrase was
+                removed since a table was made.
         """
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
@@ -198,25 +194,19 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
 
     def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
-        """Check that vocabularies are of this model.
-
-        Raises:
-            ValueError: If one does not have the model's number of tokens, or its tokenizer.
-        """
+        """Check that vocabularies have the model's number of tokens and its tokenizer."""
         vocab_size = num_rows(self.get_output_embeddings())
         expected = cast(DynamicVocabConfig, self.config).tokenizer_fingerprint or vocabularies[0].fingerprint
         for vocabulary in vocabularies:
             if vocabulary.fingerprint != expected:
                 raise ValueError(
-                    "a vocabulary must have the tokenizer of the model and of the other rows, got one with another "
-                    "tokenizer; make it with the model's tokenizer, or, if that has got tokens since, set "
-                    "model.config.tokenizer_fingerprint to None"
+                    "a vocabulary must have the tokenizer of the model and of the other rows; make it with that one, "
+                    "or set model.config.tokenizer_fingerprint to None if the tokenizer has got tokens since"
                 )
             if vocabulary.vocab_size != vocab_size:
                 raise ValueError(
-                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got a vocabulary whose "
-                    f"phrase ids begin at {vocabulary.vocab_size}; make it with the model's tokenizer and "
-                    f"vocab_size={vocab_size}"
+                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
+                    f"{vocabulary.vocab_size}; make the vocabulary with vocab_size={vocab_size}"
                 )
 
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
@@ -235,9 +225,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Args:
-            settings: Arguments of `PhraseIndex.build`: `factory="Flat"`, or "IVF1024,Flat" for many phrases ...
-        Raises:
-            ValueError: As `phrase_table` and `PhraseIndex.build` do.
+            settings: Arguments of `PhraseIndex.build`.
         """
         with torch.no_grad():
             rows = self.phrase_table(vocabulary).output_rows
@@ -285,10 +273,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 with the target of each position at its own index. They take precedence over `labels`. All others are
                 passed to the backbone.
         Raises:
-            ValueError: If labels or the attention mask have a wrong shape, `num_items_in_batch` is given without
-                labels, an id is neither a token nor a phrase of its row, `logits_to_keep` is outside the text, the
-                fields of a `PhraseBatch` are incomplete or invalid, or they are combined with `phrases` or
-                `token_type_ids`.
+            ValueError: If an argument has a wrong shape, an id is neither a token nor a phrase of its row, or a
+                `PhraseBatch` is incomplete or combined with `phrases` or `token_type_ids`.
         """
         batch = PhraseBatch.taken_from(kwargs)
         if phrases is not None and batch is not None:

@@ -61,32 +61,6 @@ def provenance_of(text: str, spans: Sequence[PhraseSpan], documents: Mapping[str
     return Provenance(*numbers, tuple(used))
 
 
-def provenance_columns(answers: Sequence[Provenance]) -> dict[str, float]:
-    """Return the measures of several answers by name, in percent but for `documents_used`.
-
-    `from_documents` is the share of their characters that stands in phrases of documents; `markers_of_phrases` the
-    share of their markers that end a phrase of the document they name; `right_markers` the share of these whose
-    document has the phrase; `documents_used` the mean number of documents that an answer has phrases of. A share of
-    nothing is left out.
-
-    Raises:
-        ValueError: If there is no answer.
-    """
-    if not answers:
-        raise ValueError("provenance is measured in answers, got none")
-
-    def total(name: str) -> int:
-        return sum(getattr(answer, name) for answer in answers)
-
-    shares = {
-        "from_documents": (total("num_from_documents"), total("num_characters")),
-        "markers_of_phrases": (total("num_of_phrases"), total("num_markers")),
-        "right_markers": (total("num_right"), total("num_of_phrases")),
-    }
-    columns = {name: 100 * part / whole for name, (part, whole) in shares.items() if whole}
-    return columns | {"documents_used": sum(len(answer.documents) for answer in answers) / len(answers)}
-
-
 def _marked(
     text: str,
     marker: re.Match[str],

@@ -1,9 +1,11 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from accelerate.data_loader import SeedableRandomSampler
 from datasets import Dataset
@@ -16,23 +18,111 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import perplexity
-from hf_targets.phrases.arguments import DynamicVocabTrainingArguments
-from hf_targets.phrases.batches.collator import PhraseCollator
-from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraws
+from hf_targets.phrases.batches.collator import BEFORE_COLUMN, SEED_COLUMN, PhraseCollator
 from hf_targets.phrases.model import DynamicVocabForCausalLM
+from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.trainer import TargetTrainer, num_targets
 from hf_targets.training.weak_methods import WeaklyBound
 
 _EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
 
-def _first_epoch() -> int:
-    return 0
+@dataclass
+class DynamicVocabTrainingArguments(TargetTrainingArguments):
+    """Arguments of `DynamicVocabTrainer`."""
+
+    encoder_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Learning rate of the phrase encoder, with the same schedule; None: learning_rate."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.encoder_learning_rate is not None and self.encoder_learning_rate < 0:
+            raise ValueError(f"encoder_learning_rate must be 0 or more, got {self.encoder_learning_rate}")
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor must be 0, got {self.label_smoothing_factor}: each batch has other phrases"
+            )
+        super().__post_init__()
+
+    def for_baseline(self) -> Self:
+        """Return a copy for a model without a phrase encoder, without the encoder's learning rate."""
+        args = super().for_baseline()
+        args.encoder_learning_rate = None
+        return args
 
 
-def has_phrases(model: nn.Module) -> bool:
-    """Return whether a model has a dynamic vocabulary, with or without peft."""
-    return isinstance(unwrapped(model), DynamicVocabForCausalLM)
+class RowDraw(NamedTuple):
+    """The index of a row, the epoch, and the rows of earlier batches.
+
+    Attributes:
+        epoch: The number of the epoch, from 0.
+        index: The index of the row in its data set.
+        before: The indices of the rows at the same position of earlier batches in this epoch, the latest batch first.
+    """
+
+    epoch: int
+    index: int
+    before: tuple[int, ...]
+
+
+class RowDraws(Sampler[RowDraw]):
+    """A sampler that gives the rows of another sampler, in its order, as `RowDraw`.
+
+    Args:
+        order: Gives the indices of an epoch's rows.
+        epoch: Called when an epoch begins; returns its number, or None for the first.
+        stride: The number of rows between the starts of two successive batches of a process: the rows of a batch, times
+            the number of processes that receive batches alternately.
+        num_before: The largest number of earlier batches in a `RowDraw`.
+    """
+
+    def __init__(
+        self, order: Sampler[int], *, epoch: Callable[[], int | None], stride: int, num_before: int = 0
+    ) -> None:
+        self.order = order
+        self.epoch = epoch
+        self.stride = stride
+        self.num_before = num_before
+
+    def __len__(self) -> int:
+        return len(self.order)  # pyright: ignore[reportArgumentType]
+
+    def __iter__(self) -> Iterator[RowDraw]:
+        epoch = self.epoch() or 0
+        if isinstance(self.order, SeedableRandomSampler):
+            self.order.set_epoch(epoch)
+        indices = list(self.order)
+        for position, index in enumerate(indices):
+            earlier = range(position - self.stride, -1, -self.stride)[: self.num_before]
+            yield RowDraw(epoch, index, tuple(indices[other] for other in earlier))
+
+
+class DrawnRows(torch.utils.data.Dataset):
+    """A data set that is indexed by a `RowDraw`, and whose rows have two more columns.
+
+    - `row_seed`: an integer that depends only on the seed, the epoch and the row.
+    - `rows_before`: the earlier rows of the `RowDraw`, each with its own `row_seed`.
+
+    Args:
+        rows: Any data set of mappings.
+        seed: The seed from which the seeds of all rows are made.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], seed: int) -> None:
+        self.rows = rows
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, draw: RowDraw) -> dict[str, Any]:
+        earlier = [self._seeded(draw.epoch, index) for index in draw.before]
+        return {**self._seeded(draw.epoch, draw.index), BEFORE_COLUMN: earlier}
+
+    def _seeded(self, epoch: int, index: int) -> dict[str, Any]:
+        seed = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
+        return {**self.rows[index], SEED_COLUMN: int(seed[0])}
 
 
 class DynamicVocabTrainer(TargetTrainer):
@@ -46,7 +136,7 @@ class DynamicVocabTrainer(TargetTrainer):
       the phrases and negatives of the batch. It scores one segmentation of the text among many, and each additional
       negative raises it.
 
-    The phrases of a training row depend only on the seed, the epoch and the row (`phrases.batches.row_draws`), so that
+    The phrases of a training row depend only on the seed, the epoch and the row (`DrawnRows`), so that
     a resumed run has the same batches as an uninterrupted one.
 
     The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`.
@@ -54,8 +144,8 @@ class DynamicVocabTrainer(TargetTrainer):
     Args:
         data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
     Raises:
-        ValueError: Before training starts, if the collator does not fit the model, a data set has token ids outside the
-            model's vocabulary, or `encoder_learning_rate` is set for a model without a phrase encoder.
+        ValueError: If the collator does not fit the model, a data set has token ids outside the model's vocabulary, or
+            `encoder_learning_rate` is set for a model without a phrase encoder.
     """
 
     args: DynamicVocabTrainingArguments
@@ -67,9 +157,7 @@ class DynamicVocabTrainer(TargetTrainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        self.has_phrases = has_phrases(model)
-        if not isinstance(args, DynamicVocabTrainingArguments):
-            raise ValueError(f"args must be DynamicVocabTrainingArguments, got {type(args).__name__}")
+        self.has_phrases = isinstance(unwrapped(model), DynamicVocabForCausalLM)
         if self.has_phrases != isinstance(data_collator, PhraseCollator):
             wanted = "a PhraseCollator, which chooses the phrases" if self.has_phrases else "another data_collator"
             raise ValueError(f"{type(model).__name__} needs {wanted}, got {type(data_collator).__name__}")
@@ -79,8 +167,8 @@ class DynamicVocabTrainer(TargetTrainer):
             vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore
             if data_collator.vocab_size != vocab_size:
                 raise ValueError(
-                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got a collator whose "
-                    f"phrase ids begin at {data_collator.vocab_size}; make it with vocab_size={vocab_size}"
+                    f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
+                    f"{data_collator.vocab_size}; make the collator with vocab_size={vocab_size}"
                 )
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
 
@@ -139,7 +227,7 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else _first_epoch,
+            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else lambda: 0,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

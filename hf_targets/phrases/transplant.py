@@ -30,12 +30,8 @@ def transplant_embeddings(
     Args:
         model: The causal language model whose Transformer becomes the phrase encoder.
         base: The model whose tokens the encoder reads.
-        own_tokenizer: The tokenizer of `model`; None: loaded by the model's name. If neither tokenizer is given nor can
-            be loaded, and both vocabularies have the same size, they are assumed to be the same.
-        tokenizer: The tokenizer of `base`; None: loaded by the model's name.
-    Raises:
-        ValueError: If a tokenizer is not given and cannot be loaded, and the vocabularies are not assumed to be the
-            same.
+        own_tokenizer, tokenizer: Of `model` and of `base`; None: loaded by the model's name. If none is found, and both
+            vocabularies have the same size, they are assumed to be the same.
     Source: Gee et al. 2022, "Fast Vocabulary Transfer", for the mean of pieces. The dynamic vocabulary paper does not
         say how GPT-2 reads the tokens of TinyLlama.
     """

@@ -93,7 +93,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             inputs_embeds: (batch, time, d), in place of what the embedding of `input_ids` gives.
             output_hidden_states: Whether to return what each layer reads, and the last hidden state.
             output_attentions: Has no effect: there are no attention weights.
-            others: As for `TensorizedTransformerForCausalLM`.
+            others: As for `CausalHead`.
         Raises:
             ValueError: If shapes do not fit, an id is outside the vocabulary, the cache is of another kind or another
                 model, or with `paper_leaky` a text does not fill its segments, has padding before it, or there is a

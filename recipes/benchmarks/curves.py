@@ -8,14 +8,19 @@ backward, without the optimizer, whose time is the same for all. Measured: recip
 `--parts train sample folded evaluations lengths` chooses among the five.
 """
 
+import sys
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, SentenceCurve, parse_settings
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, SentenceCurve
 from hf_targets.evaluation.timing import median_seconds, settled_time
+from lab.settings import parse_settings
 
 PARTS = ("train", "sample", "folded", "evaluations", "lengths")
 
@@ -158,9 +163,8 @@ def print_mixed_lengths(setup: Setup) -> None:
         print(f"| {name} | {first:.1f} | {seconds['batch']:.3f} | {seconds['alone']:.3f} | {ratio:.2f} |", flush=True)
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Measure the parts asked for."""
-    (setup,) = parse_settings(Setup)
     torch.manual_seed(0)
     if "lengths" in setup.parts:
         print_mixed_lengths(setup)
@@ -184,4 +188,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

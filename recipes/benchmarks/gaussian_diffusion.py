@@ -9,30 +9,36 @@ source's length. In table 4 of the paper curves with N_ratio = 2 take 2.7 times 
 times as long to decode. Measured: recipes/gaussian_diffusion.md.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from hf_targets import DifformerConfig, DifformerForConditionalGeneration, diffusion_rows, parse_settings
-from hf_targets.evaluation.timing import median_seconds
-from hf_targets.markdown import markdown_table
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-ROWS = (
-    '{"plain": {}, "heads, N = 3": {"multitoken": {"ngram_size": 3}}, '
-    '"curve, N / L = 2": {"curve": {"num_control_points_ratio": 2.0, "degree_ratio": 0.01}}}'
-)
+from hf_targets import DifformerConfig, DifformerForConditionalGeneration
+from hf_targets.evaluation.timing import median_seconds
+from lab.settings import parse_settings
+from lab.tables import markdown_table
+
+ROWS = {
+    "plain": {},
+    "heads, N = 3": {"multitoken": {"ngram_size": 3}},
+    "curve, N / L = 2": {"curve": {"num_control_points_ratio": 2.0, "degree_ratio": 0.01}},
+}
 
 
 @dataclass
 class Setup:
     """What is measured."""
 
-    rows: str = field(
-        default=ROWS,
-        metadata={"help": "JSON: names of models, the plain one first, and fields of their DifformerConfig."},
+    rows: dict[str, Any] = field(
+        default_factory=lambda: ROWS,
+        metadata={"help": "Names of models, the plain one first, and fields of their DifformerConfig."},
     )
     lengths: list[int] = field(
         default_factory=lambda: [24], metadata={"help": "Tokens of a text and of its source, L."}
@@ -46,9 +52,6 @@ class Setup:
     num_reverse_steps: int = field(default=20, metadata={"help": "Steps from noise to text; the last 5 are left out."})
     bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16, by autocast."})
     rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
-
-    def __post_init__(self) -> None:
-        diffusion_rows(self.rows, **self.common())
 
     def common(self) -> dict[str, Any]:
         """Return the fields that all rows have unless they say otherwise."""
@@ -81,12 +84,11 @@ def work_factor(row: Mapping[str, Any]) -> float:
     return 1.0 if curve is None else curve.get("num_control_points_ratio", 2.0) * curve.get("num_curves", 1)
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print a table for each length."""
-    (setup,) = parse_settings(Setup)
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rows = diffusion_rows(setup.rows, **setup.common())
+    rows = {name: {**setup.common(), **row} for name, row in setup.rows.items()}
     models = {name: make_model(setup, row, device) for name, row in rows.items()}
     plain = next(iter(models))
     for length in setup.lengths:
@@ -109,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

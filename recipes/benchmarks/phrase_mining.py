@@ -7,32 +7,28 @@ Forward maximum matching over a table mined from the text itself, n-grams of wor
 phrases from strings. Measured: recipes/phrases.md.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
-from hf_targets import (
-    ForwardMaximumMatching,
-    PhraseVocabulary,
-    TextSettings,
-    TokenNgrams,
-    WordNgrams,
-    field_of,
-    parse_settings,
-    train_bpe_tokenizer,
-)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import ForwardMaximumMatching, PhraseVocabulary, TokenNgrams, WordNgrams, train_bpe_tokenizer
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
+from lab.settings import parse_settings
+from lab.text import TextSettings
 
 
 @dataclass
 class Setup(TextSettings):
     """What is read."""
 
-    dataset: str = field_of(TextSettings, "dataset", "wikitext-2")
     tokenizer: str | None = field(default=None, metadata={"help": "Name or folder; None: a BPE of 4,096, trained."})
     min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the text to be mined."})
     block_size: int = field(default=512, metadata={"help": "Tokens of a block that miners look through."})
@@ -46,9 +42,8 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float]:
     return run(), time.perf_counter() - start
 
 
-def main() -> None:
+def main(setup: Setup) -> None:
     """Print the rates."""
-    (setup,) = parse_settings(Setup)
     rows = list(setup.load()["train"]["text"])
     tokenizer: Any = train_bpe_tokenizer(rows, 4096) if setup.tokenizer is None else None
     if setup.tokenizer is not None:
@@ -80,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

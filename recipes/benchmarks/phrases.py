@@ -1,4 +1,4 @@
-"""Phrases side by side: encoding by windows and one by one, a step of decoding, and memory.
+"""Phrases side by side: encoding by windows and one by one, a step of decoding, and operations and memory.
 
     python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/measured.yaml
 
@@ -6,26 +6,33 @@ A GPT-2 of the published size with random weights: time does not depend on their
 `--parts encode step costs` chooses among the three.
 """
 
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, parse_settings, train_bpe_tokenizer
-from hf_targets.phrases.costs import format_phrase_costs, model_size, phrase_costs
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.encoder import plan_windows
+from lab.phrase_costs import model_size, phrase_costs_table
+from lab.settings import parse_settings
 
 
 @dataclass
 class Setup:
     """What is measured."""
 
-    parts: list[str] = field(default_factory=lambda: ["encode", "step", "costs"], metadata={"help": "Parts to run."})
+    parts: list[Literal["encode", "step", "costs"]] = field(
+        default_factory=lambda: ["encode", "step", "costs"], metadata={"help": "Parts to run."}
+    )
     num_layers: int = field(default=12, metadata={"help": "Of the model and the encoder."})
     hidden_size: int = field(default=768, metadata={"help": "Of the model and the encoder."})
     vocab_size: int = field(default=50257, metadata={"help": "V."})
@@ -33,10 +40,6 @@ class Setup:
     table_sizes: list[int] = field(default_factory=lambda: [0, 1024, 8192, 65536], metadata={"help": "Phrases."})
     num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
     rounds: int = field(default=5, metadata={"help": "Turns of each."})
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.parts) - {"encode", "step", "costs"}:
-            raise ValueError(f"parts must be of encode, step and costs, got {', '.join(unknown)}")
 
 
 def make_model(setup: Setup) -> DynamicVocabForCausalLM:
@@ -115,14 +118,12 @@ def print_costs(model: DynamicVocabForCausalLM) -> None:
     size = model_size(model.backbone)
     for cached in (True, False):
         print(f"\nWith{'' if cached else 'out'} a key-value cache, steps as in the paper's table 13:\n")
-        counted = {phrases: [count] for phrases, count in steps.items()}
-        print(format_phrase_costs(phrase_costs(size, counted, prefix_length=32, encoder=size, use_cache=cached)))
+        print(phrase_costs_table(size, steps, prefix_length=32, encoder=size, use_cache=cached))
 
 
 @torch.no_grad()
-def main() -> None:
+def main(setup: Setup) -> None:
     """Measure the parts asked for."""
-    (setup,) = parse_settings(Setup)
     model = make_model(setup)
     if "encode" in setup.parts:
         print_encoding(model, setup)
@@ -130,8 +131,7 @@ def main() -> None:
         print_steps(model, setup)
     if "costs" in setup.parts:
         print_costs(model)
-    del model
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(Setup, description=__doc__))

@@ -16,14 +16,18 @@ import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2Config, MarianConfig
 
-from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM, parse_settings
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.markdown import markdown_table
+from lab.settings import parse_settings
+from lab.tables import markdown_table
 
 VARIANTS = {"plain": None, "simple": "embedding", "wdr": "difference"}
 DTYPES = ("float32", "bfloat16")
@@ -65,25 +69,19 @@ def make_model(setup: Setup, variant: str, device: torch.device) -> torch.nn.Mod
     """Return a model for training, with gradients as it has them between steps."""
     torch.manual_seed(0)
     no_dropout: Any = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    heads, size = setup.hidden_size // 64, setup.hidden_size
+    size, layers, heads = setup.hidden_size, setup.num_layers, setup.hidden_size // 64
+    # with dropout, attention on a CPU keeps its square matrices, in every variant
     if setup.architecture == "gpt2":
-        config: Any = GPT2Config(
-            vocab_size=setup.vocab_size,
-            n_embd=size,
-            n_layer=setup.num_layers,
-            n_head=heads,
-            n_positions=setup.block_size,
-            use_cache=False,
-            attn_pdrop=0.0,  # with dropout, attention on a CPU keeps its square matrices, in every variant
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-        )
+        no_dropout: Any = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)
+        sizes: Any = {"n_embd": size, "n_layer": layers, "n_head": heads, "n_positions": setup.block_size}
+        config: Any = GPT2Config(vocab_size=setup.vocab_size, use_cache=False, **sizes, **no_dropout)
     else:
-        parts: dict[str, Any] = {}
+        no_dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+        sizes = {"d_model": size, "max_position_embeddings": setup.block_size}
         for part in ("encoder", "decoder"):
-            parts |= {f"{part}_layers": setup.num_layers, f"{part}_attention_heads": heads, f"{part}_ffn_dim": 4 * size}
+            sizes |= {f"{part}_layers": layers, f"{part}_attention_heads": heads, f"{part}_ffn_dim": 4 * size}
         ids: Any = {"vocab_size": setup.vocab_size, "pad_token_id": 0, "decoder_start_token_id": 0}
-        config = MarianConfig(**ids, d_model=size, max_position_embeddings=setup.block_size, **parts, **no_dropout)
+        config = MarianConfig(**ids, **sizes, **no_dropout)
     is_pair = setup.architecture == "marian"
     model = (AutoModelForSeq2SeqLM if is_pair else AutoModelForCausalLM).from_config(config)
     target, wrapper = VARIANTS[variant], MultiTokenForSeq2SeqLM if is_pair else MultiTokenForCausalLM
@@ -144,7 +142,7 @@ def memory_of_processes(setup: Setup, dtype: str) -> dict[str, float]:
 
 def main() -> None:
     """Measure one variant's memory, or let all take turns and print the table."""
-    (setup,) = parse_settings(Setup)
+    (setup,) = parse_settings(Setup, description=__doc__)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if setup.variant is not None:
         print(json.dumps(added_memory(setup, device)))

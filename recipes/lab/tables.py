@@ -99,7 +99,7 @@ def _columns(results: Results, columns: Mapping[str, str] | None) -> dict[str, s
 
 
 def _mean(key: str, seeds: Sequence[Mapping[str, float]]) -> str:
-    values = [one.get(key) for one in seeds]
+    values = [float(one[key]) if one.get(key) is not None else None for one in seeds]
     if key == "ensemble_weight":
         return ", ".join(f"{value:g}" for value in sorted({value for value in values if value is not None}))
     return format_mean(values, digits=0 if key in ("seconds", "parameters") else 2)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from tests.tiny_backbones import VOCAB
 from tests.tiny_seq2seq import PAD, make_pair_drafting_model, make_pair_model, pairs
-from tests.trainer_runs import SHORT, assert_same, losses, weights
+from tests.trainer_runs import SHORT
 
 WORDS = word_level_tokenizer([" ".join(f"w{number}" for number in range(VOCAB - 3)) + "\n"])
 TEN = {"max_new_tokens": 10, "eos_token_id": None}
@@ -20,11 +20,6 @@ EVERYTHING = {
     "output_attentions": True,
     "output_hidden_states": True,
 }
-plain_trainers = pytest.mark.parametrize(
-    ("trainer", "arguments"),
-    [(Trainer, TrainingArguments), (Seq2SeqTrainer, Seq2SeqTrainingArguments)],
-    ids=["Trainer", "Seq2SeqTrainer"],
-)
 some = pytest.mark.parametrize("family", ["marian", "t5"])
 drafts = pytest.mark.parametrize("drafting", [{"draft_tokens": 3}, {"draft_tokens": 3, "draft_branches": 2}], ids=str)
 
@@ -38,12 +33,12 @@ def rows(num_rows=24):
     )
 
 
-def make_trainer(trainer, arguments, folder, **options):
+def make_trainer(folder, **options):
     model = make_pair_model()
     options = {**SHORT, "report_to": "none", "optim": "sgd", "train_sampling_strategy": "sequential", **options}
-    return trainer(
+    return Seq2SeqTrainer(
         model=model,
-        args=arguments(output_dir=str(folder), **options),
+        args=Seq2SeqTrainingArguments(output_dir=str(folder), **options),
         train_dataset=rows(),
         eval_dataset=rows(7),
         data_collator=DataCollatorForSeq2Seq(WORDS, model=model),
@@ -55,31 +50,9 @@ def sources(num_rows=3):
     return {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 
-@plain_trainers
-def test_eight_small_batches_take_the_step_of_one_large_one(trainer, arguments, tmp_path):
-    runs = []
-    for batch, accumulated in ((8, 1), (1, 8)):
-        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated, "max_steps": 3}
-        runs.append(make_trainer(trainer, arguments, tmp_path, **sizes))
-        runs[-1].train()
-    assert_same(*(weights(run.model) for run in runs), rtol=1e-4, atol=1e-5)
-    one, other = ([entry["loss"] for entry in losses(run)] for run in runs)
-    assert one == pytest.approx(other, rel=1e-4)
-
-
-@plain_trainers
-def test_smoothed_labels_are_refused_where_they_would_train_a_part_of_the_model(trainer, arguments, tmp_path):
-    run = make_trainer(trainer, arguments, tmp_path, label_smoothing_factor=0.1)
-    before = weights(run.model)
-    for call in (run.train, run.evaluate):
-        with pytest.raises(ValueError, match=r"Use the trainer of hf_targets for this model, or set label_smoothing"):
-            call()
-    assert_same(weights(run.model), before, rtol=0, atol=0)
-
-
 def test_a_plain_trainer_predicts_what_the_model_generates(tmp_path):
     options = {"predict_with_generate": True, "per_device_eval_batch_size": 7}
-    trainer = make_trainer(Seq2SeqTrainer, Seq2SeqTrainingArguments, tmp_path, **options)
+    trainer = make_trainer(tmp_path, **options)
     batch = trainer.data_collator([dict(row) for row in trainer.eval_dataset])
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     for way in ({"num_beams": 2, "ensemble_weight": 0.3}, {"num_beams": 1, "draft_tokens": 2}):

@@ -152,7 +152,7 @@ def test_shifted_labels_give_the_loss_of_those_that_are_not(case):
     for given in ({"shift_labels": shifted}, {"shift_labels": shifted, "labels": ids}):
         output = model(ids, **given)
         assert output.loss == expected.loss and output.loss_parts == expected.loss_parts
-    with pytest.raises(ValueError, match=r"shift_labels must have the shape of input_ids, \(2, 16\), got \(2, 15\)"):
+    with pytest.raises(ValueError, match="shift_labels must have the shape of input_ids"):
         model(ids, shift_labels=shifted[:, 1:])
     with pytest.raises(ValueError, match="shift_labels must be in"):
         model(ids, shift_labels=shifted.masked_fill(shifted == IGNORED, 50_000))
@@ -195,7 +195,7 @@ def test_from_base_passes_on_how_a_model_is_loaded(case, tmp_path):
     model = cls.from_base(tmp_path, dtype=torch.bfloat16, attn_implementation="eager", device_map="cpu")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert model.backbone.config._attn_implementation == "eager"
-    with pytest.raises(ValueError, match="dtype: this says how a model is loaded, and the base is a model already"):
+    with pytest.raises(ValueError, match="dtype: this says how a model is loaded"):
         cls.from_base(case.wraps(), dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"no such field of \w+Config: dtipe; there are"):
         cls.from_base(tmp_path, dtipe=torch.bfloat16)
@@ -224,5 +224,5 @@ def test_the_backbone_of_a_loaded_model_generates_as_the_model_does(case, tmp_pa
 
 @every_class
 def test_a_count_of_labels_without_labels_is_refused(case):
-    with pytest.raises(ValueError, match="num_items_in_batch needs labels, and there are none"):
+    with pytest.raises(ValueError, match="num_items_in_batch needs labels"):
         case.make()(**case.source_alone(token_ids(2, 8)), num_items_in_batch=3)

@@ -118,11 +118,6 @@ def test_a_word_level_block_counts_as_many_words_as_it_has_targets(texts, block_
         assert block["num_words"] == len(targets(block))
 
 
-def test_a_character_of_several_tokens_starts_one_word():
-    assert len(BPE("😀")["input_ids"]) == 4
-    assert num_words(packed(["a 😀 😀"], BPE, 3)) == [1, 0, 0, 1, 0]
-
-
 def test_a_word_whose_first_character_the_tokenizer_drops_is_counted_once():
     backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2, "?": 3}, unk_token="?"))
     backend.normalizer = normalizers.Replace("x", "")

@@ -43,36 +43,21 @@ def text(corpus, split):
     return "".join(corpus[split]["text"])
 
 
-def paragraphs(corpus, split):
-    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text(corpus, split)) if part.strip()]
-
-
-@pytest.mark.parametrize("topics_only", [False, True], ids=["all", "topics"])
-def test_the_documentation_has_words_in_each_split_and_most_in_train(documentation, topics_only):
-    corpus = load_corpus("documentation:topics") if topics_only else documentation
-    words = {split: len(text(corpus, split).split()) for split in SPLITS}
-    total = sum(words.values())
-    assert total > (30_000 if topics_only else 150_000)
-    assert 0.7 < words["train"] / total < 0.9
-    assert all(0.04 < words[split] / total < 0.2 for split in ("validation", "test"))
-
-
-def test_no_paragraph_of_the_documentation_is_there_twice(documentation):
-    every = [paragraph for split in SPLITS for paragraph in paragraphs(documentation, split)]
-    assert len(every) == len(set(every))
-
-
-def test_the_topics_are_the_same_split_alone_and_in_the_whole_documentation(documentation):
-    for split, alone in rows(load_corpus("documentation:topics")).items():
-        assert rows(documentation)[split][: len(alone)] == alone
-
-
-def test_a_corpus_is_one_text_column_of_rows_that_end_with_a_newline(documentation):
-    assert isinstance(documentation, DatasetDict)
-    assert tuple(documentation) == SPLITS
+def test_the_documentation_has_each_paragraph_once_in_rows_of_one_column_most_of_them_in_train(documentation):
+    assert isinstance(documentation, DatasetDict) and tuple(documentation) == SPLITS
+    words, every = {}, []
     for split in SPLITS:
+        whole = "".join(documentation[split]["text"])
+        words[split] = len(whole.split())
+        every += [" ".join(part.split()) for part in re.split(r"\n\s*\n", whole) if part.strip()]
         assert documentation[split].features == datasets.Features({"text": datasets.Value("string")})
         assert all(row.endswith("\n") and row.strip() for row in documentation[split]["text"])
+    total = sum(words.values())
+    assert total > 150_000 and 0.7 < words["train"] / total < 0.9
+    assert all(0.04 < words[split] / total < 0.2 for split in ("validation", "test"))
+    assert len(every) == len(set(every))
+    for split, alone in rows(load_corpus("documentation:topics")).items():
+        assert rows(documentation)[split][: len(alone)] == alone
 
 
 def test_the_documentation_does_not_depend_on_the_hash_seed(documentation):
@@ -111,11 +96,14 @@ def test_a_python_without_its_documentation_is_told_what_to_give_instead(monkeyp
         load_corpus()
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".md"])
-def test_one_file_is_split_without_overlap_into_its_first_nine_tenths_and_the_rest(save, suffix):
-    corpus = rows(load_corpus(str(save(f"own{suffix}", "".join(LINES)))))
+@pytest.mark.parametrize("suffix", [".txt.gz", ".md"])
+def test_one_file_is_split_without_overlap_and_only_train_is_cut_to_a_number_of_words(save, suffix):
+    path = str(save(f"own{suffix}", "".join(LINES)))
+    corpus = rows(load_corpus(path))
     assert [row for split in SPLITS for row in corpus[split]] == LINES
     assert [len(corpus[split]) for split in SPLITS] == [36, 2, 2]
+    cut = rows(load_corpus(path, max_train_words=5))
+    assert cut == {**corpus, "train": ["line 0\n", "line 1\n", "line\n"]}
 
 
 @pytest.mark.parametrize(
@@ -141,15 +129,11 @@ def test_missing_splits_are_carved_from_the_end_of_train(tmp_path, given_splits)
     written = sorted(tmp_path.rglob("*"))
     corpus = rows(load_corpus(str(tmp_path / "saved"), text_column="body"))
     assert sorted(tmp_path.rglob("*")) == written
+    Dataset.from_dict({"text": ["a", None, "b\n", "c"]}).save_to_disk(tmp_path / "one")
+    assert rows(load_corpus(tmp_path / "one")) == {"train": ["a\n", "\n"], "validation": ["b\n"], "test": ["c\n"]}
     carved = [split for split in SPLITS if split not in given_splits]
     assert [row for split in ("train", *carved) for row in corpus[split]] == [f"train {n}\n" for n in range(40)]
     assert all(len(corpus[split]) == (2 if split in carved else 40) for split in SPLITS[1:])
-
-
-def test_a_single_saved_data_set_is_carved_and_a_null_is_a_blank_row(tmp_path):
-    Dataset.from_dict({"text": ["a", None, "b\n", "c"]}).save_to_disk(tmp_path / "saved")
-    corpus = load_corpus(str(tmp_path / "saved"))
-    assert rows(corpus) == {"train": ["a\n", "\n"], "validation": ["b\n"], "test": ["c\n"]}
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,12 +147,6 @@ def test_cut_rows_are_the_beginning_of_the_text_up_to_so_many_words(texts, count
     assert whole.startswith(cut.removesuffix("\n"))
     assert cut.split() == whole.split()[:count]
     assert all(row.endswith("\n") for row in kept)
-
-
-def test_only_train_is_cut_to_a_number_of_words(save):
-    path = str(save("own.txt", "".join(LINES)))
-    whole, cut = rows(load_corpus(path)), rows(load_corpus(path, max_train_words=5))
-    assert cut == {**whole, "train": ["line 0\n", "line 1\n", "line\n"]}
 
 
 @pytest.fixture
@@ -226,7 +204,6 @@ def test_text8_is_split_by_characters_between_words(data):
     found = {split: text(load_corpus("text8"), split).split() for split in SPLITS}
     assert [len(found[split]) for split in SPLITS] == [900, 50, 50]
     assert [word for split in SPLITS for word in found[split]] == words
-    assert load_corpus("text8", max_train_words=7)["train"]["text"][:] == [" ".join(words[:7]) + "\n"]
 
 
 @given(words=st.lists(st.text("abc", min_size=1, max_size=9), min_size=60, max_size=90), row=st.integers(1, 30))

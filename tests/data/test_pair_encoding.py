@@ -4,9 +4,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import DataCollatorForSeq2Seq, NllbTokenizer
+from transformers import NllbTokenizer
 
-from hf_targets.data import token_rows
 from hf_targets.data.pair_encoding import (
     REASONS,
     encode_pairs,
@@ -32,19 +31,6 @@ def test_inputs_and_labels_decode_to_source_and_target_and_end_with_the_end_toke
             assert TOKENIZER.decode(row[column], skip_special_tokens=True) == pair[side]
             assert row[column][-1] == TOKENIZER.eos_token_id
         assert row["attention_mask"] == [1] * len(row["input_ids"])
-
-
-def test_rows_are_the_same_in_whatever_lists_they_are_read(monkeypatch):
-    whole = encode_pairs(PAIRS, TOKENIZER)
-    monkeypatch.setattr(token_rows, "ROWS_AT_ONCE", 2)
-    assert encode_pairs(PAIRS, TOKENIZER)[:] == whole[:]
-
-
-def test_the_collator_of_transformers_pads_the_rows():
-    batch = DataCollatorForSeq2Seq(TOKENIZER)(list(encode_pairs(PAIRS, TOKENIZER)))
-    assert batch["input_ids"].shape == batch["attention_mask"].shape
-    assert (batch["labels"][2] == -100).sum() == batch["labels"].shape[1] - 2
-    assert batch["input_ids"][2].tolist() == [1] + [0] * (batch["input_ids"].shape[1] - 1)
 
 
 def test_a_pair_is_as_long_as_its_longer_side():

@@ -44,7 +44,7 @@ def trained(folder, model, every, rows=None, compute_loss_func=None, **options):
     return trainer
 
 
-REENTRANT = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+REENTRANT = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
 MODELS = {
     "difference": lambda: make_any("gpt2", "difference"),
     "gpt2": lambda: make_backbone("gpt2"),

@@ -3,8 +3,8 @@ import pytest
 
 from hf_targets.data.pairs import data_set_of
 from hf_targets.evaluation import translation
-from hf_targets.evaluation.translating import score_texts
-from hf_targets.evaluation.translation import bleu_interval, translation_scores
+from hf_targets.evaluation.translation import bleu_interval, score_texts, translate, translation_scores
+from tests.multitoken.test_seq2seq_trainer import TOKENIZER, make, rows
 
 TEXTS = ["The dog runs across the wide street.", "A cat sees (it seems) the dog!", "No."]
 WORSE = ["The dog walks on the wide street.", "A cat sees the dog!", ""]
@@ -130,3 +130,18 @@ def test_a_system_differs_from_a_worse_one_and_not_from_itself():
     assert 0 < low < difference < high
     assert bleu_interval(BAD, REFERENCES, baseline=GOOD) == pytest.approx((-high, -low))
     assert bleu_interval(BAD, REFERENCES, baseline=BAD, confidence=0.9) == (0, 0)
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "ensemble_weight": 0.4}])
+def test_they_are_those_of_each_pair_alone(settings):
+    model, data = make().double().eval(), rows(8)
+    together = translate(model, data, TOKENIZER, batch_tokens=40, max_new_tokens=9, **settings)
+    alone = [translate(model, data.select([row]), TOKENIZER, max_new_tokens=9, **settings)[0] for row in range(8)]
+    assert together == alone
+    assert len(set(together)) > 1
+
+
+def test_the_model_keeps_its_mode():
+    model = make().train()
+    translate(model, rows(1), TOKENIZER, num_beams=1, max_new_tokens=2)
+    assert model.training

@@ -3,7 +3,7 @@ import warnings
 import pytest
 from PIL import Image
 
-from hf_targets.figures.learning_curves import draw_learning_curves, plot_learning_curves
+from hf_targets.figures.learning_curves import plot_gradient_diversity, plot_learning_curves
 
 HISTORY = [
     {"step": 5, "loss_next_token": 3.0, "loss": 2.0},
@@ -32,7 +32,7 @@ def test_a_log_without_figures_draws_empty_axes_in_silence(tmp_path):
 
 
 def test_the_marked_line_is_the_mean_of_the_seeds_at_the_steps_they_share():
-    axes = draw_learning_curves({"plain": [log(9.0, 5.0, 4.0), log(7.0, 3.0)]}).axes[0]
+    axes = plot_learning_curves({"plain": [log(9.0, 5.0, 4.0), log(7.0, 3.0)]}).axes[0]
     marked = [line for line in axes.lines if line.get_marker() == "o"]
     assert [list(line.get_xydata().ravel()) for line in marked] == [[1, 8, 2, 4]]
     thin = [list(line.get_ydata()) for line in axes.lines if line not in marked]
@@ -40,18 +40,18 @@ def test_the_marked_line_is_the_mean_of_the_seeds_at_the_steps_they_share():
 
 
 def test_a_single_point_can_be_seen():
-    (line,) = draw_learning_curves({"plain": [log(9.0)]}).axes[0].lines
+    (line,) = plot_learning_curves({"plain": [log(9.0)]}).axes[0].lines
     assert line.get_marker() not in (None, "None", "")
 
 
 @pytest.mark.parametrize(("values", "scale"), [((100.0, 11.0), "linear"), ((100.0, 10.0), "log")])
 def test_an_axis_is_logarithmic_if_its_values_span_a_decade(values, scale):
-    validation, training = draw_learning_curves({"plain": [log(*values)]}).axes
+    validation, training = plot_learning_curves({"plain": [log(*values)]}).axes
     assert (validation.get_yscale(), training.get_yscale()) == (scale, "linear")
 
 
 def test_each_model_is_named_once_outside_of_the_axes_which_have_units():
-    figure = draw_learning_curves({"plain": [log(3.0)], "wdr": [HISTORY, HISTORY]})
+    figure = plot_learning_curves({"plain": [log(3.0)], "wdr": [HISTORY, HISTORY]})
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["plain", "wdr", "wdr, ensemble"]
     assert all(axes.get_legend() is None and axes.get_xlabel() == "optimizer step" for axes in figure.axes)
@@ -62,6 +62,14 @@ def test_each_model_is_named_once_outside_of_the_axes_which_have_units():
 @pytest.mark.parametrize(("part", "told"), [("loss_next_token", "the next token"), ("loss_masked_token", "masked")])
 def test_losses_are_compared_by_the_part_that_models_share(part, told):
     plain, heads = [{"step": 5, "loss": 3.0}], [{"step": 5, part: 2.9, "loss": 1.5}]
-    axes = draw_learning_curves({"plain": [plain], "wdr": [heads]}).axes[1]
+    axes = plot_learning_curves({"plain": [plain], "wdr": [heads]}).axes[1]
     assert sorted(value for line in axes.lines for value in line.get_ydata()) == [2.9, 3.0]
     assert told in axes.get_ylabel()
+
+
+def test_gradient_diversities_are_drawn_where_a_log_has_them(tmp_path):
+    logged = [{"step": step, "gradient_diversity": value} for step, value in ((1, 2.0), (2, 3.0))]
+    (axes,) = plot_gradient_diversity({"plain": [log(3.0)], "wdr": [logged]}, tmp_path / "one.png").axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[2.0, 3.0]] and (tmp_path / "one.png").exists()
+    with pytest.raises(ValueError, match="no log has a gradient diversity"):
+        plot_gradient_diversity({"plain": [log(3.0)]})

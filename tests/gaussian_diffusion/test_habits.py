@@ -29,7 +29,7 @@ def gradients(model, batch):
 def test_reentrant_checkpointing_gives_the_same_gradients(kind):
     model, batch = fixed(kind, dropout=0.2)
     expected = gradients(model.train(), batch)
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.activation_checkpointing_enable({"use_reentrant": True})
     model.enable_input_require_grads()  # it needs an input with a gradient
     found = gradients(model, batch)
     assert found.keys() == expected.keys() == dict(model.named_parameters()).keys()

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu import sentence_bleu
 
-from hf_targets.gaussian_diffusion.minimum_bayes_risk import select_by_bleu
+from hf_targets.gaussian_diffusion.selection import select_by_bleu
 
 WORDS = st.lists(st.sampled_from(["a", "the", "cat", "mat", "sat"]), min_size=1, max_size=7).map(" ".join)
 

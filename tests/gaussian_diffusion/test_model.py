@@ -4,7 +4,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
-from hf_targets.gaussian_diffusion.presets import PRESETS
+from hf_targets.gaussian_diffusion.configuration import PRESETS
 from tests.gaussian_diffusion.models import KINDS, LATENT, make_difformer, noisy_pairs
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

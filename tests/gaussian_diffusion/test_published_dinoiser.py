@@ -83,7 +83,7 @@ def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
 def test_adapters_of_an_encoder_with_its_own_embeddings_are_trained_with_checkpointing():
     tuned = add_lora(loaded(), 2).train()
     for reentrant in (False, True):
-        tuned.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        tuned.activation_checkpointing_enable({"use_reentrant": reentrant})
         tuned.enable_input_require_grads()
         torch.manual_seed(0)
         tuned(SOURCE, labels=torch.tensor([[5, 6, 2], [7, 2, -100]])).loss.backward()

@@ -5,7 +5,7 @@ import torch
 from transformers import MBartConfig, MBartForConditionalGeneration
 
 from hf_targets import LikelihoodRescorer
-from hf_targets.gaussian_diffusion import rescoring
+from hf_targets.gaussian_diffusion import selection
 from tests.gaussian_diffusion.models import make_difformer
 from tests.tiny_backbones import VOCAB, make_backbone
 from tests.tiny_seq2seq import EOS, PAD, make_pair_backbone, make_pair_model, pairs
@@ -22,7 +22,7 @@ def test_scores_are_mean_log_likelihoods_of_each_text_alone(family, monkeypatch)
     for row, text in enumerate(texts):
         kept, source = text[text != PAD][None], SOURCE["input_ids"][row][SOURCE["attention_mask"][row] == 1][None]
         assert found[row].item() == pytest.approx(-model(input_ids=source, labels=kept).loss.item(), rel=1e-5)
-    monkeypatch.setattr(rescoring, "_MOST_LOGITS", 1)
+    monkeypatch.setattr(selection, "_MOST_LOGITS", 1)
     torch.testing.assert_close(score(texts, *SOURCE.values()), found)
 
 

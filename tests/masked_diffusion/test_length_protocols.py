@@ -1,18 +1,19 @@
 """What the padding of a sentence costs under each protocol: on rows a^k, k uniform on 1 to 16, of entropy log 16."""
 
 import math
+from contextlib import nullcontext
+from itertools import combinations
 from typing import get_args
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 
 from hf_targets import MdlmConfig, MdlmForMaskedDiffusion
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.masked_diffusion.backbone import BackboneOutput
-from hf_targets.masked_diffusion.length_protocols import LengthProtocol
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
-from hf_targets.masked_diffusion.rows import DiffusionCollator, sentence_rows
+from hf_targets.masked_diffusion.rows import DiffusionCollator, LengthProtocol, sentence_rows
 from hf_targets.maths.losses import IGNORED
 from tests.masked_diffusion.models import make_mdlm
 from tests.masked_diffusion.training import make_trainer
@@ -44,7 +45,7 @@ def optimal_model(protocol: str) -> MdlmForMaskedDiffusion:
     texts = torch.tensor(rows_of("predicted")["input_ids"][:])
     lengths = torch.arange(2, LONGEST + 2)
 
-    def denoise(canvas, attention_mask, sigma, **wanted):
+    def denoise(canvas, attention_mask, *others):
         width = canvas.shape[1]
         unknown = (canvas == MASK) | (attention_mask == 0)
         fits = ((canvas[:, None] == texts[None, :, :width]) | unknown[:, None]).all(dim=2)
@@ -138,18 +139,6 @@ def test_an_evaluation_masks_padding_as_text_unless_it_is_hidden(protocol):
     assert share == 0 if protocol == "conditional" else 0.3 < share < 0.7
 
 
-@protocols
-def test_padding_of_a_batch_changes_no_bound(protocol):
-    model, rows = random_model(), rows_of(protocol).to_list()
-    expected = perplexity_bound(model, rows, batch_size=4)
-    padded = []
-    for number, row in enumerate(rows):
-        more = number % 3
-        lists = {name: [*([0] * more), *values, 0] for name, values in row.items() if isinstance(values, list)}
-        padded.append({**row, **lists})
-    assert perplexity_bound(model, padded, batch_size=5).nelbo == pytest.approx(expected.nelbo, rel=1e-5)
-
-
 def published_loss(model, text, attention_mask, canvas, times) -> torch.Tensor:
     """The published program's `_loss` with its log-linear noise, in float64, for a canvas that it has drawn."""
     sigma = -torch.log1p(-(1 - 1e-3) * times)
@@ -177,31 +166,75 @@ def test_published_rows_have_the_loss_of_the_published_program_in_training_and_i
     assert 0.3 < (output.canvas[pads] == MASK).double().mean() < 0.7, "padding is masked as text is"
 
 
-@pytest.mark.parametrize("protocol", ["predicted", "published"])
-def test_rows_of_these_protocols_need_a_padding_token_of_their_own(protocol):
-    for change, says in (({"pad_token": None}, "has none"), ({"pad_token": "<eos>"}, "pads with its end token")):
+@protocols
+def test_a_protocol_that_is_unknown_or_that_its_tokenizer_cannot_pad_is_refused(protocol):
+    for change in ({"pad_token": None}, {"pad_token": "<eos>"}):
         tokenizer = word_level_tokenizer(TEXTS["text"])
         for name, value in change.items():
             setattr(tokenizer, name, value)
-        with pytest.raises(ValueError, match=rf'{says}.*add_special_tokens\(.*pad_token.*or choose "conditional"'):
-            sentence_rows(TEXTS, tokenizer, 5, protocol)
-        assert sentence_rows(TEXTS, tokenizer, 5, "conditional")
-
-
-def test_an_unknown_protocol_is_refused():
-    with pytest.raises(ValueError, match="one of predicted, published, conditional, got 'padded'"):
+        with nullcontext() if protocol == "conditional" else pytest.raises(ValueError, match="padding token"):
+            assert sentence_rows(TEXTS, tokenizer, 5, protocol)
+    with pytest.raises(ValueError, match="got 'padded'"):
         sentence_rows(TEXTS, TOKENIZER, 5, "padded")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"may_mask": torch.ones(1, 3)}, r"shape of labels, \(1, 2\), got \(1, 3\)"),
-        ({"may_mask": torch.tensor([[1, 0]])}, "true at each target, as one that is never masked costs nothing"),
-        ({"may_mask": torch.ones(1, 2), "timesteps": torch.ones(1)}, "no timesteps yet"),
-        ({"may_mask": torch.ones(1, 2), "labels": None}, "a text is masked, which has labels"),
-    ],
-)
-def test_a_mask_of_what_may_be_masked_that_is_of_no_use_is_refused(options, says):
-    with pytest.raises(ValueError, match=says):
-        random_model()(**{"input_ids": torch.tensor([[1, 0]]), "labels": torch.tensor([[1, 0]]), **options})
+def evaluation(folder, rows):
+    train = rows_of("predicted")
+    options = {"tokenizer": TOKENIZER, "per_device_eval_batch_size": 1, "ema_decay": None}
+    return make_trainer(folder, random_model(), train, train, **options).evaluate(rows)
+
+
+def cut(row: dict, length: int) -> dict:
+    return {**row, **{name: row[name][:length] for name in ("input_ids", "attention_mask", "labels")}}
+
+
+def test_a_row_with_more_tokens_of_text_than_labels_has_been_cut_and_is_refused(tmp_path):
+    short, long = rows_of("predicted").to_list()[2], rows_of("predicted").to_list()[8]
+    uncounted = {**long, "labels": [*long["labels"][:6], *[IGNORED] * (LONGEST - 5)]}
+    for broken in (cut(long, 6), uncounted):
+        for measure in (lambda rows: perplexity_bound(random_model(), rows), lambda rows: evaluation(tmp_path, rows)):
+            with pytest.raises(ValueError, match=r"num_tokens must be in \[0, 6\], the labels of row 1"):
+                measure([short, broken])
+    found = perplexity_bound(random_model(), [cut(short, 6)], num_draws=1)
+    assert found.num_tokens == 4
+    assert evaluation(tmp_path, [cut(short, 6)])["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
+
+
+@pytest.mark.parametrize("names", list(combinations(get_args(LengthProtocol), 2)), ids="-".join)
+def test_rows_of_a_bound_a_batch_or_a_trainer_are_of_one_length_protocol(names, tmp_path):
+    parts = [rows_of(name).select([3, 5]) for name in names]
+    rows, mixed = [row for part in parts for row in part], concatenate_datasets(parts)
+    for measure in (
+        lambda: perplexity_bound(random_model(), rows),
+        lambda: DiffusionCollator(TOKENIZER)(rows),
+        lambda: make_trainer(tmp_path, random_model(), parts[0], parts[0]).data_collator([cut(row, 4) for row in rows]),
+        lambda: make_trainer(tmp_path, random_model(), mixed, tokenizer=TOKENIZER),
+        lambda: evaluation(tmp_path, rows),
+        lambda: evaluation(tmp_path, mixed),
+    ):
+        with pytest.raises(ValueError, match="one length_protocol"):
+            measure()
+
+
+def test_a_column_of_nothing_is_as_none():
+    model, rows = random_model(), rows_of("conditional").to_list()
+    empty = [{**row, "num_tokens": None, "may_mask": None} for row in rows]
+    assert perplexity_bound(model, empty) == perplexity_bound(model, rows)
+    assert DiffusionCollator(TOKENIZER)(empty).keys() == DiffusionCollator(TOKENIZER)(rows).keys()
+
+
+@pytest.mark.parametrize("lacking", [{}, {"num_words": None}], ids=["missing", "None"])
+def test_words_of_some_rows_make_no_figure_and_of_none_none_a_word(lacking, tmp_path):
+    counted = rows_of("conditional").to_list()[:2]
+    bare = [{name: value for name, value in row.items() if name != "num_words"} for row in counted]
+    rows = [counted[0], {**bare[1], **lacking}]
+    for measure in (
+        lambda: perplexity_bound(random_model(), rows),
+        lambda: DiffusionCollator(TOKENIZER)(rows),
+        lambda: evaluation(tmp_path, rows),
+        lambda: evaluation(tmp_path, Dataset.from_list([{"num_words": None, **row} for row in rows])),
+    ):
+        with pytest.raises(ValueError, match="1 of 2 lack"):
+            measure()
+    assert perplexity_bound(random_model(), bare).per_word is None
+    assert "eval_word_perplexity" not in evaluation(tmp_path, bare)

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.masked_diffusion.bound import EvaluationNoise, mean_bound
-from hf_targets.masked_diffusion.perplexity_bound import PerplexityBound, perplexity_bound
+from hf_targets.masked_diffusion.perplexity_bound import EvaluationNoise, PerplexityBound, mean_bound, perplexity_bound
 from hf_targets.maths.losses import IGNORED
 from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
 from tests.tiny_models import VOCAB
@@ -210,20 +209,18 @@ def test_a_schedule_that_leaves_much_unmasked_is_no_bound_and_says_so():
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "says"),
+    ("rows", "options", "word"),
     [
-        ([], {}, "a bound needs at least one row, got none"),
-        ([{"input_ids": [1], "labels": [IGNORED]}], {}, "all labels are -100 or padding"),
-        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], {}, "block 0 has a hole"),
-        ([{"input_ids": [1, 2], "labels": [1]}], {}, r"block 0 has shapes \[\[2\], \[2\], \[1\]\]"),
-        ([{"input_ids": [1]}], {"num_draws": 0}, "num_draws must be at least 1, got 0"),
-        ([{"input_ids": [1]}], {"seed": -1}, "seed must be 0 or more, got -1"),
-        ([{"input_ids": [1]}], {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ([], {}, "row"),
+        ([{"input_ids": [1], "labels": [IGNORED]}], {}, "target"),
+        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], {}, "hole"),
+        ([{"input_ids": [1, 2], "labels": [1]}], {}, "shapes"),
+        ([{"input_ids": [1]}], {"num_draws": 0}, "draw"),
         ([{"input_ids": [VOCAB]}], {}, f"got {VOCAB}"),
     ],
 )
-def test_rows_that_cannot_be_judged_are_refused(rows, options, says):
-    with pytest.raises(ValueError, match=says):
+def test_rows_that_cannot_be_judged_are_refused(rows, options, word):
+    with pytest.raises(ValueError, match=word):
         perplexity_bound(MODEL, rows, **options)
 
 

@@ -4,9 +4,8 @@ import torch
 from datasets import Dataset
 from torch.utils.data import SequentialSampler
 
-from hf_targets.masked_diffusion.arguments import DiffusionTrainingArguments
 from hf_targets.masked_diffusion.perplexity_bound import PerplexityBound, perplexity_bound
-from hf_targets.masked_diffusion.trainer import DiffusionTrainer
+from hf_targets.masked_diffusion.trainer import DiffusionTrainer, DiffusionTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.noise import mask_tokens
 from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm

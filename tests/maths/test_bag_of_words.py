@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_targets.maths.bag_of_words import bag_of_words_losses, bag_of_words_weight
+from hf_targets.maths.losses import bag_of_words_losses, bag_of_words_weight
 
 
 def by_hand(logits, targets, absent_words):

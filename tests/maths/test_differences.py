@@ -6,7 +6,6 @@ from scipy.special import binom
 
 from hf_targets.maths.differences import (
     conjugate_coefficients,
-    embeddings_from_differences,
     reconstructed_embeddings,
     reconstruction_conjugates,
     word_differences,
@@ -68,14 +67,6 @@ def test_inner_differences_are_binomial_sums(order, extra):
 
 
 @untimed
-@given(order=st.integers(0, 6), time=st.integers(1, 9), reverse=st.booleans())
-def test_embeddings_come_back_from_their_differences(order, time, reverse):
-    x = sequence(time)
-    back = embeddings_from_differences(word_differences(x, order, reverse=reverse), order, reverse=reverse)
-    torch.testing.assert_close(back, x, rtol=0, atol=1e-11)
-
-
-@untimed
 @given(order=orders, extra=st.integers(0, 5), reverse=st.booleans())
 def test_difference_and_conjugate_give_the_next_embedding(order, extra, reverse):
     x = sequence(order + 1 + extra)
@@ -104,7 +95,6 @@ def test_orders_that_there_are_not_are_refused():
     x = sequence(3)
     for call, least in (
         (lambda: word_differences(x, -1), 0),
-        (lambda: embeddings_from_differences(x, -1), 0),
         (lambda: reconstruction_conjugates(x, 0), 1),
         (lambda: reconstruction_conjugates(x, 4), r"in \[1, 3\]"),
         (lambda: reconstructed_embeddings(x, x, 0), 1),

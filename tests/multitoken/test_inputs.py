@@ -19,13 +19,13 @@ def test_scores_need_a_weight_and_labels():
     ids = token_ids(2, 8)
     with pytest.raises(ValueError, match="nll_weights"):
         MODEL(ids, labels=ids, nll_weights=[])
-    with pytest.raises(ValueError, match="give labels"):
+    with pytest.raises(ValueError, match="nll_weights"):
         MODEL(ids, nll_weights=[0.1])
 
 
 def test_generating_in_training_with_checkpointing_is_told_to_evaluate():
     model = make_model("llama").train()
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     ids = token_ids(2, 6)
     mask = torch.ones_like(ids)
     mask[0, :2] = 0

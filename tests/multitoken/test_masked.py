@@ -134,7 +134,7 @@ def test_models_that_cannot_have_heads_are_refused_in_words():
         (make_pair_backbone(), "use MultiTokenForSeq2SeqLM"),
         (BertModel(MASKED_CONFIGS["bert"]()), "AutoModelForMaskedLM"),
         (AutoModelForMaskedLM.from_config(mobile), "MobileBertForMaskedLM"),
-        (AutoModelForMaskedLM.from_config(esm), "lm_head.bias"),
+        (AutoModelForMaskedLM.from_config(esm), "EsmForMaskedLM"),
         (make_masked_model(), "heads already"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -19,7 +19,7 @@ from hf_targets import (
     translate,
     translation_scores,
 )
-from hf_targets.maths.bag_of_words import bag_of_words_losses
+from hf_targets.maths.losses import bag_of_words_losses
 from tests.tiny_seq2seq import make_pair_backbone, make_pair_model
 
 TEXTS = ["a b c", "b c", "c a b a c", "a", "b a", "c c c b", "b b a", "a c a c a c a"]

@@ -66,7 +66,7 @@ def test_heads_learn_alone_before_a_training_that_is_the_plain_models(tmp_path, 
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"activation_checkpointing": True}])
 def test_only_the_heads_move_in_their_own_phase(options, tmp_path):
     model = make_model("gpt2")
     forward, before = model.forward, weights(model)

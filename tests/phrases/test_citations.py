@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hf_targets.evaluation.citations import citation_scores
 from hf_targets.evaluation.sentences import train_splitter
 from hf_targets.phrases.citations import citing_phrases, mark_sources, marker_of, with_source_markers
-from hf_targets.phrases.mining.markable import MarkablePhrases
+from hf_targets.phrases.mining.miner import MarkablePhrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseSpan, PhraseVocabulary
 from tests.small_tokenizers import BPE, METASPACE, WORDS
@@ -69,13 +69,13 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
 
 
 def test_missing_documents_texts_and_markers_are_named():
-    with pytest.raises(ValueError, match="citations need a document, got none"):
+    with pytest.raises(ValueError, match="citations need documents"):
         citing_phrases([], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="a list of texts, got a dict; make it a list"):
+    with pytest.raises(ValueError, match="list of texts"):
         citing_phrases({"a": "a cat"}, BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="document 2 is ' '; leave it out"):
+    with pytest.raises(ValueError, match="each with text"):
         citing_phrases(["a cat", " "], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="each document needs a marker, and 'b' has none; give more markers"):
+    with pytest.raises(ValueError, match="'b' has none"):
         PhraseVocabulary.from_documents({"a": "a cat", "b": "a dog"}, BPE, TokenNgrams(), markers={"a": "[1]"})
 
 

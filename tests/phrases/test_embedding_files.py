@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from hf_targets.phrases.embedding_files import PhraseEmbeddingFiles
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingFiles
 from hf_targets.training.lora import add_lora
 from tests.programs import run_program
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary
@@ -125,7 +125,7 @@ def test_a_full_disk_costs_a_log_line(tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hf_targets.phrases.embedding_files.save_file", full)
+    monkeypatch.setattr("hf_targets.phrases.embedding_cache.save_file", full)
     found, _ = rows_of(model_with(tmp_path), *PHRASES)
     assert torch.equal(found, rows_of(make_dynamic_model(), *PHRASES)[0])
     assert "No space left" in caplog.text and not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-from hf_targets.phrases.generated_text import GeneratedText
+from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.phrases.models import WORDS

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
+from hf_targets.phrases.generation import PhraseGenerationState
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.choices import on_clear_draws, restart_draws
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
@@ -219,7 +219,7 @@ def test_a_prompt_with_phrases_goes_on_as_the_text_it_was_cut_from(family):
 
 def test_a_prompt_with_a_phrase_that_its_row_does_not_have_is_refused():
     prompt = torch.tensor([[3, VOCAB + 9], [3, VOCAB + 9]])
-    with pytest.raises(ValueError, match=f"which has 7 from {VOCAB} on; got {VOCAB + 9} in row 1"):
+    with pytest.raises(ValueError, match=f"got {VOCAB + 9} in row 1"):
         make_phrase_model().generate(prompt, phrases=[PHRASES, OTHERS], **GREEDY)
     with pytest.raises(ValueError, match=r"give its vocabulary with phrases="):
         make_phrase_model().generate(prompt, **GREEDY)

@@ -158,15 +158,10 @@ def test_an_index_leaves_so_many_phrases_to_each_step(factory):
 def test_an_index_must_be_of_the_one_vocabulary():
     model = make_phrase_model()
     index = index_of(model, PHRASES)
-    for phrases, message in (
-        ([PHRASES, OTHERS], "an index is over one vocabulary for all rows, got 2"),
-        (OTHERS, "for each of the 7 ids that the vocabulary has given, removed ones included, got 20"),
-    ):
+    for phrases, message in (([PHRASES, OTHERS], "one vocabulary"), (OTHERS, "got 20")):
         with pytest.raises(ValueError, match=message):
             model.generate(token_ids(2, 5), phrases=phrases, phrase_index=index, **GREEDY)
-    with pytest.raises(ValueError, match="num_neighbours must be 1 or more, got 0"):
-        model.generate(token_ids(2, 5), phrases=PHRASES, phrase_index=index, num_neighbours=0, **GREEDY)
-    with pytest.raises(ValueError, match="phrase_schedule adds phrases step by step, but a table or an index"):
+    with pytest.raises(ValueError, match="step by step"):
         model.generate(token_ids(2, 5), phrases=PHRASES, phrase_index=index, phrase_schedule=PhraseSchedule(), **GREEDY)
 
 
@@ -177,25 +172,12 @@ def test_what_is_about_phrases_needs_them(name):
 
 
 @pytest.mark.parametrize(
-    ("phrases", "message"),
-    [
-        ([PHRASES] * 3, "one vocabulary, or one for each row, got 3 for a batch of 2"),
-        ([], "must be a PhraseVocabulary, or one for each row, got none"),
-        (["the cat"], "must be a PhraseVocabulary, or one for each row, got str"),
-        (5, "must be a PhraseVocabulary, or one for each row, got int"),
-    ],
+    ("phrases", "message"), [([PHRASES] * 3, "got 3 for a batch of 2"), ([], "got none"), (["the cat"], "got str")]
 )
 @pytest.mark.parametrize("schedule", [None, PhraseSchedule()], ids=["all", "scheduled"])
 def test_phrases_are_one_vocabulary_or_one_for_each_row(phrases, message, schedule):
     with pytest.raises(ValueError, match=message):
         make_phrase_model().generate(token_ids(2, 5), phrases=phrases, phrase_schedule=schedule, **GREEDY)
-
-
-def test_a_schedule_out_of_range_is_refused_with_its_tokens():
-    with pytest.raises(ValueError, match=r"must return a number of phrases in \[0, 20\], got 22 after 4 tokens"):
-        make_phrase_model().generate(
-            token_ids(1, 5), phrases=PHRASES, phrase_schedule=lambda step, num_phrases: 18 + step, **GREEDY
-        )
 
 
 def not_with_phrases():
@@ -211,7 +193,7 @@ def not_with_phrases():
 def test_what_is_made_for_tokens_alone_is_refused_with_phrases_and_as_it_was_without(number):
     model, how = make_phrase_model(), not_with_phrases()[number]
     prompt = token_ids(1, 5).repeat(1, 2)
-    with pytest.raises(ValueError, match=r"(draft|supports) only tokens; leave"):
+    with pytest.raises(ValueError, match=r"(draft|supports) only tokens"):
         model.generate(prompt, phrases=PHRASES, **how, **GREEDY)
     expected = model.backbone.generate(prompt, **not_with_phrases()[number], **GREEDY)
     assert torch.equal(model.generate(prompt, **how, **GREEDY), expected)

@@ -1,9 +1,5 @@
 import re
 
-import pytest
-
-import hf_targets
-from hf_targets.phrases import highlighting
 from hf_targets.phrases.highlighting import list_sources, mark_in_terminal
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
@@ -32,8 +28,3 @@ def test_each_phrase_is_listed_in_one_line_with_its_first_source():
         "2. on the mat: mats.txt, characters 10 to 20, and 2 more times",
         "3. on the mat: from a list of phrases",
     ]
-
-
-def test_the_page_is_found_where_it_was():
-    with pytest.warns(DeprecationWarning, match="is hf_targets.phrase_page now"):
-        assert highlighting.phrase_page is hf_targets.phrase_page

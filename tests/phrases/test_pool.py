@@ -7,7 +7,7 @@ import torch
 
 from hf_targets.phrases.mining.miner import MinedText
 from hf_targets.phrases.mining.ngrams import TokenNgrams
-from hf_targets.phrases.pool import PhrasePool
+from hf_targets.phrases.pool import PhrasePool, read_documents
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
@@ -116,3 +116,17 @@ def test_wrong_arguments_are_named():
     other = DocumentRetriever.lexical({"birds": "a dog sings"})
     with pytest.raises(ValueError, match="'birds'"):
         make_pool(retriever=other).phrases_for(["a dog"])
+
+
+def test_documents_are_named_by_as_few_folders_as_tell_them_apart(tmp_path):
+    names = ("a/x.txt", "b/x.txt", "a/y.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"in {name}", encoding="utf-8-sig")
+    paths = [str(tmp_path / name) for name in names]
+    assert read_documents(paths[1:]) == {"x.txt": "in b/x.txt", "y.txt": "in a/y.txt"}
+    assert read_documents(paths) == {name: f"in {name}" for name in names}
+    (tmp_path / "empty").write_text(" \n")
+    for wrong in ([paths[0], str(tmp_path / "b" / ".." / "a" / "x.txt")], [tmp_path / "empty"]):
+        with pytest.raises(ValueError, match=r"x\.txt|empty"):
+            read_documents(wrong)

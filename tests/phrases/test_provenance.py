@@ -6,7 +6,7 @@ import pytest
 
 from hf_targets.phrases.citations import citing_phrases, mark_sources
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
-from hf_targets.phrases.provenance import Provenance, provenance_columns, provenance_of
+from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 from tests.small_tokenizers import BPE, LEGACY, METASPACE
@@ -76,11 +76,3 @@ def test_brackets_of_a_document_are_no_marker_of_its_phrase():
     text += "[3]"
     found = provenance_of(text, [span(text, text, ("3", 9, 18))], DOCUMENTS)
     assert (found.num_markers, found.num_of_phrases, found.num_right) == (2, 1, 1)
-
-
-def test_columns_are_shares_of_all_answers_and_shares_of_nothing_are_left_out():
-    columns = provenance_columns([Provenance(10, 5, 4, 2, 1, ("1", "2")), Provenance(30, 5, 0, 0, 0, ())])
-    assert columns == {"from_documents": 25, "markers_of_phrases": 50, "right_markers": 50, "documents_used": 1}
-    assert provenance_columns([Provenance(0, 0, 0, 0, 0, ())]) == {"documents_used": 0}
-    with pytest.raises(ValueError, match="measured in answers, got none"):
-        provenance_columns([])

@@ -8,25 +8,13 @@ from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, default_data_collator
 
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments
-from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.maths.losses import IGNORED
-from hf_targets.phrases.batches.negatives import CorpusRetrieval, InBatch, PreBatch
-from hf_targets.phrases.batches.row_draws import DrawnRows, RowDraw
-from hf_targets.phrases.settings import PhraseSettings
-from hf_targets.phrases.trainer import has_phrases
+from hf_targets.phrases.batches.negatives import InBatch, PreBatch
+from hf_targets.phrases.trainer import DrawnRows, RowDraw
 from hf_targets.training.lora import add_lora
 from tests import tiny_models
 from tests.memory import realigned
-from tests.tiny_models import (
-    VOCAB,
-    WORDS,
-    make_backbone,
-    make_collator,
-    make_dynamic_model,
-    make_vocabulary,
-    phrase_ids,
-    token_ids,
-)
+from tests.tiny_models import make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
 
 PARTS = ("loss_phrase", "loss_token", "loss_kl")
@@ -155,7 +143,7 @@ def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
     assert (
         len(trainable) - sum("lora_" in name for name in trainable) == len(list(base.phrase_encoder.parameters())) / 2
     )
-    assert has_phrases(model)
+    assert make_trainer(tmp_path, model).has_phrases
     trainer = make_trainer(tmp_path, model, encoder_learning_rate=0.05, learning_rate=0.05)
     trainer.train()
     assert set(PARTS) <= set(losses(trainer)[0])
@@ -258,57 +246,15 @@ def test_an_epoch_chooses_other_phrases_than_the_one_before(tmp_path):
     assert all(one != other for one, other in zip(log[:7], log[7:], strict=True))
 
 
-@pytest.mark.parametrize("negatives", [["prefix"], ["corpus_retrieval"]])
-def test_frequent_phrases_are_of_each_text_once_and_cross_no_border_of_texts_or_blocks(negatives):
-    texts = ["w1 w2 w3 w4\n", "w1 w2 w3 w5\n", "w6 w1", "w2 w7\n"]  # w1 w2 stands twice, and once over a border
-    settings = PhraseSettings(phrases="fmm", negatives=negatives, fmm_min_count=2)
-    collator = make_collator(settings, WORDS, texts, VOCAB)
-    w1, w2, w3 = WORDS("w1 w2 w3")["input_ids"]
-    assert set(collator.miner.phrases) == {(w1, w2), (w2, w3), (w1, w2, w3)}  # and none with a line end
-    for source in collator.negatives:
-        if isinstance(source, CorpusRetrieval):
-            assert len(source.continuations[w1, w2, w3]) == 2
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_negatives_are_generated_by_a_model_with_the_same_tokenizer_or_another(same, tmp_path):
-    ours = train_bpe_tokenizer(["the cat sat on the mat\n"] * 9, vocab_size=280)
-    theirs = ours if same else train_bpe_tokenizer(["the cat sat on the mat\n"] * 9, vocab_size=262)
-    make_backbone("gpt2", vocab_size=len(theirs)).save_pretrained(tmp_path)
-    theirs.save_pretrained(tmp_path)
-    settings = PhraseSettings(negatives=["generation"], negatives_model=str(tmp_path), phrase_rate=1.0)
-    collator = make_collator(settings, ours, [], len(ours))
-    assert (collator.negatives[0].retokenizer is None) == same
-    batch = collator([{"input_ids": ours("on the mat the cat sat on the mat")["input_ids"]}])
-    assert len(batch["phrase_windows"]) > (batch["phrase_targets"] >= len(ours)).sum()
-
-
-def test_settings_make_a_collator_that_trains(tmp_path):
-    corpus = blocks(12)
-    texts = WORDS.batch_decode(corpus["input_ids"][:])
-    for phrases, negatives in (("tokens", ["prefix"]), ("fmm", ["in_batch", "corpus_retrieval"])):
-        settings = PhraseSettings(phrases=phrases, negatives=negatives, fmm_min_count=2, min_gap=1)
-        trainer = make_trainer(
-            tmp_path,
-            make_dynamic_model(**settings.losses()),
-            make_collator(settings, WORDS, texts, VOCAB),
-            train=corpus,
-            max_steps=1,
-        )
-        trainer.train()
-        assert losses(trainer)[0]["loss_phrase"] > 0
-
-
 @pytest.mark.parametrize(
     ("make", "collator", "arguments", "says"),
     [
-        (make_dynamic_model, None, {}, "needs a PhraseCollator, which chooses the phrases, got NoneType"),
-        (make_dynamic_model, default_data_collator, {}, "needs a PhraseCollator.*got function"),
-        (make_backbone, "ours", {}, "GPTNeoForCausalLM needs another data_collator, got PhraseCollator"),
-        (make_backbone, None, {"encoder_learning_rate": 0.1}, "has no phrase encoder; leave out encoder_learning_rate"),
-        (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "at 60; make it with vocab_size=50"),
-        (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0.*got 0.1"),
-        (make_dynamic_model, "ours", {"encoder_learning_rate": -1.0}, "must be 0 or more, got -1.0"),
+        (make_dynamic_model, default_data_collator, {}, "needs a PhraseCollator"),
+        (make_backbone, "ours", {}, "needs another data_collator"),
+        (make_backbone, None, {"encoder_learning_rate": 0.1}, "encoder_learning_rate"),
+        (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "vocab_size=50"),
+        (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
+        (make_dynamic_model, "ours", {"encoder_learning_rate": -1.0}, "got -1.0"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training_starts(make, collator, arguments, says, tmp_path):

@@ -1,6 +1,5 @@
 import json
 import re
-import shutil
 
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -10,7 +9,6 @@ from tests.programs import ROOT
 from tests.recipes.running import run_recipe
 
 QUESTIONS = ROOT / "recipes" / "settings" / "answer_with_citations" / "questions.jsonl"
-ROWS = ["plain", "n-grams", "constituents", "none", "provenance"]
 
 
 @pytest.fixture(scope="module")
@@ -26,74 +24,52 @@ def models(tmp_path_factory):
     return folder
 
 
-def answer(models, *arguments, **settings):
-    return run_recipe("answer_with_citations", "--model", models / "ours", *arguments, **settings)
-
-
 def test_every_row_has_the_columns_of_the_table_and_phrases_cite_what_their_documents_have(models, tmp_path):
-    output, page = tmp_path / "new" / "out.json", tmp_path / "page.html"
-    more = ["--plain", models / "plain", "--seeds", 0, 1, "--output", output, "--html", page]
-    printed = answer(models, *more, "--demonstration", "true", "--num_documents", 2, "--document_words", 8)
-    content = json.loads(output.read_text())
-    assert list(content["figures"]) == ROWS
-    assert all(len(of_row) == len(of_row[0]) - 1 == 2 for of_row in content["answers"].values())
-    for row, (columns, _) in content["figures"].items():
+    rows = {
+        "plain": {"model": str(models / "plain"), "phrases": "none"},
+        "n-grams": {"phrases": "ngrams", "units": "words"},
+        "constituents": {"phrases": "constituents"},
+        "provenance": {"phrases": "ngrams", "marking": "afterwards"},
+    }
+    given = ["--model", models / "ours", "--rows", json.dumps(rows), "--seeds", 0, 1, "--output_dir", tmp_path]
+    given += ["--demonstration", "true", "--num_documents", 2, "--document_words", 8]
+    printed = run_recipe("tables/answer_with_citations", *given)
+    for row in rows:
+        folder = tmp_path / f"{row}-seed0"
+        columns = json.loads((folder / "results.json").read_text())
+        answers = json.loads((folder / "answers.json").read_text())
         assert {"lexical_recall", "lexical_precision_own", "str_em", "rouge_l", "seconds"} <= columns.keys()
         assert columns.get("right_markers", 100) == 100, row
-        assert (columns["from_documents"] == 0) == (row in ("plain", "none")), row
-    spans = {row: [span for one in of_row[0] for span in one["spans"]] for row, of_row in content["answers"].items()}
-    assert all("[" in span["text"] for span in spans["n-grams"]) and spans["n-grams"]
-    assert not any("[" in span["text"] for span in spans["provenance"]) and spans["provenance"]
-    assert "judged by shared words, which is no inference" in printed and "Constituents: chunks of tags" in printed
-    assert [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("| ")][2:] == ROWS
-    written = page.read_text()
-    assert written.count("<section") == 3 * len(ROWS)
-    links = set(re.findall(r'href="#([^"]*-from-[^"]*)"', written))
-    assert links and links <= set(re.findall(r'<mark id="([^"]*)"', written))
-    assert str(models) not in written
+        assert (columns["from_documents"] == 0) == (row == "plain"), row
+        spans = [span["text"] for one in answers for span in one["spans"]]
+        assert bool(spans) == (row != "plain")
+        assert all(("[" in text) == (row != "provenance") for text in spans)
+        page = (folder / "answers.html").read_text()
+        assert page.count("<section") == 2 and str(models) not in page
+        links = set(re.findall(r'href="#([^"]*-from-[^"]*)"', page))
+        assert bool(links) == (row != "plain") and links <= set(re.findall(r'<mark id="([^"]*)"', page))
+    assert re.findall(r"^\| ([\w-]+) \| \d", printed, re.M) == list(rows)
+    stamp = (tmp_path / "plain-seed0" / "results.json").stat().st_mtime_ns
+    run_recipe("tables/answer_with_citations", *given)  # what is there is not answered again
+    assert (tmp_path / "plain-seed0" / "results.json").stat().st_mtime_ns == stamp
 
 
-def test_a_stopped_run_has_written_the_rows_that_it_finished(models, tmp_path):
-    output = tmp_path / "out.json"
-    shutil.copytree(models / "plain", models / "plain-seed0")
-    with pytest.raises(OSError, match="plain-seed1"):
-        more = ["--plain", models / "plain-seed{seed}", "--seeds", 0, 1, "--rows", "none"]
-        answer(models, *more, "--output", output)
-    assert list(json.loads(output.read_text())["figures"]) == ["plain", "none"]
-
-
-def test_a_model_without_phrases_is_told_before_anything_is_answered(models, tmp_path):
-    with pytest.raises(ValueError, match=r"model must have a dynamic vocabulary, and .* is a gpt2 without"):
-        more = ["--plain", models / "plain", "--model", models / "plain"]
-        run_recipe("answer_with_citations", *more, "--output", tmp_path / "out.json")
-    assert not (tmp_path / "out.json").exists()
-
-
-def test_greedily_one_model_answers_once_whatever_the_seeds(models, tmp_path):
-    rows = ["--rows", "none", "--seeds", 0, 1, "--output", tmp_path / "out.json"]
-    answer(models, *rows, "--do_sample", "false")
-    assert len(json.loads((tmp_path / "out.json").read_text())["figures"]["none"]) == 1
+def test_one_model_answers_and_prints_its_scores(models, tmp_path):
+    printed = run_recipe("answer_with_citations", "--model", models / "ours", "--output_dir", tmp_path / "new")
+    assert json.loads(printed) == json.loads((tmp_path / "new" / "results.json").read_text())
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"results.json", "answers.json", "answers.html"}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "word"),
     [
-        (["--rows", "n-grams", "magic"], "rows must be of n-grams, constituents, none, provenance, each once"),
-        (["--rows", "none", "none"], "each once, got none, none"),
-        (["--num_questions", 5], "num_questions must be at most 4, as .* has 4 questions, got 5"),
-        (["--num_questions", 4, "--demonstration", "true"], "at most 3, as .*, of which one is the demonstration"),
-        (["--num_documents", 3], "has 2 documents, and 3 are asked for"),
-        (
-            ["--new_tokens", 500],
-            "room for 513 tokens .* before 500 new ones; lower num_documents or new_tokens",
-        ),
-        (["--new_tokens", 0], "numbers must be 1 or more"),
-        (["--questions", "none.jsonl"], "cannot read none.jsonl: No such file"),
-        (["--parser", "none"], "folder with the models of one, and none has none"),
+        (["--num_questions", 5], "num_questions"),
+        (["--num_questions", 4, "--demonstration", "true"], "num_questions"),
+        (["--num_documents", 3], "num_documents"),
+        (["--new_tokens", 500], "new_tokens"),
     ],
 )
-def test_what_cannot_be_answered_is_told(models, wrong, told):
-    if "--parser" in wrong:
-        pytest.importorskip("stanza")
-    with pytest.raises(ValueError, match=told):
-        answer(models, *wrong)
+def test_what_cannot_be_answered_is_told(models, wrong, word, tmp_path):
+    with pytest.raises(ValueError, match=word):
+        run_recipe("answer_with_citations", "--model", models / "ours", "--output_dir", tmp_path / "new", *wrong)
+    assert not (tmp_path / "new").exists()

@@ -2,13 +2,11 @@
 
 import json
 
-import pytest
-
 from tests.recipes.running import run_recipe
 
 
 def test_it_leaves_tables_and_figures_of_all_settings(tmp_path):
-    printed = run_recipe("analyze_curves", "--output_dir", tmp_path / "out")
+    printed = run_recipe("tables/analyze_curves", "--output_dir", tmp_path / "out")
     lost, weights = (
         json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("reconstruction", "error_importance")
     )
@@ -18,9 +16,3 @@ def test_it_leaves_tables_and_figures_of_all_settings(tmp_path):
         assert f"| {row['mean_ratio']:.3g} | {row['largest_ratio']:.3g} | {row['eigenvalue_ratio']:.3g} |" in printed
     for name in ("reconstruction", "error_importance"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_settings_that_no_curve_has_leave_no_folder(tmp_path):
-    with pytest.raises(ValueError, match="N_ratio must be 1 or more"):
-        run_recipe("analyze_curves", "--ratios", "0.5", "--output_dir", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

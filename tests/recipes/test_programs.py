@@ -14,8 +14,6 @@ from hf_targets import (
     LoraSettings,
     ModelSizeSettings,
     NewModelSettings,
-    PhraseSettings,
-    SamplerSettings,
     SeedSettings,
     TextSettings,
     parse_settings,
@@ -27,7 +25,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.py"))
 PROGRAMS = [*RECIPES, *sorted((ROOT / "recipes" / "benchmarks").glob("*.py"))]
 SHARED = (
     *(TextSettings, BlockSettings, SeedSettings, ExperimentSettings, ComparisonSettings, LoraSettings),
-    *(ModelSizeSettings, NewModelSettings, PhraseSettings, SamplerSettings),
+    *(ModelSizeSettings, NewModelSettings),
 )
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 

@@ -159,7 +159,7 @@ def test_caches_that_are_not_of_this_model_are_refused():
 def test_gradient_checkpointing_in_training_takes_no_cache():
     model, ids = make_tensorized(), token_ids(2, 6)
     cache = model(ids).past_key_values
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     assert model.train()(ids).past_key_values is None
     with pytest.raises(ValueError, match="checkpointing"):
         model(ids, past_key_values=cache)

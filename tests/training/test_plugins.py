@@ -3,7 +3,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hf_targets import HEADS, MINERS, SAMPLERS, PhraseSettings, SamplerSettings, parse_settings
+from hf_targets import HEADS, MINERS, SAMPLERS, parse_settings
+from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from hf_targets.multitoken.draft_heads import settings_of
 from hf_targets.training.plugins import import_plugins
 
@@ -26,15 +27,17 @@ SAMPLERS.register("fast", Fast)
 
 
 @dataclass
-class Setup(SamplerSettings, PhraseSettings):
+class Setup:
     """Settings that name a head, a sampler and a miner."""
 
     kind: str = field(default="mlp", metadata={"help": "Head."})
+    phrases: str = field(default="words", metadata={"help": "Miner."})
+    sampler: str = field(default="cached", metadata={"help": "Sampler."})
 
     def __post_init__(self) -> None:
-        PhraseSettings.__post_init__(self)
+        MINERS[self.phrases]
         settings_of(self.kind)
-        self.make_sampler(8)
+        make_sampler(self.sampler)
 
 
 NAMED = ["--kind", "mine", "--phrases", "pairs", "--sampler", "fast"]

@@ -22,29 +22,24 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
     this; call it on a `ReformerModelWithLMHead` that is used without them. Methods are replaced on this instance only:
     weights, names and files stay as they are.
 
-    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. Neither
-      evaluation nor the backward pass draws from the global generator, and a training pass draws one number for each
-      group of rows (see below), so that seeds decide hashes and dropout. `num_hashes` may be passed to a call in
-      evaluation. Where `config.num_buckets` is None it is set by the number of positions; Transformers sets it by the
-      first text that is read.
+    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. Only a
+      training pass draws from the global generator, one number for each group of rows, so that seeds decide hashes and
+      dropout. `num_hashes` may be passed to a call in evaluation. A missing `config.num_buckets` is set by the number
+      of positions; Transformers sets it by the first text that is read.
     - Lengths. Rows are moved to the left, padded to a multiple of the chunk lengths (in training with axial positions,
-      to all of them) and read in groups of one padded length. The outputs are cut back, with zeros at padding. So the
-      hidden states of a row depend neither on the other rows nor on padding, on either side. Where FSDP shards the
-      weights, all processes must have as many groups: give rows of one length.
-    - Generation reads the whole text at each step. Transformers' cache is refused: with several rows its hash layers
-      read the hidden states of the first row for all of them, and even for one row they attend to other positions than
-      without a cache.
+      to all of them) and read in groups of one padded length. So the hidden states of a row depend neither on the other
+      rows nor on padding, on either side. Where FSDP shards the weights, give rows of one length.
+    - Generation reads the whole text at each step. Transformers' cache is refused: its hash layers read the first row
+      for all rows, and other positions than without a cache.
     - Gradients. Layers are trained when embeddings are frozen, too; the backward pass works in evaluation mode, under
-      autocast, with dropout in layers with hashes, and after several forward passes. The bias of Transformers' output
-      layer, which it does not add, is frozen.
-    - Several processes. `DistributedDataParallel` needs `find_unused_parameters=False`, as reversible layers run a
-      backward pass inside of another, and rows of one padded length, or `static_graph=True`. Trainers of this library
-      set the former; give the plain Trainer `ddp_find_unused_parameters=False`.
+      autocast, with dropout, and after several forward passes. The output bias, which Transformers never adds, is
+      frozen.
+    - Several processes. `DistributedDataParallel` needs `find_unused_parameters=False` (Trainers of this library set
+      it), as reversible layers run a backward pass inside of another, and rows of one padded length.
 
-    Not causal in the strict sense: attention is causal and no gradient flows from a logit to a later token, but the
-    chunks in which a layer with hashes attends are cut from a sorted list of all tokens. Later tokens thereby decide
-    which of the earlier ones a position reads, unless all tokens fit into one chunk. Layers with `local` attention are
-    strictly causal.
+    Not causal in the strict sense: no gradient flows from a logit to a later token, but the chunks in which a layer
+    with hashes attends are cut from a sorted list of all tokens. So later tokens decide which of the earlier ones a
+    position reads, unless all fit into one chunk. Layers with `local` attention are strictly causal.
 
     Source: Kitaev et al., "Reformer: The Efficient Transformer"; transformers 5.23.
     """
@@ -75,10 +70,7 @@ def _repair(reformer: Any, config: ReformerConfig) -> None:
 
 
 def _set_num_buckets(reformer: Any, config: Any) -> None:
-    """Set a missing number of buckets as Transformers would for the longest text: twice that of chunks, rounded down.
-
-    It is a power of two, in two factors where Transformers takes two.
-    """
+    """Set a missing number of buckets as Transformers would for the longest text, in one or two factors."""
     if config.num_buckets is not None or "lsh" not in config.attn_layers:
         return
     chunk = config.lsh_attn_chunk_length

@@ -28,11 +28,7 @@ class ChunkRule:
 
     @classmethod
     def of(cls, config: ReformerConfig, *, training: bool) -> "ChunkRule":
-        """Return the rule of a configuration; in training, axial positions are a grid that must be full.
-
-        Raises:
-            ValueError: If that grid does not divide into chunks.
-        """
+        """Return the rule of a configuration; in training, axial positions are a grid that must be full."""
         lengths = {"lsh": config.lsh_attn_chunk_length, "local": config.local_attn_chunk_length}
         used = [lengths[kind] for kind in set(config.attn_layers)]
         grid = math.prod(config.axial_pos_shape) if config.axial_pos_embds else None
@@ -47,11 +43,7 @@ class ChunkRule:
         return rule
 
     def padded(self, length: int) -> int:
-        """Return the length to which a text is padded.
-
-        Raises:
-            ValueError: If there are not so many positions.
-        """
+        """Return the length to which a text is padded; raise ValueError if there are not so many positions."""
         padded = length if length <= self.shortest else -(-length // self.multiple) * self.multiple
         longest = self.longest if self.only is None else self.only
         if padded > longest:
@@ -100,10 +92,8 @@ def row_groups(attention_mask: Tensor | None, text: Tensor, rule: ChunkRule) -> 
     """Yield groups of rows of the same length after padding, so that a row is read as it would be alone.
 
     Args:
-        attention_mask: (batch, time), 0 at padding on either side; None: there is none.
+        attention_mask: (batch, time), 0 at padding on either side.
         text: (batch, time) or (batch, time, d), of which only the shape is read.
-    Raises:
-        ValueError: If the mask has another shape, or a row has too many tokens.
     """
     num_rows, time = text.shape[:2]
     device = text.device

@@ -31,13 +31,9 @@ class _DrawsFrom(TorchFunctionMode):
 def seed_layer(layer: Any, index: int) -> None:
     """Make a `ReformerLayer` draw its hashes from a seed of their own, and its dropout anew from the global seed.
 
-    In evaluation the seed is `config.hash_seed`, or the index of the layer if there is none. In training without
-    `hash_seed` it is drawn for each forward pass from the global generator.
-
-    Transformers' layer resets the global generator from the clock in each forward pass in training, so that a seed
-    decides nothing; keeps the seeds of the last forward pass only; and recomputes a layer with hashes with another
-    dropout than it had in the forward pass, as hashing draws from the same generator in one of the two. Its backward
-    pass also leaves autocast out and refuses evaluation mode.
+    Transformers' layer resets the global generator from the clock in each forward pass in training; keeps the seeds of
+    the last forward pass only; and recomputes a layer with hashes with another dropout than it had in the forward pass.
+    Its backward pass also leaves autocast out and refuses evaluation mode.
     """
     layer._init_attention_seed = partial(_draw_seed, layer, "attention_seed")
     layer._init_feed_forward_seed = partial(_draw_seed, layer, "feed_forward_seed")
@@ -117,8 +113,7 @@ def _backward(backward: Callable[..., Any], layer: Any, index: int, *args: Any, 
     training, attention_seed, feed_forward_seed, cast = getattr(kwargs["attention_mask"], _SEEDS)[index]
     if training != layer.training:
         raise ValueError(
-            "the mode of a Reformer changed between the forward pass and the backward pass, which computes its layers "
-            "again; call train() or eval() before the forward pass"
+            "the mode of a Reformer changed between forward and backward pass; call train() or eval() before both"
         )
     device = kwargs["hidden_states"].device
     autocast = contextlib.nullcontext() if cast is None else torch.autocast(device.type, dtype=cast)

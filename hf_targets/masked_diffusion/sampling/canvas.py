@@ -1,13 +1,65 @@
-"""The canvas that generation starts from: given tokens, padding, and masked positions to fill."""
+"""A canvas, a text with masked positions, and the loop that fills it, window by window."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.utils.generic import ModelOutput
 
-from hf_targets.backbones.inputs import check_ids, check_padding
+from hf_targets.backbones.inputs import check_ids, check_integers, check_padding
+
+
+@dataclass
+class MaskedDiffusionGenerationOutput(ModelOutput):
+    """The output of `generate(return_dict_in_generate=True)`.
+
+    Attributes:
+        sequences: The filled canvas, (batch, length).
+        num_evaluations: Number of calls of the network.
+        num_row_evaluations: Number of rows in all these calls together.
+        num_generated_tokens: Number of masked positions that were filled.
+    """
+
+    sequences: Tensor
+    num_evaluations: int | None = None
+    num_row_evaluations: int | None = None
+    num_generated_tokens: int | None = None
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """The mean number of tokens that one evaluation of a row unmasks."""
+        return (self.num_generated_tokens or 0) / max(self.num_row_evaluations or 0, 1)
+
+
+class Denoiser(Protocol):
+    """A network that predicts the clean tokens of a canvas."""
+
+    def log_probabilities(
+        self,
+        canvas: Int[Tensor, "rows length"],
+        where: Bool[Tensor, "rows length"],
+        *,
+        attention_mask: Int[Tensor, "rows length"] | None,
+        timesteps: Float[Tensor, "rows"],
+    ) -> Float[Tensor, "positions vocab"]:
+        """Return log p(clean token) at the positions where `where` is true, row by row; `where` may be all false."""
+        ...
+
+
+class Streamer(Protocol):
+    """Receives a canvas while it fills."""
+
+    def put(self, canvas: Int[Tensor, "batch length"]) -> None:
+        """Receive the whole canvas, on the CPU, after a change."""
+        ...
+
+    def end(self) -> None:
+        """Receive the end: the canvas will not change again."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,86 +81,167 @@ def blank_canvas(batch_size: int, length: int, mask_token_id: int, device: torch
     """Return a canvas with all positions masked.
 
     Raises:
-        ValueError: If `batch_size` or `length` is not an integer of 1 or more.
+        ValueError: If `batch_size` or `length` is below 1.
     """
-    _check_count("batch_size", batch_size)
-    _check_count("max_length", length)
+    for name, value in (("batch_size", batch_size), ("max_length", length)):
+        if value < 1:
+            raise ValueError(f"{name} must be 1 or more, got {value}")
     ids = torch.full((batch_size, length), mask_token_id, dtype=torch.long, device=device)
     return Canvas(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
 def given_canvas(
-    input_ids: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    max_length: int | None,
-    mask_token_id: int,
-    vocab_size: int,
-    device: torch.device,
+    input_ids: Tensor, attention_mask: Tensor | None, *, max_length: int | None, config: Any, device: torch.device
 ) -> Canvas:
     """Return a canvas of given tokens (batch, length), with masks appended on the right up to `max_length`.
 
     Args:
         attention_mask: (batch, length), 0 at padding, which may be at both ends of a row.
+        config: Its `mask_token_id` and `vocab_size` are used.
     Raises:
-        ValueError: If an id is out of range, the attention mask has a wrong shape, value or a hole, `input_ids` are
-            longer than `max_length`, masks would be appended after padding, or there is nothing to fill.
+        ValueError: If an id is out of range, the attention mask has another shape or a hole, `input_ids` are longer
+            than `max_length`, masks would be appended after padding, or there is nothing to fill.
     """
-    _check_ids(input_ids, vocab_size)
-    keep = _checked_keep(attention_mask, input_ids).to(device)
-    ids = input_ids.to(device=device, dtype=torch.long)
-    length = ids.shape[1]
-    if max_length is not None:
-        _check_count("max_length", max_length)
-        if max_length < length:
+    if input_ids.dim() != 2 or not len(input_ids):
+        raise ValueError(
+            f"input_ids must be (batch, length) with at least one row, got {tuple(input_ids.shape)}; without given "
+            "tokens leave them out and give batch_size"
+        )
+    check_integers(input_ids=input_ids)
+    if input_ids.numel():
+        check_ids(input_ids.cpu(), config.vocab_size, "input_ids")
+    ids, keep = input_ids.to(device, torch.long), torch.ones(input_ids.shape, dtype=torch.bool, device=device)
+    if attention_mask is not None:
+        hint = "A token to fill in is attended to: give it the mask id and leave its attention at 1"
+        check_padding(attention_mask.cpu(), input_ids, hint=hint)  # once a call, so that the wait is no loss
+        keep = attention_mask.to(device) != 0
+    more = 0 if max_length is None else max_length - ids.shape[1]
+    if more < 0:
+        raise ValueError(
+            f"max_length includes the {ids.shape[1]} given tokens and must not be below, got {max_length}; raise it"
+        )
+    if more:
+        if (keep.any(dim=1) & ~keep[:, -1:].all(dim=1)).any():
             raise ValueError(
-                f"max_length includes the given tokens and must be at least their number, {length}, got {max_length}; "
-                "raise it, or cut input_ids"
+                f"max_length={max_length} appends masks after the given tokens, so no row may end in padding; pad on "
+                "the left (padding_side='left')"
             )
-        if max_length > length:
-            pads_right = keep.any(dim=1) & ~keep[:, -1:].all(dim=1)
-            if pads_right.any():
-                raise ValueError(
-                    f"max_length={max_length} appends masks after the {length} given tokens, so no row may end in "
-                    f"padding, and row {int(pads_right.nonzero()[0])} does; pad on the left (padding_side='left')"
-                )
-            ids = F.pad(ids, (0, max_length - length), value=mask_token_id)
-            keep = F.pad(keep, (0, max_length - length), value=True)
-    masked = (ids == mask_token_id) & keep
+        ids, keep = F.pad(ids, (0, more), value=config.mask_token_id), F.pad(keep, (0, more), value=True)
+    masked = (ids == config.mask_token_id) & keep
     if not masked.any():
         raise ValueError(
-            f"there is nothing to generate: input_ids have no mask token (id {mask_token_id}) outside padding; put it "
-            "at the positions to fill, or give a max_length above their length to continue them"
+            f"there is nothing to generate: input_ids have no mask token (id {config.mask_token_id}) outside padding; "
+            "put it at the positions to fill, or give a max_length above their length"
         )
     return Canvas(ids, masked, None if keep.all() else keep.long())
 
 
-def _check_count(name: str, value: int) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
+class Filling:
+    """The canvas of one call of `generate` while it fills, and the counts for its output."""
+
+    def __init__(self, denoiser: Denoiser, canvas: Canvas, streamer: Streamer | None = None) -> None:
+        self.denoiser, self.streamer = denoiser, streamer
+        self.attention_mask = canvas.attention_mask
+        self.ids, self.masked = canvas.ids.clone(), canvas.masked.clone()
+        self.num_evaluations = self.num_row_evaluations = 0
 
 
-def _check_ids(input_ids: Tensor, vocab_size: int) -> None:
-    if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.shape[0] == 0:
-        shape = tuple(input_ids.shape) if isinstance(input_ids, Tensor) else type(input_ids).__name__
-        raise ValueError(
-            f"input_ids must be a tensor of token ids (batch, length) with at least one row, got {shape}; for texts "
-            "without given tokens leave them out, and give batch_size"
+class Window:
+    """Some columns of a canvas: the input of the network, and the part that a sampler must fill."""
+
+    def __init__(self, filling: Filling, columns: slice) -> None:
+        self._filling = filling
+        self._columns = columns
+
+    @property
+    def masked(self) -> Bool[Tensor, "batch length"]:
+        """True at the positions that are masked now."""
+        return self._filling.masked[:, self._columns].clone()
+
+    def log_probabilities(
+        self,
+        where: Bool[Tensor, "batch length"],
+        times: Float[Tensor, "batch"],
+        rows: Bool[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "positions vocab"]:
+        """Evaluate the network on the current window; return log p(clean token) at given positions.
+
+        Args:
+            where: True at these positions, which are returned row by row.
+            times: The time of each row; not used for rows that are not evaluated.
+            rows: True at the rows to evaluate: at least one, and all rows of `where`; None: the rows of `where`.
+        """
+        filling = self._filling
+        rows = where.any(dim=1) if rows is None else rows
+        attention = filling.attention_mask
+        filling.num_evaluations += 1
+        filling.num_row_evaluations += int(rows.sum())
+        return filling.denoiser.log_probabilities(
+            filling.ids[rows, self._columns],
+            where[rows],
+            attention_mask=None if attention is None else attention[rows, self._columns],
+            timesteps=times[rows].float(),
         )
-    if input_ids.dtype == torch.bool or input_ids.is_floating_point() or input_ids.is_complex():
-        raise ValueError(f"input_ids must be token ids, integers, got {input_ids.dtype}; convert them with .long()")
-    if input_ids.numel():
-        check_ids(input_ids.cpu(), vocab_size, "input_ids")
+
+    def fill(self, where: Bool[Tensor, "batch length"], tokens: Int[Tensor, "positions"]) -> None:
+        """Fill masked positions with tokens, row by row."""
+        filling = self._filling
+        filling.ids[:, self._columns][where] = tokens
+        filling.masked[:, self._columns] &= ~where
+        if filling.streamer is not None and len(tokens):
+            filling.streamer.put(filling.ids.to("cpu", copy=True))
 
 
-def _checked_keep(attention_mask: Tensor | None, input_ids: Tensor) -> Bool[Tensor, "batch length"]:
-    if attention_mask is None:
-        return torch.ones_like(input_ids, dtype=torch.bool)
-    if not isinstance(attention_mask, Tensor):
-        raise ValueError(f"attention_mask must be a tensor (batch, length), got {type(attention_mask).__name__}")
-    hint = "A token to fill in is attended to: give it the mask id and leave its attention at 1"
-    check_padding(attention_mask.cpu(), input_ids, hint=hint)  # once a call, so that the wait is no loss
-    keep = attention_mask != 0
-    if not (keep == attention_mask).all():
-        raise ValueError("attention_mask must hold 1 for tokens and 0 for padding, and nothing else")
-    return keep
+def fill_canvas(
+    denoiser: Denoiser,
+    canvas: Canvas,
+    fill: Callable[[Window], None],
+    *,
+    window: int,
+    stride: int | None = None,
+    streamer: Streamer | None = None,
+) -> MaskedDiffusionGenerationOutput:
+    """Fill the masked positions of a canvas; given tokens do not change.
+
+    Args:
+        fill: Fills a `Window`, as a sampler does.
+        window: Longest input of the network, in tokens. A longer canvas is filled window by window, from left to right.
+            Each window starts `stride` tokens after the previous one, whose tokens are then given tokens.
+        streamer: Receives the whole canvas after each change.
+    Raises:
+        ValueError: If the canvas is longer than a window and `stride` is None, or the stride is out of range.
+    Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models", semi-autoregressive generation.
+    """
+    filling = Filling(denoiser, canvas, streamer)
+    for start in window_starts(canvas.ids.shape[1], window, stride):
+        part = Window(filling, slice(start, start + window))
+        if part.masked.any():
+            fill(part)
+    if streamer is not None:
+        streamer.end()
+    assert not filling.masked.any(), "a sampler must fill all masked positions"
+    counts = filling.num_evaluations, filling.num_row_evaluations
+    return MaskedDiffusionGenerationOutput(filling.ids, *counts, int(canvas.masked.sum()))
+
+
+def window_starts(length: int, window: int, stride: int | None) -> list[int]:
+    """Return the position at which each window of a canvas starts.
+
+    Raises:
+        ValueError: If the canvas needs several windows and `stride` is None, or the stride is out of range.
+    Departs: in the published program all windows are a full stride apart. Here the last window ends where the canvas
+        ends, so its stride may be shorter.
+
+    >>> window_starts(20, window=8, stride=5)
+    [0, 5, 10, 12]
+    """
+    if stride is not None and not 1 <= stride < window:
+        raise ValueError(f"stride must be in [1, {window - 1}], so that windows of {window} overlap, got {stride}")
+    if length <= window:
+        return [0]
+    if stride is None:
+        raise ValueError(
+            f"a canvas of {length} tokens is longer than the {window} that the model can read "
+            f"(max_position_embeddings); give stride, in [1, {window - 1}], or lower max_length"
+        )
+    return [*range(0, length - window, stride), length - window]

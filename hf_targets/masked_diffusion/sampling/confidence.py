@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from hf_targets.masked_diffusion.sampling.ranking import rank
-from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count
+from hf_targets.masked_diffusion.sampling.canvas import Window
+from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
-from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule, time_of_share
 
 
@@ -39,8 +38,8 @@ class Confidence(Sampler):
         check_count("tokens_per_step", self.tokens_per_step)
         if self.num_steps is not None and self.tokens_per_step is not None:
             raise ValueError(
-                "num_steps and tokens_per_step both say how many tokens a step unmasks, got "
-                f"{self.num_steps} and {self.tokens_per_step}; leave out one of them"
+                f"num_steps={self.num_steps} and tokens_per_step={self.tokens_per_step} both say how many tokens a "
+                "step unmasks; leave out one of them"
             )
 
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:

@@ -6,11 +6,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from hf_targets.backbones.inputs import is_number
-from hf_targets.masked_diffusion.sampling.ranking import rank
-from hf_targets.masked_diffusion.sampling.sampler import Sampler
+from hf_targets.masked_diffusion.sampling.canvas import Window
+from hf_targets.masked_diffusion.sampling.sampler import Sampler, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw
-from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule, time_of_share
 
 
@@ -32,14 +30,10 @@ class EntropyBound(Sampler):
     entropy_bound: float | None = None
 
     def __post_init__(self) -> None:
-        if self.entropy_bound is None:
+        if self.entropy_bound is None or not self.entropy_bound >= 0:
             raise ValueError(
-                "sampler='entropy_bound' needs entropy_bound, in nats, got None; try 0.1 (0 unmasks one token per "
-                "step, a larger bound unmasks several)"
-            )
-        if not is_number(self.entropy_bound) or not self.entropy_bound >= 0:
-            raise ValueError(
-                f"entropy_bound is in nats and must be 0 or more, got {self.entropy_bound}; 0 unmasks a token per step"
+                f"sampler='entropy_bound' needs entropy_bound, in nats, 0 or more, got {self.entropy_bound}; try 0.1 (0"
+                " unmasks one token per step)"
             )
 
     def fill(self, window: Window, draw: TokenDraw, schedule: NoiseSchedule) -> None:

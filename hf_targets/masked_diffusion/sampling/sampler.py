@@ -3,8 +3,11 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from hf_targets.masked_diffusion.sampling.canvas import Window
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
-from hf_targets.masked_diffusion.sampling.window import Window
 from hf_targets.maths.noise import NoiseSchedule
 
 
@@ -25,5 +28,10 @@ class Sampler(ABC):
 
 def check_count(name: str, value: int | None) -> None:
     """Raise a ValueError if an option is neither None nor an integer of 1 or more."""
-    if value is not None and (type(value) is not int or value < 1):
+    if value is not None and (not isinstance(value, int) or value < 1):
         raise ValueError(f"{name} must be an integer, 1 or more, got {value}; leave it out for the default")
+
+
+def rank(keys: Float[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Return the rank of each key in its row, from 0 for the smallest; of equal keys the left one ranks first."""
+    return keys.argsort(dim=1, stable=True).argsort(dim=1)

@@ -3,10 +3,9 @@
 from dataclasses import fields
 from typing import Any
 
-from hf_targets.masked_diffusion.sampling.ancestral import Ancestral, Cached
+from hf_targets.masked_diffusion.sampling.ancestral import Ancestral, Cached, FirstHitting
 from hf_targets.masked_diffusion.sampling.confidence import Confidence
 from hf_targets.masked_diffusion.sampling.entropy_bound import EntropyBound
-from hf_targets.masked_diffusion.sampling.first_hitting import FirstHitting
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.registry import Registry
 
@@ -32,14 +31,10 @@ def make_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
             raise ValueError(f"{sampler} has its options already, got {', '.join(given)} beside it; leave them out")
         return sampler
     cls = SAMPLERS[sampler]
-    known = {option.name for option in fields(cls)}
-    for name, value in given.items():
-        if name not in known:
-            owners = " and ".join(
-                key for key, other in SAMPLERS.items() if name in {option.name for option in fields(other)}
-            )
-            raise ValueError(
-                f"{name} is an option of {owners}, got {value} with sampler={sampler!r}; leave it out, or choose "
-                "another sampler"
-            )
+    known = [option.name for option in fields(cls)]
+    if unknown := given.keys() - set(known):
+        raise ValueError(
+            f"sampler={sampler!r} has the options {', '.join(known) or 'none'}, got {', '.join(sorted(unknown))}; "
+            "leave it out, or choose another sampler"
+        )
     return cls(**given)

@@ -74,13 +74,7 @@ class CanvasStreamer:
         self._last = ""
 
     def put(self, canvas: Int[Tensor, "batch length"]) -> None:
-        """Print the row if its text has changed.
-
-        Raises:
-            ValueError: If the batch does not have that row.
-        """
-        if not 0 <= self._row < len(canvas):
-            raise ValueError(f"row must be in [0, {len(canvas) - 1}] for {len(canvas)} rows, got {self._row}")
+        """Print the row if its text has changed."""
         text = self._text_of(canvas[self._row].tolist())
         if text != self._last:
             self._file.write(self._line(text) if self._file.isatty() else f"{text}\n")

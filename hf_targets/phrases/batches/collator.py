@@ -12,13 +12,20 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.data.tokenization import special_token_ids
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.trie import TokenTrie
-from hf_targets.phrases.batches.entries import Phrase, PhraseEntries, PhraseWindow, padded
-from hf_targets.phrases.batches.interleaving import PhrasedText, choose_spans, usable_spans
+from hf_targets.phrases.batches.entries import (
+    Phrase,
+    PhrasedText,
+    PhraseEntries,
+    PhraseWindow,
+    choose_spans,
+    padded,
+    usable_spans,
+)
 from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
-from hf_targets.phrases.batches.row_draws import BEFORE_COLUMN, SEED_COLUMN
 from hf_targets.phrases.mining.miner import PhraseMiner
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
+SEED_COLUMN, BEFORE_COLUMN = "row_seed", "rows_before"
 FalseNegatives = Literal["at_tokens", "everywhere", "keep"]
 
 
@@ -40,10 +47,8 @@ class PhraseCollator:
     - `masked_phrases`: (masked, 3), row, position and entry: the text after that position begins with the entry, so
       that the entry is not a negative there.
 
-    The rows of `DynamicVocabTrainer` have the columns of `phrases.batches.row_draws`: a seed, by which the phrases of
-    the row are chosen, and the rows of earlier batches, for `PreBatch`. A batch then depends only on its rows. With
-    other rows, each dataloader worker has its own copy of this collator: `PreBatch` then keeps only the batches of that
-    worker, and a `generator` yields the same random numbers in all workers and again in each epoch.
+    The rows of `DynamicVocabTrainer` have the columns of `DrawnRows`: a seed, by which the phrases of
+    the row are chosen, and the rows of earlier batches, for `PreBatch`. A batch then depends only on its rows.
 
     Args:
         tokenizer: The fast tokenizer of the ids. The miner reads the text that it decodes.
@@ -60,8 +65,8 @@ class PhraseCollator:
             informative negatives. The target is never masked.
         generator: Chooses the phrases of rows without a seed; None: torch's global one, which differs by worker.
     Raises:
-        ValueError: If a setting is out of range. When called: if there is no row, a row has no token, an id is outside
-            [0, V), or a label is neither its id nor -100.
+        ValueError: If a setting is out of range. When called: if a row has no token, an id is outside [0, V), or a
+            label is neither its id nor -100.
     Source: Liu et al. 2024, section 2.4, which groups random sequences of words, at least five tokens apart, and gives
         no rate. `max_tokens` is the limit of appendix B for the phrases of its tests.
 
@@ -102,20 +107,10 @@ class PhraseCollator:
                 f"{min_gap}, {phrase_rate} and {max_tokens}"
             )
         if vocab_size is not None and vocab_size < len(tokenizer):
-            raise ValueError(
-                f"vocab_size must be at least {len(tokenizer)}, the number of the tokenizer's ids, got {vocab_size}; "
-                "give the number of rows of the model's embedding"
-            )
-        if isinstance(miner, type) or not hasattr(miner, "spans"):
-            raise ValueError(
-                f"miner must have a method spans, as WordNgrams(2, 5) has, got {miner!r}; give an instance"
-            )
+            raise ValueError(f"vocab_size must be at least {len(tokenizer)}, the tokenizer's ids, got {vocab_size}")
         for source in negatives or ():
-            if isinstance(source, str | type) or not hasattr(source, "windows"):
-                raise ValueError(
-                    f"negatives must be a list of objects such as SelfRetrieval(), got {source!r} in it; "
-                    "make them from their names with negatives_by_name"
-                )
+            if isinstance(source, str | type):
+                raise ValueError(f"negatives must be objects, got {source!r}; make them with negatives_by_name")
         self.tokenizer = tokenizer
         self.miner = miner
         self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
@@ -187,22 +182,17 @@ class PhraseCollator:
         targets = ids if labels is None else np.asarray(labels)
         if ids.ndim != 1 or not ids.shape == seen.shape == targets.shape or not seen.any():
             raise ValueError(
-                "a row needs at least one token that is not padding, and an attention_mask and labels as long as its "
-                f"input_ids, got the shapes {ids.shape} of input_ids, {seen.shape} of attention_mask and "
-                f"{targets.shape} of labels, and {seen.sum()} tokens that are not padding"
+                "a row needs a token that is not padding, and input_ids, attention_mask and labels of one length, got "
+                f"the shapes {ids.shape}, {seen.shape} and {targets.shape}, and {seen.sum()} tokens without padding"
             )
         ids, targets = ids[seen], targets[seen]
         if ids.min() < 0 or ids.max() >= self.vocab_size:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ValueError(
-                f"input_ids must be static ids in [0, {self.vocab_size - 1}], got {wrong}; use the model's own "
-                "tokenizer, or give the number of rows of its embedding as vocab_size"
+                f"input_ids must be in [0, {self.vocab_size - 1}], got {wrong}; use the model's own tokenizer"
             )
         if ((targets != ids) & (targets != IGNORED)).any():
-            raise ValueError(
-                f"labels must be the input_ids, or {IGNORED} at tokens that are not predicted, got other ids; copy "
-                "input_ids to labels"
-            )
+            raise ValueError(f"labels must be the input_ids, or {IGNORED} at tokens that are not predicted")
         return ids.tolist(), targets.tolist()
 
     def _phrased(self, ids: list[int], labels: list[int], feature: Mapping[str, Any]) -> PhrasedText:

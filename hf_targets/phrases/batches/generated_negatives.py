@@ -1,84 +1,77 @@
 """Negative phrases that a language model generates: each phrase of a text with another continuation."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from hf_targets.phrases.batches.entries import Phrase, PhraseWindow, checked_num_successors
-from hf_targets.phrases.batches.interleaving import PhrasedText
-from hf_targets.phrases.batches.retokenization import Retokenizer
+from hf_targets.phrases.batches.entries import Phrase, PhrasedText, PhraseWindow
+from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
+
+_PART_OF_A_CHARACTER = "\ufffd"
 
 
-class LanguageModel(Protocol):
-    """The part of a causal language model that `Generation` uses; all models of Transformers have it."""
+class Retokenizer:
+    r"""A converter of token ids from one tokenizer to another, for ids in the middle of a text.
 
-    training: bool
+    >>> from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+    >>> lines = ["the cat sat on the mat\n"] * 9
+    >>> words, pieces = word_level_tokenizer(lines), train_bpe_tokenizer(lines, vocab_size=262)
+    >>> [ids] = Retokenizer(words, pieces)([words("cat sat")["input_ids"]])
+    >>> pieces.decode(ids)
+    ' cat sat'
+    """
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the model's input."""
-        ...
+    def __init__(self, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
+        self.source, self.target = source, target
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `input_ids` followed by the generated ids."""
-        ...
+    def __call__(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the target's ids for the text of each row, up to the first incomplete character."""
+        texts = [text_mid_text(row, self.source).split(_PART_OF_A_CHARACTER)[0] for row in rows]
+        return tokenize_mid_text(texts, self.target)
+
+    def inverse(self) -> "Retokenizer":
+        """Return the converter from the target's ids to the source's."""
+        return Retokenizer(self.target, self.source)
 
 
 class Generation:
     """Each phrase followed by the first 1 to `num_successors` tokens that a language model generates after it.
 
-    The prompt is only the phrase, and the model always generates `num_successors` tokens. The continuations of a phrase
-    are cached in this object, so that each is generated once; the cache of a dataloader worker is lost when the worker
-    ends. With a model on an accelerator set `dataloader_num_workers=0`, since a forked worker cannot use it.
+    The prompt is only the phrase. The continuations of a phrase are cached in this object, so that each is generated
+    once. With a model on an accelerator set `dataloader_num_workers=0`, since a forked worker cannot use it.
 
-    A model with another tokenizer reads the text of the phrase and generates `num_successors` of its own tokens. Their
-    text is converted to the collator's ids, and the first `num_successors` of these follow the phrase. A phrase without
-    a complete character has no continuation.
+    A model with another tokenizer reads the text of the phrase, and the text of `num_successors` of its own tokens is
+    converted to the collator's ids. A phrase without a complete character has no continuation.
 
     Args:
         model: A causal language model in evaluation mode.
         retokenizer: Converts the collator's static ids to the model's; None: both have the same ids.
-        num_continuations: The number of continuations of each phrase; more than one needs sampling.
-        sampling_seed: Seed of sampling from the model's full distribution; None: greedy decoding.
         batch_size: Phrases in a forward pass; all of them have the same length, so that none is padded.
-        max_cached: The largest number of phrases in the cache, about 16 MiB by default; the oldest are dropped first.
+        max_cached: The largest number of phrases in the cache; the oldest are dropped first.
     Raises:
-        ValueError: If a count is below 1, several continuations are wanted without sampling, or the model is in
-            training mode.
+        ValueError: If the model is in training mode.
     Source: Liu et al. 2024, section 2.4, with GPT-2 for GPT-2 and TinyLlama alike.
     """
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Any,
         *,
         retokenizer: Retokenizer | None = None,
         num_successors: int = 2,
-        num_continuations: int = 1,
-        sampling_seed: int | None = None,
         batch_size: int = 256,
         max_cached: int = 65_536,
     ) -> None:
-        self.num_successors = checked_num_successors(num_successors)
-        if min(num_continuations, batch_size, max_cached) < 1 or (num_continuations > 1 and sampling_seed is None):
-            raise ValueError(
-                "num_continuations, batch_size and max_cached must be at least 1, and more than one continuation needs "
-                f"a sampling_seed, got {num_continuations}, {batch_size}, {max_cached} and {sampling_seed}"
-            )
         if model.training:
-            raise ValueError(
-                "the model that generates negatives must be in evaluation mode, got one in training mode; call eval() "
-                "on it"
-            )
+            raise ValueError("the model that generates negatives must be in evaluation mode; call eval() on it")
+        self.num_successors = num_successors
         self.model = model
         self.retokenizer = retokenizer
-        self.num_continuations = num_continuations
         self.batch_size = batch_size
         self.max_cached = max_cached
-        self._seed = sampling_seed
-        self._cache: dict[Phrase, tuple[Phrase, ...]] = {}
+        self._cache: dict[Phrase, Phrase | None] = {}
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return each phrase with its continuations."""
@@ -89,7 +82,7 @@ class Generation:
         by_length: dict[int, list[tuple[Phrase, Sequence[int]]]] = {}
         for phrase, prompt in zip(new, prompts, strict=True):
             by_length.setdefault(len(prompt), []).append((phrase, prompt))
-        known |= dict.fromkeys((phrase for phrase, _ in by_length.pop(0, [])), ())  # their prompts are empty
+        known |= dict.fromkeys(phrase for phrase, _ in by_length.pop(0, []))  # their prompts are empty
         for pairs in by_length.values():
             for first in range(0, len(pairs), self.batch_size):
                 phrases, group = zip(*pairs[first : first + self.batch_size], strict=True)
@@ -101,32 +94,17 @@ class Generation:
             PhraseWindow(continuation, len(phrase) + 1, row)
             for row, text in enumerate(texts)
             for phrase in text.phrases
-            for continuation in known[phrase]
+            if (continuation := known[phrase]) is not None
         ]
 
     @torch.no_grad()
-    def _continued(self, phrases: Sequence[Phrase], rows: Sequence[Sequence[int]]) -> list[tuple[Phrase, ...]]:
-        """Return the continuations of each phrase; `rows` are the prompts, all of the same length."""
+    def _continued(self, phrases: Sequence[Phrase], rows: Sequence[Sequence[int]]) -> list[Phrase | None]:
+        """Return each phrase with its continuation; `rows` are the prompts, all of the same length."""
         prompts = torch.tensor(rows, device=self.model.device)
-        sampling: dict[str, Any] = {} if self._seed is None else {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        config = GenerationConfig(
-            do_sample=self._seed is not None,
-            num_return_sequences=self.num_continuations,
-            max_new_tokens=self.num_successors,
-            min_new_tokens=self.num_successors,  # so that all rows end at the same step, without padding
-            pad_token_id=0,
-            **sampling,
-        )
-        with torch.random.fork_rng(list(range(torch.cuda.device_count())), enabled=self._seed is not None):
-            if self._seed is not None:
-                torch.manual_seed(self._seed)
-                self._seed += 1
-            output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
+        count = self.num_successors  # in all rows, so that none is padded
+        config = GenerationConfig(do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0)
+        output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
         successors = output[:, prompts.shape[1] :].tolist()
         if self.retokenizer is not None:
-            successors = [ids[: self.num_successors] for ids in self.retokenizer.inverse()(successors)]
-        count = self.num_continuations
-        return [
-            tuple(dict.fromkeys((*phrase, *ids) for ids in successors[index * count : (index + 1) * count] if ids))
-            for index, phrase in enumerate(phrases)
-        ]
+            successors = [ids[:count] for ids in self.retokenizer.inverse()(successors)]
+        return [(*phrase, *ids) if ids else None for phrase, ids in zip(phrases, successors, strict=True)]

@@ -2,18 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hf_targets.maths.trie import TokenTrie
-from hf_targets.phrases.batches.entries import (
-    MIN_PHRASE_TOKENS,
-    Phrase,
-    PhraseWindow,
-    checked_num_successors,
-)
-from hf_targets.phrases.batches.generated_negatives import Generation, LanguageModel
-from hf_targets.phrases.batches.interleaving import PhrasedText
-from hf_targets.phrases.batches.retokenization import Retokenizer
+from hf_targets.phrases.batches.entries import MIN_PHRASE_TOKENS, Phrase, PhrasedText, PhraseWindow
+from hf_targets.phrases.batches.generated_negatives import Generation, Retokenizer
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 
@@ -50,20 +43,17 @@ class PreBatch:
     """The phrases of earlier batches, in the table of each row.
 
     With `DynamicVocabTrainer`, the earlier batches are those of the same epoch and process. Otherwise this object keeps
-    the phrases from call to call, and each dataloader worker has a copy, which sees only the batches of its worker. Its
-    previous batch is then `num_workers` batches old, and a new set of workers begins without phrases.
+    the phrases from call to call, in each dataloader worker those of its own batches.
 
     Args:
         num_batches: The number of earlier batches.
         prefixes: Whether the prefixes of their phrases are negatives too.
-    Raises:
-        ValueError: If `num_batches` is below 1.
     Source: Liu et al. 2024, table 5: one batch, with prefixes.
     """
 
     def __init__(self, num_batches: int = 1, *, prefixes: bool = True) -> None:
         if num_batches < 1:
-            raise ValueError(f"num_batches must be at least 1, got {num_batches}; leave out PreBatch for 0")
+            raise ValueError(f"num_batches must be at least 1, got {num_batches}")
         self.num_batches = num_batches
         self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
@@ -91,13 +81,13 @@ class PreBatch:
 class SelfRetrieval:
     """Each phrase followed by the next 1 to `num_successors` tokens, for each of its occurrences in its own text.
 
-    Raises:
-        ValueError: If `num_successors` is below 1.
     Source: Liu et al. 2024, section 2.4, whose example has two successors.
     """
 
     def __init__(self, num_successors: int = 2) -> None:
-        self.num_successors = checked_num_successors(num_successors)
+        if num_successors < 1:
+            raise ValueError(f"num_successors must be at least 1, got {num_successors}")
+        self.num_successors = num_successors
 
     def windows(self, texts: Sequence[PhrasedText]) -> Iterator[PhraseWindow]:
         """Yield each occurrence with its successors, also the occurrence that was chosen as a phrase."""
@@ -133,21 +123,12 @@ class CorpusRetrieval:
             phrases: Token ids of each phrase, such as the phrases of a `ForwardMaximumMatching`.
             num_successors: The largest number of tokens after a phrase.
             max_continuations: The number of distinct continuations of a phrase; the first are kept. None: all.
-        Raises:
-            ValueError: If a count is below 1, or a phrase has fewer than two tokens.
         """
         # Departs: the paper does not limit the continuations. A frequent phrase has many thousands of them, and each is
         # a window to encode in every batch that has the phrase.
-        checked_num_successors(num_successors)
-        if max_continuations is not None and max_continuations < 1:
-            raise ValueError(f"max_continuations must be at least 1, or None for all, got {max_continuations}")
-        table = [tuple(phrase) for phrase in phrases]
-        short = next((phrase for phrase in table if len(phrase) < MIN_PHRASE_TOKENS), None)
-        if short is not None:
-            raise ValueError(
-                f"phrases must have at least {MIN_PHRASE_TOKENS} tokens, got {short}; leave out shorter ones"
-            )
-        trie = TokenTrie(table)
+        if num_successors < 1 or (max_continuations is not None and max_continuations < 1):
+            raise ValueError(f"counts must be at least 1, got {num_successors} and {max_continuations}")
+        trie = TokenTrie([tuple(phrase) for phrase in phrases])
         found: dict[Phrase, dict[Phrase, None]] = {}
         for text in corpus:
             tokens = tuple(map(int, text.ids if isinstance(text, TokenizedText) else text))
@@ -170,7 +151,7 @@ def negatives_by_name(
     *,
     num_successors: int = 2,
     corpus_retrieval: CorpusRetrieval | None = None,
-    language_model: LanguageModel | None = None,
+    language_model: Any = None,
     retokenizer: Retokenizer | None = None,
 ) -> tuple[NegativeStrategy, ...]:
     """Return the sources of negatives with the given names.
@@ -182,34 +163,27 @@ def negatives_by_name(
         language_model: The model that continues phrases, for `generation`.
         retokenizer: Converts the collator's ids to the language model's, if these differ.
     Raises:
-        ValueError: If a name is unknown, a name is given twice, the index or model of a name is missing, or `names` is
-            a string.
+        ValueError: If a name is unknown, or the index or model of a name is missing.
 
     >>> [type(source).__name__ for source in negatives_by_name(["in_batch", "pre_batch"])]
     ['InBatch', 'PreBatch']
     """
-    if isinstance(names, str):
-        raise ValueError(f"negatives must be a list of names, got the string {names!r}; put it in a list")
-    known: dict[str, Callable[[], NegativeStrategy] | str] = {  # a string names the missing argument
+    known: dict[str, Callable[[], NegativeStrategy] | None] = {
         "in_batch": InBatch,
         "pre_batch": PreBatch,
         "prefix": Prefixes,
         "self_retrieval": lambda: SelfRetrieval(num_successors),
-        "corpus_retrieval": "a corpus_retrieval index; give CorpusRetrieval.from_corpus(...)",
-        "generation": "a language_model; give a causal one",
+        "corpus_retrieval": None,
+        "generation": None,
     }
     if corpus_retrieval is not None:
         known["corpus_retrieval"] = lambda: corpus_retrieval
     if language_model is not None:
         known["generation"] = lambda: Generation(language_model, retokenizer=retokenizer, num_successors=num_successors)
-    sources: dict[str, NegativeStrategy] = {}
+    sources = []
     for name in names:
-        if name not in known:
-            raise ValueError(f"negatives must be among {', '.join(known)}, got {name!r}")
-        if name in sources:
-            raise ValueError(f"negatives must be distinct, got {name} twice; name it once")
-        make = known[name]
-        if isinstance(make, str):
-            raise ValueError(f"negatives {name} need {make}")
-        sources[name] = make()
-    return tuple(sources.values())
+        if (make := known.get(name)) is None:
+            missing = "needs its argument of negatives_by_name" if name in known else f"is none of {', '.join(known)}"
+            raise ValueError(f"negatives {name!r} {missing}")
+        sources.append(make())
+    return tuple(sources)

@@ -1,9 +1,21 @@
-"""Expansion of phrases into tokens, for processors, criteria and streamers that read tokens."""
+"""Phrases expanded into tokens, for what reads tokens: streamers, stopping criteria and a limit on new tokens."""
+
+# pyright: reportArgumentType=false
+# (ids are any integer tensor, but Transformers annotates LongTensor)
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StopStringCriteria,
+)
+from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
@@ -46,3 +58,111 @@ class Expansion:
         longest = max(map(len, rows))
         padded = [[self.pad_id] * (longest - len(row)) + row for row in rows]
         return torch.tensor(padded, dtype=torch.long, device=device)
+
+
+class PhraseStreamer(BaseStreamer):
+    """A streamer that expands phrases into tokens, for a streamer made for tokens."""
+
+    def __init__(self, streamer: BaseStreamer, expansion: Expansion) -> None:
+        self.streamer = streamer
+        self.expansion = expansion
+
+    def put(self, value: Tensor) -> None:
+        """Pass on ids: (rows, time), or (rows,) for one step."""
+        rows = value if value.ndim == 2 else value[:, None]
+        if len(rows) > 1:
+            self.streamer.put(value)  # the streamer itself raises on several rows, or handles them
+            return
+        tokens = torch.tensor(self.expansion.rows(rows), dtype=torch.long)
+        self.streamer.put(tokens if value.ndim == 2 else tokens[0])
+
+    def end(self) -> None:
+        """Tell the other streamer that the text has ended."""
+        self.streamer.end()
+
+
+class ExpandedCriteria(StoppingCriteria):
+    """A criterion made for tokens, applied to a text with its phrases expanded.
+
+    A stop string may end inside the last phrase, so stop strings are searched for after each token of that phrase.
+    """
+
+    def __init__(self, criterion: StoppingCriteria, expansion: Expansion) -> None:
+        self.criterion = criterion
+        self.expansion = expansion
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return whether each row is done, (rows,) bool."""
+        rows = self.expansion.rows(input_ids)
+        done = self.criterion(self.expansion.padded(rows, input_ids.device), scores, **kwargs)
+        if not isinstance(self.criterion, StopStringCriteria):
+            return done
+        last = [len(row) for row in self.expansion.rows(input_ids[:, -1:])]
+        for fewer in range(1, max(last)):
+            cut = [row[: len(row) - fewer] if fewer < count else row for row, count in zip(rows, last, strict=True)]
+            done = done | self.criterion(self.expansion.padded(cut, input_ids.device), scores, **kwargs)
+        return done
+
+
+class PhraseEnd(EosTokenCriteria):
+    """A criterion that ends a row with an end token, also with one inside its last phrase."""
+
+    def __init__(self, criterion: EosTokenCriteria, expansion: Expansion) -> None:
+        self.eos_token_id, self.expansion = criterion.eos_token_id, expansion
+        self._ends = set(criterion.eos_token_id.tolist())
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return whether each row is done, (rows,) bool."""
+        last = self.expansion.rows(input_ids[:, -1:])
+        return torch.tensor([not self._ends.isdisjoint(row) for row in last], device=input_ids.device)
+
+
+class MaxNewStaticTokens(StoppingCriteria):
+    """A criterion that ends a row with `limit` new tokens or more, counted with phrases expanded.
+
+    `prompt_length` is the number of steps of the prompt (tokens and phrases), padding included.
+    """
+
+    def __init__(self, limit: int, prompt_length: int, expansion: Expansion) -> None:
+        self.limit = limit
+        self.prompt_length = prompt_length
+        self.expansion = expansion
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return whether each row is done, (rows,) bool."""
+        new = self.expansion.rows(input_ids[:, self.prompt_length :])
+        return torch.tensor([len(row) >= self.limit for row in new], device=input_ids.device)
+
+
+class PaddedMaxNewStaticTokens(MaxNewStaticTokens):
+    """The same criterion, if there is a padding token: rows that are done are padded while other rows continue."""
+
+    eos_token_id = None  # `generate` pads finished rows if a criterion has this attribute
+
+
+def phrase_criteria(
+    criteria: Sequence[StoppingCriteria],
+    expansion: Expansion,
+    *,
+    static_limit: int | None,
+    prompt_length: int,
+    pads: bool,
+) -> StoppingCriteriaList:
+    """Return criteria for texts with phrases, given criteria made for tokens.
+
+    Args:
+        static_limit: The number of new tokens at which a row ends; None: no such limit.
+        prompt_length: Steps of the prompt, padding included.
+        pads: Whether there is a padding token.
+    """
+    wrapped: list[StoppingCriteria] = []
+    for criterion in criteria:
+        if isinstance(criterion, EosTokenCriteria):
+            wrapped.append(PhraseEnd(criterion, expansion))
+        else:
+            counts_steps = isinstance(criterion, MaxLengthCriteria | MaxTimeCriteria)
+            wrapped.append(criterion if counts_steps else ExpandedCriteria(criterion, expansion))
+    if static_limit is not None:
+        kind = PaddedMaxNewStaticTokens if pads else MaxNewStaticTokens
+        wrapped.append(kind(static_limit, prompt_length, expansion))
+    return StoppingCriteriaList(wrapped)

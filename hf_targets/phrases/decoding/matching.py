@@ -7,7 +7,6 @@ import numpy as np
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # of the hashes of phrases; odd, so that each token counts
 _MAX_KEPT = 2**14  # answers of `containing`
 
 
@@ -17,8 +16,7 @@ class PhraseLookup:
     The positions of each token in the phrases are sorted once. A sequence is looked for at the positions of its rarest
     token.
 
-    Args:
-        vocabulary: The vocabulary. Phrases that are added to it later are not found.
+    Phrases that are added to the vocabulary later are not found.
     """
 
     def __init__(self, vocabulary: PhraseVocabulary) -> None:
@@ -33,7 +31,7 @@ class PhraseLookup:
         self._bounds = np.append(0, np.cumsum(counts))
         self._containing: dict[tuple[int, ...], set[int]] = {}
         self._repeating: dict[int, set[int]] = {}
-        self._hashes: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
+        self._slot_of: dict[bytes, int] | None = None
 
     @classmethod
     def of(cls, vocabulary: PhraseVocabulary) -> "PhraseLookup":
@@ -93,25 +91,14 @@ class PhraseLookup:
 
     def standing_in(self, text: Sequence[int]) -> set[int]:
         """Return the slots of phrases that occur in a text, given as tokens."""
-        if self._hashes is None:
-            made = {}
-            for size in np.unique(self._lengths[self._lengths > 0]).tolist():
-                slots = np.flatnonzero(self._lengths == size)
-                hashes = _window_hashes(self._ids, self._begins[slots], size)
-                order = np.argsort(hashes)
-                made[size] = hashes[order], slots[order]
-            self._hashes = made  # whole, as other threads may read it
-        tokens, found = np.asarray(text, np.int64), set()
-        for size, (hashes, slots) in self._hashes.items():
-            starts = np.arange(len(tokens) - size + 1)
-            wanted = _window_hashes(tokens, starts, size)
-            first, stop = (np.searchsorted(hashes, wanted, side) for side in ("left", "right"))
-            for start in np.flatnonzero(first < stop).tolist():
-                for slot in slots[first[start] : stop[start]].tolist():
-                    begin = self._begins[slot]
-                    if np.array_equal(self._ids[begin : begin + size], tokens[start : start + size]):
-                        found.add(slot)
-        return found
+        if self._slot_of is None:
+            data, ends = self._ids.tobytes(), (self._begins + self._lengths) * 8
+            pairs = enumerate(zip((self._begins * 8).tolist(), ends.tolist(), strict=True))
+            self._slot_of = {data[first:end]: slot for slot, (first, end) in pairs if first < end}
+        data, count = np.asarray(text, np.int64).tobytes(), len(text)
+        sizes = np.unique(self._lengths[self._lengths > 0]).tolist()
+        windows = (data[8 * start : 8 * (start + size)] for size in sizes for start in range(count - size + 1))
+        return {self._slot_of[window] for window in windows if window in self._slot_of}
 
     def completing(self, text: Sequence[int], sequences: Iterable[tuple[int, ...]]) -> set[int]:
         """Return the slots of phrases that would complete one of the sequences when put after the text.
@@ -162,11 +149,3 @@ class PhraseLookup:
 
 _LOOKUPS: WeakKeyDictionary[PhraseVocabulary, tuple[tuple, PhraseLookup]] = WeakKeyDictionary()
 """The index of each vocabulary, with the arrays that it was made from: a vocabulary makes new ones when it changes."""
-
-
-def _window_hashes(ids: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
-    """Return a 64-bit hash of the `size` tokens at each start."""
-    hashes = np.zeros(len(starts), np.uint64)
-    for index in range(size):
-        hashes = hashes * _BASE + ids[starts + index].astype(np.uint64) + np.uint64(1)
-    return hashes

@@ -48,10 +48,6 @@ class PhraseProcessors(LogitsProcessor):
     Blocked n-grams, bad words and suppressed tokens also block each phrase that would complete one. Other processors
     that read the text get it with phrases expanded, and the scores of phrases after those of tokens.
 
-    Args:
-        processors: The processors, in the order in which they are applied.
-        expansion: Expands the phrases of the rows.
-        vocab_size: V, the column of the first phrase's score.
     Raises:
         ValueError: If a processor is for guidance or watermarks, which support only tokens.
     """
@@ -59,10 +55,7 @@ class PhraseProcessors(LogitsProcessor):
     def __init__(self, processors: Sequence[LogitsProcessor], expansion: Expansion, vocab_size: int) -> None:
         for processor in processors:
             if isinstance(processor, REFUSED):
-                raise ValueError(
-                    f"{type(processor).__name__} supports only tokens; leave out guidance_scale and watermarks, or "
-                    "phrases"
-                )
+                raise ValueError(f"{type(processor).__name__} supports only tokens; leave it out, or phrases")
         self.processors = processors
         self.expansion = expansion
         self.vocab_size = vocab_size
@@ -154,10 +147,6 @@ def _ignored_steps(processor: logits_process.RepetitionPenaltyLogitsProcessor, n
     """Return the number of first steps of a row without penalty: its padding, or the number that the user set."""
     ignored = processor.prompt_ignore_length
     if isinstance(ignored, Tensor):
-        if len(ignored) != len(ids):
-            raise ValueError(
-                f"prompt_ignore_length must have one number for each of {len(ids)} rows, got {len(ignored)}"
-            )
         return int(ignored[number])
     return ignored or 0
 
@@ -174,11 +163,7 @@ def may_end_inside(processor: LogitsProcessor, expansion: Expansion) -> bool:
 def phrase_processors(
     processors: Sequence[LogitsProcessor], expansion: Expansion, vocab_size: int
 ) -> LogitsProcessorList:
-    """Return processors for the scores of tokens and phrases, given processors made for tokens.
-
-    Raises:
-        ValueError: As `PhraseProcessors` does.
-    """
+    """Return processors for the scores of tokens and phrases, given processors made for tokens."""
     if all(
         isinstance(processor, READ_NO_TOKENS) and not may_end_inside(processor, expansion) for processor in processors
     ):

@@ -19,8 +19,6 @@ class PhraseSchedule:
         initial: The share of the phrases that is available from the beginning, in [0, 1].
         added: The share that is added each time, in [0, 1].
         every: The number of generated tokens between two additions, 1 or more. A phrase counts as its tokens.
-    Raises:
-        ValueError: If an argument is out of its range.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix D: 5% every 10 tokens.
 
     >>> schedule = PhraseSchedule(initial=0.7)
@@ -35,9 +33,9 @@ class PhraseSchedule:
     def __post_init__(self) -> None:
         for name in ("initial", "added"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share of the phrases and must be in [0, 1], got {getattr(self, name)}")
-        if type(self.every) is not int or self.every < 1:
-            raise ValueError(f"every counts tokens and must be an integer, 1 or more, got {self.every}")
+                raise ValueError(f"{name} must be a share of the phrases in [0, 1], got {getattr(self, name)}")
+        if self.every < 1:
+            raise ValueError(f"every must be a number of tokens, 1 or more, got {self.every}")
 
     def __call__(self, num_tokens: int, num_phrases: int) -> int:
         """Return how many of `num_phrases` phrases are available after `num_tokens` generated tokens."""
@@ -79,19 +77,11 @@ class PhraseFeed:
 
 
 def checked_count(schedule: PhraseCount, num_tokens: int, num_phrases: int) -> int:
-    """Return how many phrases a schedule makes available after so many tokens.
-
-    Raises:
-        ValueError: If it is no number of these phrases.
-    """
-    given = schedule(num_tokens, num_phrases)
-    try:
-        count = index(given)
-    except TypeError:
-        count = -1
+    """Return how many phrases a schedule makes available after so many tokens."""
+    count = schedule(num_tokens, num_phrases)
     if not 0 <= count <= num_phrases:
         raise ValueError(
-            f"a phrase schedule must return a number of phrases in [0, {num_phrases}], got {given!r} after "
+            f"a phrase schedule must return a number of phrases in [0, {num_phrases}], got {count!r} after "
             f"{num_tokens} tokens"
         )
-    return count
+    return index(count)

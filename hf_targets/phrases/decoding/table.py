@@ -1,8 +1,8 @@
 """The phrases of a call: their embeddings, which of them each row has, and their tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,30 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-
-
-class PhraseSearch(Protocol):
-    """Finds the phrases with the largest inner products; `phrases.index.PhraseIndex` is one."""
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """Whether scores are exact inner products."""
-        ...
-
-    def __len__(self) -> int:
-        """Return how many slots it has."""
-        ...
-
-    def search(self, hidden: Tensor, k: int, /) -> tuple[Tensor, Tensor]:
-        """Return scores and slots, (rows, k) each; a slot of -1 is none."""
-        ...
+from hf_targets.retrieval.vector_index import VectorIndex
 
 
 class PhraseTable:
-    """What `phrases` becomes when a model is called: an argument of the call, never a part of the model.
+    """The phrases of a call, with their embeddings: an argument of the call, never a part of the model.
 
-    A table belongs to the rows of a batch in turn: with R vocabularies and a batch of R x k rows (beams, or several
-    returned sequences), rows 0 to k - 1 have the first.
+    With R vocabularies and a batch of R x k rows (beams, or several returned sequences), rows 0 to k - 1 have the first
+    vocabulary.
 
     Args:
         vocabularies: One for all rows, or one a row; ids above V are their slots.
@@ -52,7 +36,7 @@ class PhraseTable:
         slots: Tensor,
         exists: Tensor,
         *,
-        index: PhraseSearch | None = None,
+        index: VectorIndex | None = None,
         num_neighbours: int = 64,
     ) -> None:
         self.vocabularies = tuple(vocabularies)
@@ -86,19 +70,14 @@ class PhraseTable:
             return rows, None
         return rows, ~self._per_row(self.exists, batch_size)[:, None].expand(-1, time, -1)
 
-    def searched(self, index: PhraseSearch, num_neighbours: int) -> "PhraseTable":
-        """Return the same table, whose logits are those of the best `num_neighbours` phrases that an index finds.
-
-        Raises:
-            ValueError: If there are several vocabularies, the index is of another number of slots, or there is no
-                neighbour to ask for.
-        """
+    def searched(self, index: VectorIndex, num_neighbours: int) -> "PhraseTable":
+        """Return the same table, whose logits are those of the best `num_neighbours` phrases that an index finds."""
         if len(self.vocabularies) > 1:
             raise ValueError(f"an index is over one vocabulary for all rows, got {len(self.vocabularies)}")
         if len(index) != self.num_slots:
             raise ValueError(
-                f"an index must have an embedding for each of the {self.num_slots} ids that the vocabulary has given, "
-                f"removed ones included, got {len(index)}; build it from the vocabulary as it is now"
+                f"an index must have an embedding for each of the vocabulary's {self.num_slots} ids, got {len(index)}; "
+                "build it anew with index_phrases"
             )
         if num_neighbours < 1:
             raise ValueError(f"num_neighbours must be 1 or more, got {num_neighbours}")
@@ -106,22 +85,14 @@ class PhraseTable:
         return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours)
 
     def check_current(self) -> None:
-        """Check that no phrase was removed since the table was made; those added since are not in it.
-
-        Raises:
-            ValueError: If one was: its id stands for nothing.
-        """
+        """Check that no phrase was removed since the table was made; those added since are not in it."""
         for vocabulary, then in zip(self.vocabularies, self._were_alive, strict=True):
             now = vocabulary.arrays()[2][: len(then)]
             if not np.array_equal(now, then):
                 raise ValueError("the vocabulary has changed since the table was made; make it anew with phrase_table")
 
     def check_batch(self, batch_size: int) -> None:
-        """Check that the rows of a batch can be shared out among the vocabularies.
-
-        Raises:
-            ValueError: If there are neither as many rows as vocabularies, nor a multiple of them.
-        """
+        """Check that the rows of a batch can be shared out among the vocabularies."""
         if batch_size % len(self.vocabularies):
             raise ValueError(
                 f"phrases must be one vocabulary, or one for each row, got {len(self.vocabularies)} for a batch of "
@@ -129,18 +100,13 @@ class PhraseTable:
             )
 
     def check_ids(self, ids: Tensor, name: str, ignored: int | None = None) -> None:
-        """Check that each id of (batch, time) is a token or a phrase that its row has.
-
-        Raises:
-            ValueError: If one is not.
-        """
+        """Check that each id of (batch, time) is a token or a phrase that its row has."""
         wrong = self.missing(ids) & (ids != ignored if ignored is not None else True)
         if wrong.any():
             row, position = (int(part) for part in wrong.nonzero()[0])
             raise ValueError(
-                f"{name} must be tokens in [0, {self.vocab_size - 1}] or phrases of the row's vocabulary, which has "
-                f"{len(self.vocabularies[row * len(self.vocabularies) // len(ids)])} from {self.vocab_size} on; got "
-                f"{ids[row, position].item()} in row {row}, a phrase that was removed, or never there"
+                f"{name} must be tokens in [0, {self.vocab_size - 1}] or phrases of the row's vocabulary, got "
+                f"{ids[row, position].item()} in row {row}"
             )
 
     def missing(self, ids: Tensor) -> Tensor:
@@ -186,8 +152,7 @@ class PhraseTable:
         size = queries.float().norm(dim=1) * best.norm(dim=1)
         if ((expected - scores[:, 0].float()).abs() > 0.01 * size + 1e-6)[slots[:, 0] >= 0].any():
             raise ValueError(
-                "the index has other embeddings than the phrases of the call: it is of other phrases, or the phrase "
-                "encoder has changed since it was built; build it anew with index_phrases"
+                "the index is of other phrases or of another phrase encoder; build it anew with index_phrases"
             )
 
     def _searched_logits(self, hidden: Tensor) -> Tensor:
@@ -210,13 +175,8 @@ class PhraseTable:
 
 
 def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:
-    """Return what is one vocabulary, or several, as a list.
-
-    Raises:
-        ValueError: If there is none, or something else.
-    """
-    several = isinstance(phrases, Iterable) and not isinstance(phrases, PhraseVocabulary)
-    vocabularies: list[Any] = list(phrases) if several else [phrases]
+    """Return what is one vocabulary, or several, as a list."""
+    vocabularies = [phrases] if isinstance(phrases, PhraseVocabulary) else list(phrases)
     if not vocabularies or not all(isinstance(vocabulary, PhraseVocabulary) for vocabulary in vocabularies):
         kinds = ", ".join(type(vocabulary).__name__ for vocabulary in vocabularies) or "none"
         raise ValueError(f"phrases must be a PhraseVocabulary, or one for each row, got {kinds}")

@@ -38,9 +38,6 @@ class ChunkPhrases:
         grammar: Of `nltk.RegexpParser`, over tags of the Penn Treebank.
         labels: Labels of the chunks to keep.
         max_tokens: The longest to keep; None keeps whole clauses too.
-    Raises:
-        ValueError: If the grammar cannot be read, there are no labels, or `max_tokens` is below 2.
-        ImportError: If nltk is not installed.
     Source: Liu et al. 2024, section 3.5.  Departs: the paper parses; chunks find no clause and no attachment.
     """
 
@@ -55,12 +52,7 @@ class ChunkPhrases:
         self.labels, self.max_tokens = frozenset(labels), max_tokens
         self._words = word_tokenizer()
         self._tag = closed_class_tagger() if tag is None else tag
-        try:
-            self._parser = require("nltk.chunk", extra="phrases").RegexpParser(grammar)
-        except ValueError as error:
-            raise ValueError(
-                f"grammar must be one that nltk.RegexpParser reads, as CHUNK_GRAMMAR is, and this is none: {error}"
-            ) from error
+        self._parser = require("nltk.chunk", extra="phrases").RegexpParser(grammar)
 
     @classmethod
     def for_task(cls, task: MiningTask) -> "ChunkPhrases":
@@ -68,16 +60,10 @@ class ChunkPhrases:
         return cls(max_tokens=task.max_tokens)
 
     def spans(self, text: TokenizedText) -> np.ndarray:
-        """Return the chunks of 2 to `max_tokens` tokens, (phrases, 2), sorted, distinct, without special ones.
-
-        Raises:
-            ValueError: If the tagger does not give each word one tag.
-        """
+        """Return the chunks of 2 to `max_tokens` tokens, (phrases, 2), sorted, distinct, without special ones."""
         found = []
         for words in self._sentences(text.text):
             tagged = self._tag([text.text[start:end] for start, end in words])
-            if len(tagged) != len(words):
-                raise ValueError(f"tag must give each word one tag, got {len(tagged)} tags for {len(words)} words")
             for label, first, end in _chunks(self._parser.parse(list(map(tuple, tagged)))):
                 if label in self.labels:
                     found.append((words[first][0], words[end - 1][1]))
@@ -167,9 +153,6 @@ def closed_class_tagger() -> Tagger:
 
     It is made of NLTK's own classes and needs no download. It knows no context: "play" is always a verb, and a noun in
     "-ing" a participle. `nltk.pos_tag` is better where its model is installed.
-
-    Raises:
-        ImportError: If nltk is not installed.
 
     >>> closed_class_tagger()(["The", "cat", "sat", "on", "12", "mats"])[1:]
     [('cat', 'NN'), ('sat', 'VBD'), ('on', 'IN'), ('12', 'CD'), ('mats', 'NNS')]

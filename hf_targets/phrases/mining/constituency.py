@@ -43,9 +43,6 @@ class ConstituencyPhrases:
         labels: Labels of the constituents to keep.
         max_tokens: The longest to keep; None keeps whole clauses too.
 
-    Raises:
-        ValueError: If there are no models in the folder, no labels, or `max_tokens` is below 2.
-        ImportError: If a folder is given and stanza is not installed.
     Source: Liu et al. 2024, section 3.5.
     """
 
@@ -62,18 +59,11 @@ class ConstituencyPhrases:
     def for_task(cls, task: MiningTask) -> "ConstituencyPhrases":
         """Return the constituents that a parser finds."""
         if task.parser is None:
-            raise ValueError(
-                "phrases of parsed sentences take a parser; give the folder of a stanza pipeline's models, as "
-                "stanza.download('en', model_dir=folder, processors='tokenize,pos,constituency') writes it"
-            )
+            raise ValueError("phrases of parsed sentences take a parser; give the folder of a stanza pipeline's models")
         return cls(task.parser, max_tokens=task.max_tokens)
 
     def spans(self, text: TokenizedText) -> np.ndarray:
-        """Return the constituents of 2 to `max_tokens` tokens, (phrases, 2), sorted, distinct, without special ones.
-
-        Raises:
-            ValueError: If the pipeline does not parse.
-        """
+        """Return the constituents of 2 to `max_tokens` tokens, (phrases, 2), sorted, distinct, without special ones."""
         found = []
         for sentence in self._pipeline(text.text).sentences:
             characters = list(_characters(sentence))
@@ -118,7 +108,6 @@ def _load(folder: str | os.PathLike[str]) -> Callable[[str], Any]:
         )
     except FileNotFoundError as error:
         raise ValueError(
-            f"pipeline must be a stanza.Pipeline or a folder with the models of one, and {folder} has none ({error}); "
-            f"write them there with stanza.download('en', model_dir={os.fspath(folder)!r}, "
-            f"processors='tokenize,pos,constituency')"
+            f"{folder} has no models of a stanza pipeline ({error}); write them there with stanza.download('en', "
+            f"model_dir={os.fspath(folder)!r}, processors='tokenize,pos,constituency')"
         ) from error

@@ -1,5 +1,7 @@
 """What a phrase miner is, what one is made for, and what it finds in texts, in this process or in several."""
 
+import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
+_SENTENCE_END = re.compile(r"""[.!?]+["'\u201d\u2019)\]]*(?=\s+[^\sa-z]|\s*$)|[\u3002\uff01\uff1f]""", re.MULTILINE)
 _CHUNKS = 8  # for each process, so that none waits long for the last
 
 
@@ -27,11 +30,10 @@ class PhraseMiner(Protocol):
 
 @dataclass(frozen=True)
 class MiningTask:
-    """Texts whose phrases are wanted, and the settings of a recipe; a kind of miner takes of it what it needs.
+    """Texts whose phrases are wanted, and the settings of a miner, of which each kind takes what it needs.
 
     Attributes:
-        rows: Gives the token ids of each training text, lists or arrays; called only by a kind that looks through them
-        first.
+        rows: Gives the token ids of each training text, lists or arrays; called only by kinds that look through them.
         max_tokens: Of a phrase, at most.
         min_count: How often a phrase must stand in the texts.
         excluded_ids: Tokens that no phrase has.
@@ -90,3 +92,45 @@ def _next_character(document: str, start: int) -> int:
     while start < len(document) and document[start].isspace():
         start += 1
     return start
+
+
+class MarkablePhrases:
+    """What another miner finds, without phrases after which a marker such as "[1]" would stand wrongly.
+
+    Left out are phrases with the end of a sentence in them or at their end, whose marker would count for the next
+    sentence, and phrases that end inside a word. An end of a sentence is ".", "!" or "?", with quotes and brackets that
+    close, before white space and no small letter, or at a line end; or such a stop of Chinese and Japanese.
+    Abbreviations are not told from ends: "Dr. Who" is left out, and "e.g. cats" is not. Chinese, Japanese and Korean
+    characters are words of their own. Phrases whose first or last character is only partly theirs are left out too.
+
+    >>> from hf_targets.phrases.mining.ngrams import TokenNgrams
+    >>> text = TokenizedText("a bc. D", [0, 1, 2, 3], np.array([[0, 1], [1, 3], [3, 4], [4, 7]]))
+    >>> MarkablePhrases(TokenNgrams()).spans(text).tolist(), TokenNgrams(2, 2).spans(text).tolist()
+    ([[0, 3], [1, 3]], [[0, 2], [1, 3], [2, 4]])
+    """
+
+    def __init__(self, miner: PhraseMiner) -> None:
+        self.miner = miner
+
+    def spans(self, text: TokenizedText) -> np.ndarray:
+        """Return the miner's spans that are left, (phrases, 2)."""
+        spans = np.asarray(self.miner.spans(text), np.int64).reshape(-1, 2)
+        stops = np.array([found.start() for found in _SENTENCE_END.finditer(text.text)], np.int64)
+        starts, ends = text.offsets[spans[:, 0], 0], text.offsets[spans[:, 1] - 1, 1]
+        before, after = np.searchsorted(stops, starts), np.searchsorted(stops, ends)
+        parted = np.array([False, *self._parted(text), False])
+        in_words = np.array([_is_in_a_word(text.text, end) for end in text.offsets[:, 1].tolist()], bool)
+        keep = (before == after) & ~parted[spans[:, 0]] & ~parted[spans[:, 1]]
+        return spans[keep & ~in_words[spans[:, 1] - 1]] if len(spans) else spans
+
+    @staticmethod
+    def _parted(text: TokenizedText) -> list[bool]:
+        """Return for each token but the first whether it begins inside a character, one of several bytes."""
+        begins, ends = text.offsets[1:, 0].tolist(), text.offsets[:-1, 1].tolist()
+        return [begin < end and not text.text[begin].isascii() for begin, end in zip(begins, ends, strict=True)]
+
+
+def _is_in_a_word(text: str, end: int) -> bool:
+    """Return whether a word goes on at a position."""
+    pair = text[end - 1 : end + 1]
+    return len(pair) == 2 and pair.isalnum() and unicodedata.east_asian_width(pair[0]) not in "WF"

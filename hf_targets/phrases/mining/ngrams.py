@@ -13,12 +13,8 @@ _QUOTES = ('"', "''", "``")  # the word tokenizer writes any of them as another
 
 
 class TokenNgrams:
-    """All windows of a number of tokens ("N-ids").
+    """All windows of a number of tokens ("N-ids"); by default those that the paper cuts from retrieved documents.
 
-    The defaults are the windows that the paper cuts from retrieved documents when generating.
-
-    Raises:
-        ValueError: If the sizes are not 2 <= min_tokens <= max_tokens.
     Source: Liu et al. 2024, sections 2.4 and 3.1.
 
     >>> text = TokenizedText("a b c", [0, 1, 2], np.array([[0, 1], [1, 3], [3, 5]]))
@@ -28,9 +24,7 @@ class TokenNgrams:
 
     def __init__(self, min_tokens: int = 2, max_tokens: int = 8) -> None:
         if not 2 <= min_tokens <= max_tokens:
-            raise ValueError(
-                f"a phrase has 2 tokens or more: 2 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}"
-            )
+            raise ValueError(f"sizes must be 2 <= min_tokens <= max_tokens, got {min_tokens} and {max_tokens}")
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
 
     @classmethod
@@ -53,9 +47,6 @@ class WordNgrams:
     space that this token may have before it, and ends with the last token of a word: where a token reaches into two
     words, no window begins or ends between them.
 
-    Raises:
-        ValueError: If the sizes are not 1 <= min_words <= max_words, or `max_tokens` is below 2.
-        ImportError: If nltk is not installed.
     Source: Liu et al. 2024, section 2.4.
 
     >>> text = TokenizedText("a bc d", [0, 1, 2, 3], np.array([[0, 1], [1, 3], [3, 4], [4, 6]]))
@@ -65,11 +56,7 @@ class WordNgrams:
 
     def __init__(self, min_words: int = 2, max_words: int = 5, *, max_tokens: int | None = None) -> None:
         if not 1 <= min_words <= max_words:
-            raise ValueError(
-                f"a window has a word or more: 1 <= min_words <= max_words, got {min_words} and {max_words}"
-            )
-        if max_tokens is not None and max_tokens < 2:
-            raise ValueError(f"max_tokens must be 2 or more, as a phrase has two tokens, got {max_tokens}")
+            raise ValueError(f"sizes must be 1 <= min_words <= max_words, got {min_words} and {max_words}")
         self.min_words, self.max_words, self.max_tokens = min_words, max_words, max_tokens
         self._tokenizer = word_tokenizer()
 
@@ -93,11 +80,7 @@ class WordNgrams:
 
 
 def word_tokenizer() -> Any:
-    """Return NLTK's word tokenizer, which needs no model.
-
-    Raises:
-        ImportError: If nltk is not installed.
-    """
+    """Return NLTK's word tokenizer, which needs no model."""
     return require("nltk.tokenize", extra="phrases").NLTKWordTokenizer()
 
 

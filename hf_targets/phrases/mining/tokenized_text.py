@@ -34,23 +34,12 @@ class TokenizedText:
     special_ids: frozenset[int] = frozenset()
     """Ids that no phrase may hold: the tokenizer's special tokens, such as the end of a text."""
 
-    def __post_init__(self) -> None:
-        if self.offsets.shape != (len(self.ids), 2):
-            raise ValueError(
-                f"offsets must give a start and an end for each token, hence be of shape {(len(self.ids), 2)}, got "
-                f"{self.offsets.shape}; let from_text or from_ids find them"
-            )
-
     def __len__(self) -> int:
         return len(self.ids)
 
     @classmethod
     def from_text(cls, text: str, tokenizer: PreTrainedTokenizerBase) -> "TokenizedText":
-        """Return `text` as `tokenizer` cuts it, without the special tokens that a model's input begins or ends with.
-
-        Raises:
-            ValueError: If the tokenizer is not a fast one, which alone knows the characters of a token.
-        """
+        """Return `text` as a fast tokenizer cuts it, without the special tokens of a model's input."""
         (ids,), (offsets,) = encode([text], tokenizer)
         return cls(text, ids, np.array(offsets, np.int64).reshape(-1, 2), special_token_ids(tokenizer))
 
@@ -61,9 +50,6 @@ class TokenizedText:
         Where it would (a block that begins inside a word, two lines that were tokenized apart), the characters are
         found token by token; those of a token that does not end a character reach to the end of it.
 
-        Args:
-            ids: Static token ids; special tokens among them are written out in the text.
-
         Raises:
             ValueError: If the tokenizer is not a fast one, or `ids` has an id that it does not know.
         """
@@ -72,10 +58,7 @@ class TokenizedText:
         num_ids = len(tokenizer)
         unknown = next((id_ for id_ in ids if not 0 <= id_ < num_ids), None)
         if unknown is not None:
-            raise ValueError(
-                f"ids must be in [0, {num_ids - 1}] for this tokenizer, got {unknown}; "
-                f"expand phrases into their tokens first, and drop padding such as -100"
-            )
+            raise ValueError(f"ids must be in [0, {num_ids - 1}] for this tokenizer, got {unknown}; drop padding")
         text = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
         again = cls.from_text(text, tokenizer)
         return again if again.ids == ids else cls._piece_by_piece(ids, tokenizer)

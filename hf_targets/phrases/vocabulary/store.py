@@ -79,11 +79,7 @@ class PhraseStore:
         return [known[key] if key in known else self._append(key, is_alive=True) for key in keys]
 
     def remove(self, ids: TokenIds) -> None:
-        """Remove phrases by their ids, which are never used again.
-
-        Raises:
-            ValueError: If an id is not a phrase, or its phrase was removed before. Nothing is removed in this case.
-        """
+        """Remove phrases by their ids, which are never used again. Nothing is removed if one of them is no phrase."""
         with self._lock:
             phrases = {id_: self.token_ids(id_) for id_ in integers(ids)}
             self._forget()
@@ -95,12 +91,9 @@ class PhraseStore:
     def forget_documents(self, names: Iterable[str]) -> list[int]:
         """Remove documents from the sources of all phrases, with the phrases that were found only in them.
 
-        Phrases that never had a source stay. A name that is no source of a phrase changes nothing.
+        Phrases that never had a source stay.
 
         Returns: The ids of the phrases that were removed, in ascending order, which are never used again.
-
-        Raises:
-            ValueError: If `names` is a single name.
         """
         gone = several(names, "names")
         with self._lock:
@@ -133,11 +126,7 @@ class PhraseStore:
         return len(self._alive)
 
     def token_ids(self, phrase_id: int) -> tuple[int, ...]:
-        """Return the tokens of a phrase.
-
-        Raises:
-            ValueError: If no phrase has this id, or its phrase was removed.
-        """
+        """Return the tokens of a phrase; ValueError if no phrase has this id, or its phrase was removed."""
         slot = index(phrase_id) - self.vocab_size
         if not 0 <= slot < self.num_ids:
             raise ValueError(
@@ -178,11 +167,7 @@ class PhraseStore:
         return arrays
 
     def expand(self, ids: TokenIds) -> list[int]:
-        """Return `ids` with each phrase replaced by its tokens.
-
-        Raises:
-            ValueError: If an id is neither a token nor a phrase, or its phrase was removed.
-        """
+        """Return `ids` with each phrase replaced by its tokens; ValueError if an id is neither token nor phrase."""
         expanded = []
         for id_ in integers(ids):
             if 0 <= id_ < self.vocab_size:

@@ -14,15 +14,9 @@ _NEIGHBOURS = 8  # tokens on either side; a character has at most 4 bytes, so at
 
 
 def phrase_forms(text: str, leading_space: LeadingSpace, normalization: Normalization) -> list[str]:
-    """Return the one or two forms of a phrase within a text; `PhraseVocabulary.add` explains the settings.
-
-    Raises:
-        ValueError: If a setting is unknown, or the text is empty or only white space.
-    """
+    """Return the one or two forms of a phrase within a text; `PhraseVocabulary.add` explains the settings."""
     if leading_space not in get_args(LeadingSpace):
         raise ValueError(f"leading_space must be one of {get_args(LeadingSpace)}, got {leading_space!r}")
-    if normalization not in ("NFC", None):
-        raise ValueError(f"normalization must be 'NFC', or None to leave texts unchanged, got {normalization!r}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"a phrase must be a text with more than white space, got {text!r}; leave it out")
     text = text if normalization is None else unicodedata.normalize(normalization, text)
@@ -36,9 +30,6 @@ def tokenize_mid_text(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) 
 
     A short text, the anchor, is put before the text, and the anchor's ids are removed. If a token covers parts of both,
     another anchor is used.
-
-    Raises:
-        ValueError: If with every anchor a token covers parts of the anchor and of the text.
     """
     ids: list[list[int]] = [[] for _ in texts]
     left = list(range(len(texts)))
@@ -53,7 +44,7 @@ def tokenize_mid_text(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) 
     if left:
         raise ValueError(
             f"a phrase must not share a token with the text before it, and {texts[left[0]]!r} shares one with every "
-            f"text that was tried; give its token ids instead"
+            "text that was tried; give its token ids instead"
         )
     return ids
 

@@ -4,7 +4,7 @@ import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -60,9 +60,6 @@ class PhraseVocabulary(PhraseStore):
 
         Args:
             vocab_size: Rows of the model's embedding, if they are more than the tokenizer's ids; None: the tokenizer's.
-
-        Raises:
-            ValueError: If `vocab_size` is smaller than the number of the tokenizer's ids.
         """
         num_tokens = max(len(tokenizer), *(id_ + 1 for id_ in tokenizer.added_tokens_decoder), 0)
         if vocab_size is not None and vocab_size < num_tokens:
@@ -79,14 +76,12 @@ class PhraseVocabulary(PhraseStore):
         phrases: Iterable[str],
         tokenizer: PreTrainedTokenizerBase,
         *,
-        leading_space: LeadingSpace = "add",
-        single_tokens: Literal["error", "skip"] = "error",
-        normalization: Normalization = "NFC",
         vocab_size: int | None = None,
+        **settings: Any,
     ) -> Self:
-        """Return a vocabulary with some texts as phrases; see `add`."""
+        """Return a vocabulary with some texts as phrases; `settings` are those of `add`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
-        vocabulary.add(phrases, leading_space=leading_space, single_tokens=single_tokens, normalization=normalization)
+        vocabulary.add(phrases, **settings)
         return vocabulary
 
     @classmethod
@@ -97,12 +92,11 @@ class PhraseVocabulary(PhraseStore):
         miner: PhraseMiner,
         *,
         vocab_size: int | None = None,
-        num_proc: int | None = None,
-        markers: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> Self:
-        """Return a vocabulary with the phrases that `miner` finds in some documents; see `add_documents`."""
+        """Return a vocabulary with the phrases of some documents; `settings` are those of `add_documents`."""
         vocabulary = cls(tokenizer, vocab_size=vocab_size)
-        vocabulary.add_documents(documents, miner, num_proc=num_proc, markers=markers)
+        vocabulary.add_documents(documents, miner, **settings)
         return vocabulary
 
     @classmethod
@@ -140,8 +134,6 @@ class PhraseVocabulary(PhraseStore):
             ValueError: If a text is empty or only white space, has fewer than two tokens, or has a special token.
                 Nothing is added in this case.
         """
-        if single_tokens not in ("error", "skip"):
-            raise ValueError(f"single_tokens must be 'error' or 'skip', got {single_tokens!r}")
         texts = several(phrases, "phrases")
         forms, form_sources = [], []
         for text, origins in zip(texts, one_for_each(sources, len(texts)), strict=True):
@@ -201,14 +193,7 @@ class PhraseVocabulary(PhraseStore):
     def add_mined(
         self, documents: Iterable[tuple[str, MinedText]], *, markers: Mapping[str, str] | None = None
     ) -> list[int]:
-        """Add the phrases that were found in some documents before, as `add_documents` does.
-
-        Args:
-            documents: Names, and what `MinedText.of` found with this vocabulary's tokenizer.
-            markers: As for `add_documents`.
-        Raises:
-            ValueError: If a phrase is invalid or a document has no marker.
-        """
+        """Add the phrases that `MinedText.of` found in named documents before, as `add_documents` does."""
         found = list(documents)
         return self._add_found(found, {name: self._ending(name, markers) for name, _ in found})
 
@@ -248,11 +233,7 @@ class PhraseVocabulary(PhraseStore):
         return tuple(tokenize_mid_text([markers[name]], self.tokenizer)[0])
 
     def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
-        """Add the phrases and sources of another vocabulary, and return a mapping from its ids to the ids in this one.
-
-        Raises:
-            ValueError: If the other vocabulary has a different tokenizer.
-        """
+        """Add the phrases and sources of another vocabulary, and return a mapping from its ids to those of this one."""
         if other.tokenizer is not self.tokenizer:
             self._check_tokenizer(other.fingerprint, "the other vocabulary")
         ids = list(other)
@@ -265,11 +246,7 @@ class PhraseVocabulary(PhraseStore):
         return tokenizer_fingerprint(self.tokenizer)
 
     def text(self, phrase_id: int) -> str:
-        """Return the text of a phrase in the middle of a longer text, with its leading space if it has one.
-
-        Raises:
-            ValueError: As for `token_ids`.
-        """
+        """Return the text of a phrase in the middle of a longer text, with its leading space if it has one."""
         return text_mid_text(self.token_ids(phrase_id), self.tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -277,20 +254,13 @@ class PhraseVocabulary(PhraseStore):
         return self.merge_phrases(self.tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False))
 
     def decode(self, ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
-        """Return the text of tokens and phrases.
-
-        Raises:
-            ValueError: As for `expand`.
-        """
+        """Return the text of tokens and phrases."""
         return cast(str, self.tokenizer.decode(self.expand(ids), skip_special_tokens=skip_special_tokens))
 
     def spans(self, ids: TokenIds, *, skip_special_tokens: bool = False) -> list[PhraseSpan]:
         """Return the characters of `decode(ids)` that come from each phrase, in order.
 
         If the bytes of one character are split between neighbours, it belongs to the neighbour with the last byte.
-
-        Raises:
-            ValueError: As for `expand`.
         """
         expanded: list[int] = []
         written: list[tuple[int, int, int]] = []  # id, first token, token after the last

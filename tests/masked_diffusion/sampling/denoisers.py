@@ -1,9 +1,10 @@
 """Networks that samplers can be checked against: tables in float64, and a record of what they were asked."""
 
+from types import SimpleNamespace
+
 import torch
 
-from hf_targets.masked_diffusion.sampling.canvas import Canvas, blank_canvas, given_canvas
-from hf_targets.masked_diffusion.sampling.loop import fill_canvas
+from hf_targets.masked_diffusion.sampling.canvas import Canvas, blank_canvas, fill_canvas, given_canvas
 from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
 from hf_targets.maths.noise import NoiseSchedule
@@ -74,15 +75,18 @@ def sample(denoiser, canvas, sampler="ancestral", *, seed=0, window=64, stride=N
     schedule = NoiseSchedule(options.pop("schedule", "log_linear"))
     draw = TokenDraw(Uniforms(generator, CPU), MASK, **drawing)
     chosen = make_sampler(sampler, **options)
-    return fill_canvas(denoiser, canvas, chosen, draw, schedule, window=window, stride=stride, streamer=streamer)
+
+    def fill(part):
+        chosen.fill(part, draw, schedule)
+
+    return fill_canvas(denoiser, canvas, fill, window=window, stride=stride, streamer=streamer)
 
 
 def canvas_of(ids, attention_mask=None, max_length=None):
     """The canvas of a list of rows."""
     mask = None if attention_mask is None else torch.tensor(attention_mask)
-    return given_canvas(
-        torch.tensor(ids), mask, max_length=max_length, mask_token_id=MASK, vocab_size=VOCAB, device=CPU
-    )
+    config = SimpleNamespace(mask_token_id=MASK, vocab_size=VOCAB)
+    return given_canvas(torch.as_tensor(ids), mask, max_length=max_length, config=config, device=CPU)
 
 
 def chi_square(counts, probabilities):

@@ -57,13 +57,6 @@ def test_places_are_asked_for_only_when_they_are_unmasked(sampler):
     assert sum(int(where.sum()) for _, where, _, _ in denoiser.calls) == 4 * 8
 
 
-def test_one_step_draws_all_at_once():
-    denoiser = Reader(5)
-    output = sample(denoiser, (2, 5), "cached", num_steps=1)
-    assert output.num_evaluations == 1
-    assert output.tokens_per_forward == 5
-
-
 @pytest.mark.parametrize("sampler", ["ancestral", "cached"])
 def test_without_num_steps_there_are_as_many_as_the_most_masked_tokens_of_a_row(sampler):
     canvas = canvas_of([[MASK] * 5 + [0], [1, 2, 3, 4, 5, MASK]])

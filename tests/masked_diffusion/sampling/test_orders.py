@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hf_targets.masked_diffusion.sampling import entropy_bound
 from hf_targets.masked_diffusion.sampling.confidence import most_confident
 from hf_targets.masked_diffusion.sampling.entropy_bound import entropies, within_bound
-from hf_targets.masked_diffusion.sampling.ranking import rank
+from hf_targets.masked_diffusion.sampling.sampler import rank
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from tests.masked_diffusion.sampling.denoisers import MASK, VOCAB, Product, Reader, canvas_of, sample
 
@@ -97,13 +97,6 @@ def test_confidence_shares_a_rows_tokens_evenly_among_the_steps(num_steps):
     assert output.num_evaluations == min(num_steps, 6)
 
 
-@settings(derandomize=True, deadline=None, max_examples=10)
-@given(at_once=st.integers(1, 8))
-def test_confidence_may_keep_a_fixed_number_of_tokens(at_once):
-    output = sample(Reader(6), canvas_of(RAGGED), "confidence", tokens_per_step=at_once)
-    assert output.num_row_evaluations == sum(math.ceil(count / at_once) for count in (6, 3, 1))
-
-
 def test_of_equal_confidences_the_left_is_kept_and_impossible_tokens_are_still_masked_ones():
     masked = torch.tensor([[True, False, True, True], [False, False, True, False]])
     confidence = torch.tensor([-1.0, -1.0, -math.inf, -math.inf])
@@ -147,14 +140,6 @@ def test_bound_0_unmasks_tokens_that_are_certain_together_with_one_that_is_not()
     assert output.num_evaluations == 1
     assert output.sequences[0, :3].tolist() == [1, 2, 3]
     assert filled.tolist() == [[0, 0, 0, 0]]
-
-
-def test_a_higher_bound_takes_fewer_evaluations():
-    counts = [
-        sample(Reader(8), (8, 8), "entropy_bound", entropy_bound=bound).num_row_evaluations for bound in (0, 0.5, 2, 8)
-    ]
-    assert counts == sorted(counts, reverse=True)
-    assert len(set(counts)) == 4
 
 
 def test_entropy_is_that_of_the_network_whatever_the_temperature():

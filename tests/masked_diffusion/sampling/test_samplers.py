@@ -46,13 +46,6 @@ def test_a_sampler_from_outside_is_used_by_its_name_and_as_it_is():
 
 
 def test_the_options_of_a_sampler_that_is_made_already_are_its_own():
-    with pytest.raises(ValueError, match=r"LeftToRight\(at_once=2\) has its options already, got num_steps beside it"):
+    with pytest.raises(ValueError, match="num_steps"):
         make_sampler(LeftToRight(at_once=2), num_steps=3)
     assert make_sampler(LeftToRight(at_once=2), num_steps=None) == LeftToRight(at_once=2)
-
-
-@pytest.mark.usefixtures("registered")
-def test_an_option_of_its_own_is_one_of_no_other():
-    assert make_sampler("left_to_right", at_once=2) == LeftToRight(2)
-    with pytest.raises(ValueError, match="at_once is an option of left_to_right, got 2 with sampler='cached'"):
-        make_sampler("cached", at_once=2)

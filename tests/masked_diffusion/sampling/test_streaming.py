@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from hf_targets.masked_diffusion.sampling.streaming import CanvasStreamer, CanvasTrace
-from tests.masked_diffusion.sampling.denoisers import MASK, Reader, canvas_of, sample
+from hf_targets.masked_diffusion.sampling.streaming import CanvasStreamer
+from tests.masked_diffusion.sampling.denoisers import MASK
 from tests.small_tokenizers import SENTENCES, every_tokenizer
 
 
@@ -47,15 +47,6 @@ def test_a_terminals_line_is_written_over_and_the_filled_row_stays_whole(monkeyp
     assert file.getvalue() == "\r? a ? ?\rd a b c\r       \rd a b c f\n"
 
 
-def test_it_prints_to_the_standard_output_what_generation_gives(capsys):
-    canvas, trace = canvas_of([[1, 2, MASK, MASK], [MASK] * 4]), CanvasTrace()
-    sample(Reader(4), canvas, "first_hitting", streamer=CanvasStreamer(Letters()))
-    output = sample(Reader(4), canvas, "first_hitting", streamer=trace)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.count("_") for line in lines] == [1, 0]  # of row 0 alone
-    assert lines[-1] == Letters().decode(output.sequences[0].tolist(), skip_special_tokens=True)
-
-
 @every_tokenizer
 def test_a_filled_row_prints_as_its_text(tokenizer):
     ids = tokenizer(SENTENCES[0], add_special_tokens=False)["input_ids"]
@@ -71,17 +62,5 @@ def test_a_filled_row_prints_as_its_text(tokenizer):
 def test_a_tokenizer_without_a_mask_needs_the_models():
     tokenizer = Letters()
     tokenizer.mask_token_id = None
-    with pytest.raises(ValueError, match="no mask token; give mask_token_id"):
+    with pytest.raises(ValueError, match="mask_token_id"):
         CanvasStreamer(tokenizer)
-
-
-def test_a_row_that_is_not_there_is_refused():
-    for row in (2, -1):
-        with pytest.raises(ValueError, match=rf"row must be in \[0, 1\] for 2 rows, got {row}"):
-            CanvasStreamer(Letters(), row=row, file=io.StringIO()).put(torch.zeros(2, 3, dtype=torch.long))
-
-
-def test_a_trace_keeps_canvases_that_later_changes_leave_alone():
-    trace = CanvasTrace()
-    sample(Reader(5), (1, 5), "first_hitting", streamer=trace)
-    assert [(canvas == MASK).sum().item() for canvas in trace.canvases] == [4, 3, 2, 1, 0]

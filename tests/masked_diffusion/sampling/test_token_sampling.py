@@ -86,14 +86,6 @@ def test_a_nucleus_is_of_the_network_not_of_its_temperature():
     assert set(drawn.tolist()) == {0}
 
 
-@pytest.mark.parametrize("temperature", [1e-300, 1e-3, 1e30])
-def test_extreme_temperatures_draw_tokens(temperature):
-    drawn = make_draw(temperature=temperature)(random_log_p(200, VOCAB))
-    assert ((drawn >= 0) & (drawn < MASK)).all()
-    if temperature < 1e-100:
-        assert torch.equal(drawn, random_log_p(200, VOCAB).argmax(dim=1))
-
-
 def test_temperature_0_needs_no_random_numbers():
     draw = make_draw(temperature=0)
     assert torch.equal(draw(random_log_p(9, VOCAB)), random_log_p(9, VOCAB).argmax(dim=1))
@@ -107,32 +99,6 @@ def test_tokens_do_not_depend_on_how_many_are_drawn_at_once(entries, monkeypatch
     assert torch.equal(make_draw()(random_log_p(50, VOCAB)), expected)
 
 
-def test_no_positions_draw_no_tokens_and_take_no_random_numbers():
-    draw = make_draw()
-    assert draw(random_log_p(0, VOCAB)).tolist() == []
-    assert torch.equal(draw.uniforms(3), make_draw().uniforms(3))
-
-
-def test_the_log_probabilities_of_the_network_stay_as_they_are():
-    log_p = random_log_p(5, VOCAB, dtype=torch.float64)
-    make_draw(top_p=0.5)(log_p)
-    assert torch.equal(log_p, random_log_p(5, VOCAB, dtype=torch.float64))
-
-
-def test_without_a_generator_the_global_numbers_are_used():
-    torch.manual_seed(5)
-    first = Uniforms(None, CPU)(4)
-    torch.manual_seed(5)
-    assert torch.equal(first, torch.rand(4, dtype=torch.float64))
-
-
-def test_a_generator_must_be_where_its_numbers_can_come_from():
-    with pytest.raises(
-        ValueError, match="generator must be on the CPU or on the model's device, meta, got one on cuda"
-    ):
-        Uniforms(type("Fake", (), {"device": torch.device("cuda")})(), torch.device("meta"))
-
-
 def test_what_is_not_a_number_is_refused():
     log_p = random_log_p(3, VOCAB)
     log_p[1, 2] = math.nan
@@ -141,18 +107,7 @@ def test_what_is_not_a_number_is_refused():
             make_draw(temperature=temperature)(log_p)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": -0.1}, "temperature must be a number, 0 or more, got -0.1; 0 takes the most probable"),
-        ({"temperature": math.inf}, "temperature must be a number"),
-        ({"temperature": math.nan}, "temperature must be a number"),
-        ({"temperature": None}, "temperature must be a number, 0 or more, got None"),
-        ({"top_p": 0.0}, r"top_p is a probability and must be in \(0, 1\], got 0.0"),
-        ({"top_p": 1.01}, "top_p is a probability"),
-        ({"top_p": math.nan}, "top_p is a probability"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("options", [{"temperature": -0.1}, {"temperature": math.nan}, {"top_p": 0.0}, {"top_p": 1.01}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
         make_draw(**options)

@@ -12,8 +12,7 @@ from transformers.generation.stopping_criteria import (
     StopStringCriteria,
 )
 
-from hf_targets.phrases.decoding.criteria import MaxNewStaticTokens, phrase_criteria
-from hf_targets.phrases.decoding.expansion import Expansion
+from hf_targets.phrases.decoding.expansion import Expansion, MaxNewStaticTokens, phrase_criteria
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, token_ids
 

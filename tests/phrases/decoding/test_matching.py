@@ -1,14 +1,11 @@
 """Which phrases have given tokens: as if each was read from its first token to its last."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 from weakref import ref
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.decoding import matching
 from hf_targets.phrases.decoding.matching import PhraseLookup
 from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
@@ -95,27 +92,6 @@ def test_the_index_of_a_vocabulary_is_made_once_for_each_state_and_leaves_with_i
     assert PhraseLookup.of(vocabulary).beginning_with([1]) == {1}
     (gone, vocabulary) = (ref(vocabulary), None)
     assert gone() is None
-
-
-def test_threads_that_share_an_index_find_the_same(monkeypatch):
-    phrases = [list(range(1, size + 1)) for size in range(2, 20)]
-    text, entered, others = list(range(1, 30)), Event(), Event()
-    expected, lookup = PhraseLookup(vocabulary_of(*phrases)).standing_in(text), PhraseLookup(vocabulary_of(*phrases))
-    original = matching._window_hashes
-
-    def slow(*args):
-        if not entered.is_set():
-            entered.set()
-            others.wait(5)
-        return original(*args)
-
-    monkeypatch.setattr(matching, "_window_hashes", slow)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(lookup.standing_in, text)
-        assert entered.wait(5)
-        second = pool.submit(lookup.standing_in, text).result()
-        others.set()
-        assert first.result() == second == expected
 
 
 def test_tokens_that_no_phrase_may_have_are_in_none():

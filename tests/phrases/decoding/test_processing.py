@@ -70,11 +70,6 @@ def test_repetition_penalty_ignores_the_padding_of_each_row():
     assert changed == [[1, 2, VOCAB], [5], [5], [5]]
 
 
-def test_repetition_penalty_must_know_the_padding_of_all_rows():
-    with pytest.raises(ValueError, match="one number for each of 4 rows, got 2"):
-        processed(theirs.RepetitionPenaltyLogitsProcessor(2.0, prompt_ignore_length=torch.tensor([1, 2])), [[1, 2]] * 4)
-
-
 @reproducible
 @given(ROWS, st.integers(1, 4))
 def test_blocked_ngrams_are_those_of_the_expanded_text(rows, size):
@@ -177,5 +172,5 @@ def test_a_text_of_tokens_alone_has_the_scores_of_transformers_on_tokens(row):
     [theirs.WatermarkLogitsProcessor(VOCAB, "cpu"), theirs.ClassifierFreeGuidanceLogitsProcessor(1.5)],
 )
 def test_processors_made_for_tokens_alone_are_refused(processor):
-    with pytest.raises(ValueError, match="supports only tokens; leave out guidance_scale and watermarks, or phrases"):
+    with pytest.raises(ValueError, match="supports only tokens"):
         phrase_processors([processor], Expansion([FIRST]), VOCAB)

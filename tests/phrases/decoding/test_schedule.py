@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.decoding.generation_state import PhraseGenerationState
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
+from hf_targets.phrases.generation import PhraseGenerationState
 from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB
 
@@ -39,19 +39,10 @@ def test_the_default_is_that_of_the_paper():
     assert [schedule(num_tokens, 1000) for num_tokens in (0, 9, 10, 59, 60, 200)] == [700, 700, 750, 950, 1000, 1000]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"initial": 1.1}, r"initial is a share of the phrases and must be in \[0, 1\], got 1.1"),
-        ({"added": -0.1}, r"added is a share"),
-        ({"added": float("nan")}, r"added is a share"),
-        ({"every": 0}, "every counts tokens and must be an integer, 1 or more, got 0"),
-        ({"every": 2.0}, "every counts tokens"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        PhraseSchedule(**settings)
+@pytest.mark.parametrize("wrong", [{"initial": 1.1}, {"added": -0.1}, {"added": float("nan")}, {"every": 0}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        PhraseSchedule(**wrong)
 
 
 class CountedTables:
@@ -102,11 +93,9 @@ def test_a_run_without_a_schedule_has_one_table():
     assert run.vocab_size == VOCAB
 
 
-@pytest.mark.parametrize("count", [11, -1, 2.5])
+@pytest.mark.parametrize("count", [11, -1])
 def test_a_schedule_must_give_a_number_of_phrases(count):
-    with pytest.raises(
-        ValueError, match=rf"a phrase schedule must return a number of phrases in \[0, 10\], got {count} after 0 tokens"
-    ):
+    with pytest.raises(ValueError, match=rf"\[0, 10\], got {count} after 0 tokens"):
         PhraseGenerationState(CountedTables(), random_vocabulary(10), schedule=lambda num_tokens, num_phrases: count)
 
 

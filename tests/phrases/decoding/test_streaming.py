@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from transformers import TextIteratorStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.phrases.decoding.expansion import Expansion
-from hf_targets.phrases.decoding.streaming import PhraseStreamer
+from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.small_tokenizers import BPE, METASPACE, SENTENCES, every_tokenizer, reproducible
 from tests.tiny_models import VOCAB

@@ -74,21 +74,3 @@ def test_an_empty_text_has_no_chunks():
 def test_a_task_sets_the_longest_chunk_and_reads_no_texts():
     miner = MINERS["chunks"].for_task(MiningTask(lambda: pytest.fail("texts are not needed"), max_tokens=4))
     assert miner.max_tokens == 4
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"labels": "NP"}, "labels must name one kind .* got 'NP'"),
-        ({"max_tokens": 1}, "max_tokens is 1"),
-        ({"grammar": "NP {<A>}"}, "grammar must be one that nltk.RegexpParser reads"),
-    ],
-)
-def test_settings_that_find_nothing_are_refused(wrong, says):
-    with pytest.raises(ValueError, match=says):
-        ChunkPhrases(**wrong)
-
-
-def test_a_tagger_that_leaves_words_out_is_refused():
-    with pytest.raises(ValueError, match="each word one tag, got 0 tags for 8 words"):
-        chunks(TEXT, tag=lambda words: [])

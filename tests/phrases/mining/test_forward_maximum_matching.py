@@ -97,24 +97,13 @@ def test_a_text_without_tokens_or_with_unknown_ones_has_no_match():
     assert matching.spans(of_ids([7, 2, 2, 1])).shape == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("phrases", "says"), [([], "got no phrase"), ([(1, 2), (3,)], r"got \(3,\)"), ([(1, -100)], r"got \(1, -100\)")]
-)
-def test_a_table_without_phrases_or_with_other_ids_is_refused(phrases, says):
-    with pytest.raises(ValueError, match=says):
+@pytest.mark.parametrize("phrases", [[], [(1, 2), (3,)]])
+def test_a_table_needs_phrases_of_two_tokens(phrases):
+    with pytest.raises(ValueError, match="2 token ids"):
         ForwardMaximumMatching(phrases)
 
 
-@pytest.mark.parametrize("wrong", [{"min_count": 0}, {"max_tokens": 1}, {"max_phrases": 0}])
-def test_numbers_out_of_range_are_refused(wrong):
-    with pytest.raises(ValueError, match="at least 1, and max_tokens 2"):
-        ForwardMaximumMatching.mine([[1, 2]], **wrong)
-
-
-@pytest.mark.parametrize(
-    ("corpus", "says"),
-    [(["the cat"], "got 'the cat'"), ([1, 2], "got 1;"), ([[1, -100]], "got -100"), ([], "in the 0 tokens")],
-)
-def test_a_corpus_that_is_not_token_ids_is_refused(corpus, says):
-    with pytest.raises(ValueError, match=says):
-        ForwardMaximumMatching.mine(corpus)
+@pytest.mark.parametrize(("corpus", "wrong"), [([[1, 2]], {"min_count": 0}), ([[1, -100]], {}), ([], {})])
+def test_a_corpus_without_frequent_phrases_is_refused(corpus, wrong):
+    with pytest.raises(ValueError, match=r"must be|lower min_count"):
+        ForwardMaximumMatching.mine(corpus, **wrong)

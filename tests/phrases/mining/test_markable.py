@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from hf_targets.phrases.mining.markable import MarkablePhrases
+from hf_targets.phrases.mining.miner import MarkablePhrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from tests.small_tokenizers import BPE

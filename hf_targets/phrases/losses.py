@@ -1,0 +1,216 @@
+"""The losses of a text with phrases: L_p, L_t and L_kl, and the columns of a batch that they are computed from."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hf_targets.backbones.alignment import next_targets
+from hf_targets.backbones.inputs import check_integers, check_range
+from hf_targets.backbones.weight_access import call_inside, num_rows, output_cross_entropy
+from hf_targets.maths.dynamic_losses import dynamic_cross_entropy, token_kl_divergence
+from hf_targets.maths.losses import IGNORED
+from hf_targets.phrases.configuration import DynamicVocabConfig
+
+
+@dataclass(frozen=True)
+class PhraseBatch:
+    """The columns of a `PhraseCollator` batch from `phrase_input_ids` on, with the same names.
+
+    Attributes:
+        phrase_input_ids: (batch, positions), the text with phrases; id V + p is phrase p of the batch's own table.
+        phrase_targets: (batch, positions), unshifted like labels.
+        token_positions: (batch, positions), the index in `input_ids` of the last token of each position.
+        windows: (windows, length), token ids to encode.
+        phrase_windows: (phrases, 2), for each phrase the index of its window and its number of tokens.
+        phrase_attention_mask: (batch, positions), 0 at padding.
+        phrase_mask: (batch, phrases), true where the phrase is in the row's table.
+        masked_phrases: (k, 3), row, position and phrase: the text after that position begins with the phrase, so that
+            the phrase is not a negative there.
+    """
+
+    phrase_input_ids: Tensor
+    phrase_targets: Tensor
+    token_positions: Tensor
+    windows: Tensor
+    phrase_windows: Tensor
+    phrase_attention_mask: Tensor | None = None
+    phrase_mask: Tensor | None = None
+    masked_phrases: Tensor | None = None
+
+    @classmethod
+    def taken_from(cls, arguments: dict[str, Any]) -> Self | None:
+        """Remove the fields from the arguments of a call and return them; None if the arguments have no such field."""
+        given = {name: arguments.pop(name, None) for name in _NAMES}
+        if all(value is None for value in given.values()):
+            return None
+        if missing := [name for name in _NAMES[:5] if given[name] is None]:
+            raise ValueError(f"a batch with phrases needs {', '.join(missing)} too; make it with PhraseCollator")
+        return cls(**given)
+
+    def check(self, vocab_size: int, time: int) -> None:
+        """Check that the shapes of the fields agree, and that all ids and indices are in range.
+
+        The phrase encoder checks `phrase_windows`. `time` is the number of positions of the text in tokens.
+        """
+        ids, targets, num_phrases = self.phrase_input_ids, self.phrase_targets, len(self.phrase_windows)
+        for name in ("phrase_attention_mask", "phrase_targets", "token_positions"):
+            _check_shape(name, getattr(self, name), ids.shape, "phrase_input_ids")
+        check_integers(phrase_input_ids=ids, phrase_targets=targets, token_positions=self.token_positions)
+        check_range(ids, vocab_size + num_phrases, "phrase_input_ids must be")
+        check_range(targets.masked_fill(targets == IGNORED, 0), vocab_size + num_phrases, "phrase_targets must be")
+        check_range(self.token_positions, time, "token_positions must be")
+        check_range(self.windows, vocab_size, "windows must be")
+        _check_shape("phrase_mask", self.phrase_mask, (len(ids), num_phrases), "(batch, phrases)")
+        if self.masked_phrases is not None:
+            _check_shape("masked_phrases", self.masked_phrases, (len(self.masked_phrases), 3), "(k, 3)")
+            stops = {"rows": ids.shape[0], "positions": ids.shape[1], "phrases": num_phrases}
+            for column, (what, stop) in zip(self.masked_phrases.T, stops.items(), strict=True):
+                check_range(column, stop, f"masked_phrases must have {what}")
+
+
+_NAMES = tuple(field.name for field in fields(PhraseBatch))  # asked for once: torch.compile cannot
+
+
+def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], what: str) -> None:
+    if tensor is not None and tensor.shape != shape:
+        raise ValueError(f"{name} must have the shape of {what}, {tuple(shape)}, got {tuple(tensor.shape)}")
+
+
+def interleaved_losses(
+    model: Any, hidden: Tensor, num_targets: Tensor, batch: PhraseBatch, others: dict[str, Any]
+) -> dict[str, Tensor]:
+    """Return L_p and L_kl of each row, (batch,) each, by name. Divided by `num_targets`, they are the losses of a text.
+
+    L_p is a sum over positions. L_kl is a sum, too, with `kl_divisor="tokens"`. With "steps" this sum is divided by m,
+    the row's number of predicted steps (tokens and phrases), and multiplied by `num_targets`: L_kl of a batch is then
+    the mean over its rows, weighted by their number of tokens, whatever batches and processes they are in.
+
+    Args:
+        model: A `DynamicVocabForCausalLM`.
+        hidden: (batch, time, d), the hidden states of the same text in tokens, with which L_kl compares.
+        num_targets: (batch,), the number of predicted tokens of the text in tokens.
+        batch: The text with phrases.
+        others: Further arguments of the backbone.
+    """
+    ids, windows, phrase_windows = batch.phrase_input_ids, batch.windows, batch.phrase_windows
+    output = model.get_output_embeddings()
+    vocab_size = num_rows(output)
+    batch.check(vocab_size, hidden.shape[1])
+    tokens = model.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
+    if len(phrase_windows):
+        inputs, outputs = model.phrase_encoder(windows, phrase_windows)
+        slots = (ids - vocab_size).clamp(min=0)
+        embeds = torch.where((ids >= vocab_size)[..., None], inputs[slots].to(tokens.dtype), tokens)
+        first_tokens = windows[phrase_windows[:, 0], 0]
+        unused = hidden.new_zeros(())
+    else:  # each process must use every parameter, so the encoder gets gradients of 0
+        pair = torch.tensor([[0, 1]], device=ids.device)
+        inputs, outputs = model.phrase_encoder(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
+        embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0
+        outputs = outputs[:0]
+    mask = batch.phrase_attention_mask
+    states = model.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **others)[0]
+    targets = next_targets(batch.phrase_targets, mask)
+    excluded = _excluded(batch)
+    parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
+    if model.config.kl_loss_weight:
+        folded = (outputs, first_tokens, excluded)
+        sums = kl_loss(model.config, output, states, targets, hidden, batch.token_positions, folded)
+        by_tokens = model.config.kl_divisor == "tokens"
+        num_steps = (targets != IGNORED).sum(dim=1).clamp(min=1)
+        parts["kl"] = sums if by_tokens else sums * (num_targets / num_steps)
+    return parts
+
+
+def token_loss(hidden: Tensor, targets: Tensor, output: nn.Linear) -> Tensor:
+    """Return L_t, summed over each row, (batch,): the usual loss of a language model, without phrases."""
+    return output_cross_entropy(output, hidden, targets).sum(dim=1)
+
+
+def phrase_loss(
+    hidden: Tensor, targets: Tensor, output: nn.Linear, phrases: Tensor, excluded: Tensor | None = None
+) -> Tensor:
+    """Return L_p, summed over each row, (batch,): -log P of equation (1), over tokens and phrases.
+
+    Args:
+        targets: (batch, time), token ids, and phrase ids from V on.
+        phrases: (phrases, d), or (batch, phrases, d) if each row has its own.
+        excluded: (batch, time, phrases), true where the phrase is left out of the softmax at a position.
+    """
+    if phrases.ndim == 3:
+        rows = range(len(hidden))
+        masks = [None if excluded is None else excluded[row : row + 1] for row in rows]
+        parts = [phrase_loss(hidden[r : r + 1], targets[r : r + 1], output, phrases[r], masks[r]) for r in rows]
+        return torch.cat(parts)
+    left_out = None if excluded is None else excluded.flatten(0, 1)
+
+    def compute(weight: Tensor, bias: Tensor | None, hidden: Tensor, phrases: Tensor) -> Tensor:
+        return dynamic_cross_entropy(hidden, weight, phrases, targets.flatten(), bias, excluded=left_out)
+
+    losses = call_inside(output, compute, hidden.flatten(0, 1), phrases)
+    return losses.view(targets.shape).sum(dim=1)
+
+
+def kl_loss(
+    config: DynamicVocabConfig,
+    output: nn.Linear,
+    hidden: Tensor,
+    targets: Tensor,
+    teacher: Tensor,
+    token_positions: Tensor,
+    folded: tuple[Tensor, Tensor, Tensor | None],
+) -> Tensor:
+    """Return L_kl of each row, (batch,), summed over the positions that `config.kl_positions` selects.
+
+    In the text with phrases, position j predicts position j + 1, whose last token is token s(j + 1) of the text in
+    tokens. In the text in tokens, position s(j + 1) - 1 predicts this token. L_kl compares these two positions.
+
+    Args:
+        hidden: (batch, positions, d), hidden states of the text with phrases.
+        targets: (batch, positions), the token or phrase that each position predicts, phrases from V on.
+        teacher: (batch, time, d), hidden states of the text in tokens.
+        token_positions: (batch, positions), s.
+        folded: The embeddings of the phrases, the first token of each, (phrases,), and `excluded` as for `phrase_loss`.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
+    """
+    taken = targets != IGNORED
+    if config.kl_positions == "token_targets":
+        # Departs: the paper's sum also compares the position that predicts a phrase with the position that predicts the
+        # phrase's last token. Only the second has read the phrase's first tokens.
+        taken = taken & (targets < num_rows(output))
+    position = (F.pad(token_positions[:, 1:], (0, 1)) - 1).clamp(min=0)
+    aligned = teacher.gather(1, position[..., None].expand(-1, -1, teacher.shape[-1]))[taken]
+    phrases, first_tokens, excluded = folded
+    folds = config.kl_support == "first_token" and len(phrases) > 0
+
+    def compute(weight: Tensor, bias: Tensor | None, hidden: Tensor, teacher: Tensor, phrases: Tensor | None) -> Tensor:
+        return token_kl_divergence(
+            hidden,
+            teacher,
+            weight,
+            bias,
+            direction=config.kl_direction,
+            detach_teacher=config.kl_detach_teacher,
+            phrases=phrases,
+            first_tokens=first_tokens if folds else None,
+            excluded=excluded[taken] if folds and excluded is not None else None,
+        )
+
+    losses = call_inside(output, compute, hidden[taken], aligned, phrases if folds else None)
+    return losses.new_zeros(taken.shape).masked_scatter(taken, losses).sum(dim=1)
+
+
+def _excluded(batch: PhraseBatch) -> Tensor | None:
+    """Return a mask that is true where a phrase is left out, (batch, positions, phrases); None if none is."""
+    ids, num_phrases = batch.phrase_input_ids, len(batch.phrase_windows)
+    if batch.phrase_mask is None and batch.masked_phrases is None:
+        return None
+    excluded = torch.zeros(*ids.shape, num_phrases, dtype=torch.bool, device=ids.device)
+    if batch.phrase_mask is not None:
+        excluded |= ~batch.phrase_mask[:, None]
+    if batch.masked_phrases is not None:
+        excluded[batch.masked_phrases.unbind(dim=1)] = True
+    return excluded

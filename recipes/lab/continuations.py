@@ -1,0 +1,171 @@
+"""Texts that several models write after the same prefixes, with the phrases of retrieved documents where they can."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from hf_targets import (
+    DocumentRetriever,
+    DynamicVocabForCausalLM,
+    PhrasePool,
+    PhraseVocabulary,
+    TokenNgrams,
+    WordNgrams,
+    best_device,
+    continue_prefixes,
+    documents_of,
+    measure_continuations,
+    repair_reformer,
+    take_prefixes,
+)
+from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
+from lab.intervals import format_intervals
+from lab.tables import differences_table, results_table
+from lab.text import TextSettings
+
+PhrasesOf = Callable[[Sequence[int], int], PhraseVocabulary]
+"""Gives the phrases of a prefix, from its tokens and the number of rows of the model's embedding."""
+
+
+@dataclass
+class ContinuationSettings(TextSettings):
+    """Prefixes, the documents whose phrases follow them, and how models write."""
+
+    split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
+    prefix_begin: PrefixBegin = field(
+        default="rows", metadata={"help": "The first tokens of paragraphs, or from anywhere in the text."}
+    )
+    num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
+    prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
+    new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
+    num_documents: int = field(default=32, metadata={"help": "Documents of the training text for each prefix."})
+    document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
+    units: Literal["tokens", "words"] = field(
+        default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'}
+    )
+    min_tokens: int = field(default=2, metadata={"help": "Shortest phrase."})
+    max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
+    do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
+    top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
+    never: list[str] = field(
+        default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
+    )
+    feature_model: str | None = field(
+        default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
+    )
+    dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
+    batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
+
+    def prefixes(self, texts: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
+        """Return the prefixes of the split's text, as `take_prefixes` takes them."""
+        rows: Any = tokenizer(list(texts[self.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
+        sizes = {"prefix_tokens": self.prefix_tokens, "new_tokens": self.new_tokens}
+        return take_prefixes(rows, self.num_prefixes, begin=self.prefix_begin, **sizes)
+
+    def phrases_of_documents(self, rows: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> PhrasesOf:
+        """Return what gives a prefix the phrases of the nearest documents, which are cut from `rows`."""
+        retriever = DocumentRetriever.lexical(documents := documents_of(rows, self.document_words))
+        longest = self.max_tokens
+        miner = WordNgrams(max_tokens=longest) if self.units == "words" else TokenNgrams(self.min_tokens, longest)
+        pools: dict[int, PhrasePool] = {}
+
+        def phrases_of(tokens: Sequence[int], vocab_size: int) -> PhraseVocabulary:
+            if vocab_size not in pools:
+                given: Any = {"num_documents": self.num_documents, "vocab_size": vocab_size}
+                pools[vocab_size] = PhrasePool(documents, tokenizer, miner, retriever=retriever, **given)
+            return pools[vocab_size].phrases_for([str(tokenizer.decode(list(tokens)))])[0]
+
+        return phrases_of
+
+    def writing(self, tokenizer: PreTrainedTokenizerBase, *, do_sample: bool | None = None) -> dict[str, Any]:
+        """Return what `continue_prefixes` passes to `generate`; `do_sample` in place of the setting, if it is given."""
+        words = [form for word in self.never for form in (word, f" {word}")]
+        banned: Any = tokenizer(words, add_special_tokens=False)["input_ids"] if words else None
+        do_sample = self.do_sample if do_sample is None else do_sample
+        nucleus = {"top_p": self.top_p, "top_k": 0} if do_sample else {}
+        return {"do_sample": do_sample, "bad_words_ids": banned, **nucleus}
+
+
+def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf) -> Prepare:
+    """Return a function for the argument `prepare` of `continue_prefixes`, which gives each prefix its phrases."""
+    vocab_size = model.get_output_embeddings().weight.shape[0]
+
+    def prepare(prefixes: Sequence[Prefix], new_tokens: int) -> tuple[dict[str, Any], Sequence[Expand]]:
+        vocabularies = [phrases_of(prefix.tokens, vocab_size) for prefix in prefixes]
+        arguments = {"phrases": model.phrase_table(vocabularies), "max_new_static_tokens": new_tokens}
+        return arguments, [lambda id_, phrases=vocabulary: phrases.expand([id_]) for vocabulary in vocabularies]
+
+    return prepare
+
+
+class TextComparison:
+    """The texts and figures of models that continue the same prefixes, one model after the other.
+
+    Attributes:
+        figures: By name of a model, the columns of each seed.
+        texts: By name of a model, the texts of each seed.
+    """
+
+    def __init__(
+        self,
+        settings: ContinuationSettings,
+        prefixes: Sequence[Prefix],
+        tokenizer: PreTrainedTokenizerBase,
+        phrases_of: PhrasesOf,
+        *,
+        do_sample: bool | None = None,
+    ) -> None:
+        self.figures: dict[str, list[dict[str, float]]] = defaultdict(list)
+        self.texts: dict[str, list[list[str]]] = defaultdict(list)
+        self._continued: dict[str, list[Continuations]] = defaultdict(list)
+        self._settings, self._prefixes, self._tokenizer = settings, prefixes, tokenizer
+        self._phrases_of = phrases_of
+        self._writing = settings.writing(tokenizer, do_sample=do_sample)
+        self._features: dict[str, Any] = {}
+        if (name := settings.feature_model) is not None:
+            tokens = AutoTokenizer.from_pretrained(name)
+            self._features = {"feature_model": load_model(name), "feature_tokenizer": tokens}
+
+    def add(self, name: str, model: PreTrainedModel, judge: str, *, seed: int) -> dict[str, float]:
+        """Let a model continue the prefixes, and return its columns (`measure_continuations`).
+
+        Args:
+            name: Of the row; its seeds are added one by one.
+            model: In evaluation mode; one with a phrase encoder writes with phrases.
+            judge: Name or folder of the model that scores the texts.
+            seed: Of sampling.
+        """
+        judges = AutoTokenizer.from_pretrained(judge)
+        judge_tokenizer = None if judges.get_vocab() == self._tokenizer.get_vocab() else judges
+        has_phrases = isinstance(model, DynamicVocabForCausalLM)
+        set_seed(seed)
+        continued = continue_prefixes(
+            model,
+            self._prefixes,
+            new_tokens=self._settings.new_tokens,
+            prepare=with_phrases(model, self._phrases_of) if has_phrases else None,
+            batch_size=self._settings.batch_size,
+            **self._writing,
+        )
+        given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._features}
+        columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)
+        self.figures[name].append(columns)
+        self.texts[name].append([str(self._tokenizer.decode(tokens)) for tokens in continued.tokens])
+        self._continued[name].append(continued)
+        return columns
+
+    def tables(self) -> str:
+        """Return the means over seeds, the differences from the first model, and intervals over prefixes."""
+        parts = [results_table(self.figures)]
+        if differences := differences_table(self.figures):
+            parts += ["Against the first:", differences]
+        return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued)])
+
+
+def load_model(name: str, **loading: Any) -> PreTrainedModel:
+    """Return a causal model in evaluation mode, on the accelerator if there is one."""
+    model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(name, **loading))
+    return model.eval().to(best_device())

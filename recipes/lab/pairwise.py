@@ -1,0 +1,159 @@
+"""Which of two continuations a causal language model prefers, whichever of them it reads first."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from math import exp, isnan, log
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
+from lab.tables import markdown_table
+
+QUESTION = """Two writers went on with the same beginning of a text. Judge fluency, coherence, informativeness and \
+grammar together. The order in which the two stand here must not matter.
+
+Beginning: {prefix}
+
+Continuation 1: {first}
+
+Continuation 2: {second}
+
+Which continuation is better, 1 or 2? Answer with the number alone.
+Answer:"""
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """The shares of a comparison, in [0, 1], which sum to 1.
+
+    Attributes:
+        better, none, worse: Of pairs in which the first text is preferred, neither is, or the second is.
+    """
+
+    better: float
+    none: float
+    worse: float
+
+
+class PairwiseJudge:
+    """A causal language model that compares texts after the same prefix.
+
+    It reads a question with both texts, and then each answer: what counts is the probability of "1" against that of
+    "2". It is asked twice, with the texts in either order, and the mean counts, as models favour a place. With a chat
+    template the question is a user's message.
+
+    Args:
+        model: Preferably one that follows instructions; small ones prefer by chance.
+        question: With `{prefix}`, `{first}` and `{second}`.
+        batch_size: Questions in a forward pass.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
+    Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
+        had of any open model, and show how sure it is.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        question: str = QUESTION,
+        batch_size: int = 8,
+    ) -> None:
+        self._model, self._tokenizer, self._question, self._batch_size = model.eval(), tokenizer, question, batch_size
+
+    def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
+        """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.
+
+        The margin of an order is the probability that the model gives the text, less that of the other, of both
+        answers; of the two orders it is the mean. So two equal texts have the margin 0.
+
+        Raises:
+            ValueError: If the lists differ in length, or the judge's logits are not numbers.
+        """
+        ahead = self._first_ahead(prefixes, firsts, seconds)
+        behind = self._first_ahead(prefixes, seconds, firsts)
+        return [(one - other) / 2 for one, other in zip(ahead, behind, strict=True)]
+
+    def preferences(
+        self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str], *, tie: float = 0.02
+    ) -> Preferences:
+        """Return the shares of pairs in which the first text is better, neither is, or it is worse.
+
+        Args:
+            tie: Margin up to which neither is preferred, in [0, 1].
+        """
+        margins = self.margins(prefixes, firsts, seconds)
+        better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
+        return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
+
+    def compare_with_first(
+        self, prefixes: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
+    ) -> dict[str, Preferences]:
+        """Return the shares of each other model's texts that are better, or worse, than the first model's.
+
+        Args:
+            texts: Of each model, by name, those of each seed, one for each prefix. A model's seeds are compared with
+                the first model's in their order; where that has fewer, it begins again.
+        """
+        first, *others = texts
+        compared = {}
+        for model in others:
+            pairs = [
+                pair
+                for seed, written in enumerate(texts[model])
+                for pair in zip(prefixes, written, texts[first][seed % len(texts[first])], strict=True)
+            ]
+            compared[model] = self.preferences(*zip(*pairs, strict=True))
+        return compared
+
+    def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
+        """Return the probability of the answer 1 less that of the answer 2, of these two, for each question."""
+        questions = [
+            self._asked(_filled(self._question, {"prefix": prefix, "first": first, "second": second}))
+            for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
+        ]
+        chats = bool(self._tokenizer.chat_template)  # its text has the special tokens, and the answer begins a message
+        rows, lengths = [], []
+        for question in questions:
+            begin: Any = self._tokenizer(question, add_special_tokens=not chats, verbose=False)["input_ids"]
+            for answer in ("1", "2") if chats else (" 1", " 2"):
+                ids: Any = self._tokenizer(question + answer, add_special_tokens=not chats, verbose=False)["input_ids"]
+                rows.append(ids)
+                lengths.append(
+                    sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False)))
+                )
+        judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
+        log_p = [
+            -log(perplexity) * (len(ids) - length)
+            for perplexity, ids, length in zip(judged.per_text, rows, lengths, strict=True)
+        ]
+        ahead = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
+        if any(map(isnan, ahead)):
+            raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
+        return [2 / (1 + exp(-difference)) - 1 for difference in ahead]  # p1 - p2 where p1 + p2 = 1
+
+    def _asked(self, question: str) -> str:
+        if not self._tokenizer.chat_template:
+            return question
+        messages = [{"role": "user", "content": question}]
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def _filled(question: str, texts: Mapping[str, str]) -> str:
+    """Return a question with its three fields filled; other braces, in it and in the texts, stay as they are."""
+    return re.sub(r"\{(prefix|first|second)\}", lambda field: texts[field[1]], question)
+
+
+def format_preferences(rows: Mapping[str, Preferences]) -> str:
+    """Return shares as a Markdown table like table 14, with a row for each model that was compared.
+
+    >>> print(format_preferences({"ours": Preferences(0.5, 0.25, 0.25)}))
+    | model | better | no preference | worse |
+    | --- | ---: | ---: | ---: |
+    | ours | 0.50 | 0.25 | 0.25 |
+    """
+    cells = [[name, f"{row.better:.2f}", f"{row.none:.2f}", f"{row.worse:.2f}"] for name, row in rows.items()]
+    return markdown_table(["model", "better", "no preference", "worse"], cells)

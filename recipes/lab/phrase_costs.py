@@ -1,0 +1,119 @@
+"""The cost of phrases, from a model's configuration: floating point operations and bytes by the number of phrases.
+
+A multiplication and an addition are two operations. With w weights that multiply every position (all matrices except
+the input embeddings and the output matrix), a = heads x head width, L layers, V static ids, p phrases, width d of the
+output matrix, n new positions after c cached ones and r rows of logits, one forward pass takes
+
+    2 n w + 4 n (c + n) a L + 2 r (V + p) d.
+
+Departs: appendix E of the dynamic vocabulary paper gives 2 (n (V + p) d + (24 n d^2 + 4 n^d) L). For GPT-2, where
+w = 12 d^2 L, a = d, c = 0 and r = n, the sum above is 2 n (V + p) d + (24 n d^2 + 4 n^2 d) L: the paper's leading 2
+doubles the layers' operations a second time, and its n^d should be n^2 d.
+Attention counts as the full square, as in dense kernels. Norms, activations, softmax and the encoding of phrases, which
+happens before generation, are not counted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from lab.tables import markdown_table
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The sizes of a decoder-only Transformer that determine its cost.
+
+    Attributes:
+        weights: w, the number of weights that multiply every position, in all layers.
+        attention_width: a L, the number of heads times the width of a head, summed over the layers.
+        vocab_size: V, the rows of the output matrix.
+        embedding_width: d, the columns of the output matrix.
+        num_parameters: The number of all parameters; shared parameters count once.
+    """
+
+    weights: int
+    attention_width: int
+    vocab_size: int
+    embedding_width: int
+    num_parameters: int
+
+
+def model_size(model: PreTrainedModel | PreTrainedConfig) -> ModelSize:
+    """Return the size of a decoder-only Transformer of matrices and full attention, or of its configuration."""
+    if isinstance(model, PreTrainedConfig):
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(model)
+    weights = 0
+    for name, module in model.named_modules():
+        for parameter in () if isinstance(module, nn.Embedding) else module.parameters(recurse=False):
+            if parameter.dim() > 2:
+                raise ValueError(f"the analytic cost supports only matrices, got {tuple(parameter.shape)} in {name}")
+            weights += parameter.numel() if parameter.dim() == 2 else 0
+    output, config = cast(Tensor, model.get_output_embeddings().weight), model.config
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return ModelSize(
+        weights=weights - output.numel(),
+        attention_width=config.num_hidden_layers * config.num_attention_heads * head_width,
+        vocab_size=output.shape[0],
+        embedding_width=output.shape[1],
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
+
+
+def forward_flops(
+    size: ModelSize, num_positions: int, num_phrases: int = 0, *, num_cached: int = 0, num_logits: int | None = None
+) -> int:
+    """Return the operations of one forward pass of one row; `num_logits` is the positions with logits, None: all."""
+    num_logits = num_positions if num_logits is None else num_logits
+    layers = 2 * num_positions * size.weights + 4 * num_positions * (num_cached + num_positions) * size.attention_width
+    return layers + 2 * num_logits * (size.vocab_size + num_phrases) * size.embedding_width
+
+
+def generation_flops(
+    size: ModelSize, prefix_length: int, num_steps: int, num_phrases: int = 0, *, use_cache: bool = True
+) -> int:
+    """Return the operations of generating one text, with logits only at the last position of each step.
+
+    Args:
+        num_steps: The number of forward passes, one for each generated token or phrase. No pass reads the last one.
+        use_cache: Whether keys and values are cached. Otherwise each step reads the whole text again.
+    """
+    lengths = range(prefix_length, prefix_length + num_steps)
+    if not use_cache:
+        return sum(forward_flops(size, length, num_phrases, num_logits=1) for length in lengths)
+    first = forward_flops(size, prefix_length, num_phrases, num_logits=1)
+    return first + sum(forward_flops(size, 1, num_phrases, num_cached=length - 1) for length in lengths[1:])
+
+
+def phrase_costs_table(
+    model: ModelSize, steps: Mapping[int, float], *, prefix_length: int, encoder: ModelSize, use_cache: bool = True
+) -> str:
+    """Return the paper's table 13: operations and float32 memory for each number of phrases, given the mean steps.
+
+    Source: Liu et al. (dynamic vocabulary), table 13. The paper seems to use no cache: its 4.07 T for GPT-2 without
+        phrases is close to 4.13 T, the operations of 128 passes over 128 positions with logits for all. The memory in
+        its table grows by two copies of the phrases' embeddings; here it is one, as of tied embeddings.
+    """
+    costs = []
+    for num_phrases, count in steps.items():
+        flops = generation_flops(model, prefix_length, round(count), num_phrases, use_cache=use_cache)
+        parameters = model.num_parameters + (encoder.num_parameters if num_phrases else 0)
+        costs.append((num_phrases, count, flops, 4 * (parameters + num_phrases * model.embedding_width)))
+    _, _, first_flops, first_bytes = costs[0]
+    rows = [
+        [
+            f"{num_phrases:,}",
+            f"{flops / 1e12:.4g}",
+            f"{flops / first_flops:.2f}",
+            f"{count:.1f}",
+            f"{num_bytes / 2**30:.4f}",
+            f"{num_bytes / first_bytes:.2f}",
+        ]
+        for num_phrases, count, flops, num_bytes in costs
+    ]
+    return markdown_table(["phrases", "TFLOPs", "relative", "mean steps", "GiB", "relative"], rows, num_names=0)

@@ -1,0 +1,215 @@
+"""Questions with documents in ALCE's format, and the prompts that ask for an answer with citations.
+
+Source: Gao et al. 2023, "Enabling Large Language Models to Generate Text with Citations", its data and its program.
+"""
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_targets.backbones.positions import room_after
+from hf_targets.data.words import word_runs
+from hf_targets.evaluation.sentences import Splitter, punkt_or_trained
+
+Question = Mapping[str, Any]
+"""`question`, `docs` with `title` and `text`, `qa_pairs` with `question` and `short_answers`, and `annotations` with
+`long_answer`."""
+
+INSTRUCTIONS = {
+    "full": "Instruction: Write an accurate, engaging, and concise answer for the given question using only the "
+    "provided search results (some of which might be irrelevant) and cite them properly. Use an unbiased and "
+    "journalistic tone. Always cite for any factual claim. When citing several search results, use [1][2][3]. Cite at "
+    "least one document and at most three documents in each sentence. If multiple documents support the sentence, only "
+    "cite a minimum sufficient subset of the documents.",
+    "light": "Instruction: Write a high-quality answer for the given question using only the provided search results "
+    "and cite them properly using [1][2][3].",
+    "none": "",
+}
+"""What a prompt begins with: ALCE's instruction for ASQA, its short one, or nothing."""
+_STOP = re.compile(r"[.!?\u3002\uff0e\uff01\uff1f]+[\"'\u201d\u2019)\]\u300d\u300f\uff09]*$")
+
+
+@dataclass
+class QuestionSettings:
+    """Which questions are answered, and how they are asked."""
+
+    questions: str = field(default="", metadata={"help": "File of questions with documents, with ALCE's field names."})
+    num_questions: int = field(default=100, metadata={"help": "The first ones; the demonstration is none of them."})
+    num_documents: int = field(default=3, metadata={"help": "Documents of a question, the first ones."})
+    document_words: int | None = field(default=None, metadata={"help": "Words of a document. None: all."})
+    instruction: Literal["full", "light", "none"] = field(
+        default="full", metadata={"help": "ALCE's, its short one, or none."}
+    )
+    demonstration: bool = field(default=True, metadata={"help": "A question and its answer before each question."})
+    new_tokens: int = field(default=300, metadata={"help": "Tokens to generate, at most."})
+
+    def ask(self) -> "AskedQuestions":
+        """Return the questions as these settings ask them.
+
+        Raises:
+            ValueError: If the file has too few questions, or a question lacks a part that is shown or measured by.
+        """
+        every = load_questions(self.questions)
+        items, others = every[: self.num_questions], every[self.num_questions :]
+        if len(items) < self.num_questions or (self.demonstration and not others):
+            raise ValueError(
+                f"{self.questions} has {len(every)} questions, of which a demonstration takes one; lower num_questions "
+                f"from {self.num_questions}"
+            )
+        documents = [shown_documents(item, self.num_documents, self.document_words) for item in items]
+        split = punkt_or_trained(one["text"] for of_item in documents for one in of_item)
+        instruction, begin = INSTRUCTIONS[self.instruction], ""
+        if self.demonstration:
+            example, shown = choose_demonstration(others, self.num_documents, self.document_words)
+            answer = cited_answer(example["annotations"], shown, split)
+            begin = cited_prompt(example["question"], shown, answer=answer, instruction=instruction) + "\n\n\n"
+        prompts = [
+            begin + cited_prompt(item["question"], shown, instruction=instruction)
+            for item, shown in zip(items, documents, strict=True)
+        ]
+        return AskedQuestions(items, documents, prompts, split)
+
+
+@dataclass(frozen=True)
+class AskedQuestions:
+    """Questions of a file: the documents that their prompts show, the prompts, and what cuts texts into sentences."""
+
+    items: Sequence[Question]
+    documents: Sequence[Sequence[Mapping[str, str]]]
+    prompts: Sequence[str]
+    split: Splitter
+
+    def check_room(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int) -> None:
+        """Raise a ValueError if a prompt and its answer do not fit into a model's positions: nothing is cut."""
+        longest = max(len(ids) for ids in tokenizer(list(self.prompts), verbose=False)["input_ids"])  # pyright: ignore
+        room = room_after(model, longest)
+        if room is not None and room < new_tokens:
+            raise ValueError(
+                f"the longest prompt has {longest} tokens, and the model room for {room} more, not {new_tokens}; lower "
+                "document_words, num_documents or new_tokens, or give a shorter instruction"
+            )
+
+
+def load_questions(path: str | Path) -> list[dict[str, Any]]:
+    """Return the questions of a file: JSON lines or one JSON list, compressed by gzip or not.
+
+    Raises:
+        ValueError: If the file is not JSON, or an item lacks its question, documents, short or long answers.
+    """
+    content = Path(path).read_bytes()
+    text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8-sig")
+    lines = text.split("\n")
+    items = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line.strip()]
+    for number, item in enumerate(items, start=1):
+        try:
+            parts = [item["question"], *(one["text"] if one["title"] is not None else "" for one in item["docs"])]
+            parts += [short for pair in item["qa_pairs"] for short in [pair["question"], *pair["short_answers"]]]
+            parts += [note["long_answer"] for note in item["annotations"]]
+            whole = all(isinstance(part, str) and part.strip() for part in parts)
+            whole = whole and item["docs"] and item["qa_pairs"] and item["annotations"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}: question {number} lacks a part ({error}); leave it out") from error
+        if not whole:
+            raise ValueError(f"{path}: question {number} has an empty part; leave it out")
+    return items
+
+
+def shown_documents(
+    question: Question, num_documents: int = 3, document_words: int | None = None
+) -> list[dict[str, str]]:
+    """Return the first documents of a question as a prompt shows them, each with `title` and `text` in one line.
+
+    A first line that repeats the title, as retrieved Wikipedia passages have it, is left out.
+
+    Args:
+        document_words: White-space words of a text that are kept, the first ones; None: all.
+    Raises:
+        ValueError: If the question has fewer documents.
+    """
+    documents = question["docs"][:num_documents]
+    if len(documents) < num_documents:
+        raise ValueError(
+            f"{question['question']!r:.60} has {len(documents)} documents, and {num_documents} are asked for; lower "
+            "num_documents"
+        )
+    shown = []
+    for document in documents:
+        title, text = " ".join(document["title"].split()), document["text"].strip()
+        first, _, rest = text.partition("\n")
+        if rest.strip() and first.strip().strip('"') == title.strip('"'):
+            text = rest
+        shown.append({"title": title, "text": " ".join(text.split()[:document_words])})
+    return shown
+
+
+def cited_prompt(
+    question: str,
+    documents: Sequence[Mapping[str, str]],
+    *,
+    answer: str = "",
+    instruction: str = INSTRUCTIONS["full"],
+) -> str:
+    """Return a question with its documents and the beginning of its answer, or the whole one.
+
+    >>> print(cited_prompt("Do cats sleep?", [{"title": "Cat", "text": "Cats sleep."}], instruction="Answer."))
+    Answer.
+    <BLANKLINE>
+    Question: Do cats sleep?
+    <BLANKLINE>
+    Document [1](Title: Cat): Cats sleep.
+    <BLANKLINE>
+    Answer:
+    """
+    listed = "".join(
+        f"Document [{number}](Title: {document['title']}): {document['text']}\n"
+        for number, document in enumerate(documents, start=1)
+    )
+    parts = [instruction] * bool(instruction) + [f"Question: {' '.join(question.split())}"]
+    return "\n\n".join([*parts, f"{listed}\nAnswer: {answer}".rstrip()])
+
+
+def choose_demonstration(
+    questions: Iterable[Question], num_documents: int = 3, document_words: int | None = None
+) -> tuple[Question, list[dict[str, str]]]:
+    """Return the question whose first long answer has the largest share of its words in its documents, and these.
+
+    Raises:
+        ValueError: If none has enough documents.
+    """
+
+    def share(each: tuple[Question, list[dict[str, str]]]) -> float:
+        wanted = set(word_runs(each[0]["annotations"][0]["long_answer"]))
+        return len(wanted & {word for one in each[1] for word in word_runs(one["text"])}) / max(len(wanted), 1)
+
+    enough = (question for question in questions if len(question["docs"]) >= num_documents)
+    shown = [(question, shown_documents(question, num_documents, document_words)) for question in enough]
+    if not shown:
+        raise ValueError(f"a demonstration needs {num_documents} documents, and no question that is left has them")
+    return max(shown, key=share)
+
+
+def cited_answer(
+    annotations: Sequence[Mapping[str, str]], documents: Sequence[Mapping[str, str]], split: Splitter
+) -> str:
+    """Return a question's first long answer, each sentence citing the document that has most of its words.
+
+    The marker stands before the full stop, as in "Cats sleep[1].", without a space, as phrases with markers write it.
+    Of documents with as many words the first is cited; a sentence that shares no word with any cites none.
+    """
+
+    def cited(sentence: str) -> str:
+        wanted = set(word_runs(sentence))
+        shared = [len(wanted.intersection(word_runs(f"{one['title']} {one['text']}"))) for one in documents]
+        if not max(shared):
+            return sentence
+        stop = _STOP.search(sentence)
+        end = len(sentence) if stop is None else stop.start()
+        return f"{sentence[:end]}[{shared.index(max(shared)) + 1}]{sentence[end:]}"
+
+    return " ".join(map(cited, split(" ".join(annotations[0]["long_answer"].split()))))

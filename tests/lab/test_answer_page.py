@@ -1,0 +1,125 @@
+"""The page of answers: every link leads to a mark, which has the phrase as its document has it."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from hf_targets.phrases.citations import citing_phrases
+from hf_targets.phrases.mining.ngrams import TokenNgrams
+from hf_targets.phrases.vocabulary.sources import PhraseSource
+from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
+from lab.answer_page import PageAnswer, answer_page
+from tests.small_tokenizers import BPE
+
+HOSTILE = "the <script>alert('x')</script> cat & \"mat\" \x00 </details> &lt; on the mat"
+
+
+class Page(HTMLParser):
+    """Reads a page: its links, the text inside each element with an id, and tags that do not close in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.links, self.inside = [], [], [], {}
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.tags.append(tag)
+        if tag not in ("meta", "br"):
+            self.open.append((tag, attributes.get("id")))
+        if "href" in attributes:
+            self.links.append(attributes["href"])
+        if "id" in attributes:
+            assert attributes["id"] not in self.inside
+            self.inside[attributes["id"]] = ""
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        for _, id_ in self.open:
+            if id_ is not None:
+                self.inside[id_] += data
+
+
+def titled(*texts):
+    return {str(number): {"title": f"<T{number}>", "text": text} for number, text in enumerate(texts, start=1)}
+
+
+def of_sources(*sources):
+    """An answer of one word for each source."""
+    spans = [PhraseSpan(2 * n, 2 * n + 1, n, "x", (PhraseSource(*source),)) for n, source in enumerate(sources)]
+    return "x " * len(sources), spans
+
+
+def cited(page):
+    return {link[1:]: page.inside[link[1:]] for link in page.links if "-from-" in link}
+
+
+def test_each_phrase_of_a_generated_answer_leads_to_its_text_in_its_document():
+    texts = [HOSTILE, "a cat sat on the mat"]
+    vocabulary = citing_phrases(texts, BPE, TokenNgrams(2, 6))
+    answers = []
+    for ids in (list(vocabulary)[::7], list(vocabulary)[3::5]):
+        answers.append(PageAnswer("Who <b>?", vocabulary.decode(ids), vocabulary.spans(ids), titled(*texts), "1 < 2"))
+    page = Page(written := answer_page(answers, title="A & B", footer="<i>"))
+    found = cited(page)
+    assert len(found) == sum(len({span.sources[0] for span in one.spans}) for one in answers) > 20
+    for id_, text in found.items():
+        _, _, _, number, _, start, _, end = id_.split("-")
+        assert text == texts[int(number) - 1][int(start) : int(end)].replace("\x00", "\ufffd")
+    assert {link[1:] for link in page.links} <= page.inside.keys()
+    assert page.tags.count("script") == page.tags.count("b") == page.tags.count("i") == 0
+    assert "<title>A &amp; B</title>" in written and "1 &lt; 2</p>" in written and "&lt;T1&gt;</summary>" in written
+
+
+@pytest.mark.parametrize(
+    ("places", "copies"),
+    [
+        ([(0, 5)], 1),
+        ([(0, 5), (0, 5)], 1),
+        ([(0, 5), (5, 9), (12, 15)], 1),
+        ([(0, 9), (2, 5), (2, 9), (5, 9), (2, 3)], 1),
+        ([(0, 5), (3, 8)], 2),
+        ([(0, 5), (3, 8), (4, 9)], 3),
+        ([(0, 5), (3, 8), (5, 9), (8, 12)], 2),
+    ],
+)
+def test_overlapping_places_are_each_marked_whole_and_crossing_ones_in_copies(places, copies):
+    document = "abcdefghijklmnopqrst"
+    text, spans = of_sources(*(("1", *place) for place in places))
+    page = Page(answer_page([PageAnswer("?", text, spans, titled(document))]))
+    assert cited(page) == {f"answer-1-document-1-from-{start}-to-{end}": document[start:end] for start, end in places}
+    shown = page.inside["answer-1"]
+    assert shown.count(document) == copies
+
+
+def test_every_document_is_shown_closed_and_a_phrase_without_one_is_no_link():
+    text, spans = of_sources(("other", 0, 3), ("2", 1, 3))
+    spans[0] = PhraseSpan(0, 1, 1, "x", ())
+    page = Page(written := answer_page([PageAnswer("?", text, spans, titled("abc", "def"))]))
+    assert written.count("<details>") == 2
+    assert list(cited(page).values()) == ["ef"]
+    assert page.tags.count("mark") == 3
+
+
+def test_of_several_sources_the_first_among_the_documents_is_led_to():
+    span = PhraseSpan(0, 1, 1, "x", (PhraseSource("other", 0, 1), PhraseSource("2", 1, 2), PhraseSource("1", 0, 1)))
+    page = Page(answer_page([PageAnswer("?", "x", [span], titled("abc", "def"))]))
+    assert list(cited(page)) == ["answer-1-document-2-from-1-to-2"]
+
+
+def test_the_page_needs_nothing_else_and_has_both_settings_of_light():
+    text, spans = of_sources(("1", 0, 2))
+    page = answer_page([PageAnswer("?", text, spans, titled(HOSTILE))], language="de")
+    assert not any(part in page for part in ("<script", "<link", "http://", "https://", "src=", "@import", "url("))
+    assert "prefers-color-scheme: dark" in page and ":target" in page and '<html lang="de">' in page
+
+
+def test_documents_are_shown_by_their_names_and_sources_must_be_in_them():
+    text, spans = of_sources(("3", 0, 3))
+    documents = {"1": {"title": "A", "text": "one"}, "3": {"title": "C", "text": "two"}}
+    written = answer_page([PageAnswer("?", text, spans, documents)])
+    assert "<summary>[1] A</summary>" in written and "<summary>[3] C</summary>" in written

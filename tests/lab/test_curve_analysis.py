@@ -1,0 +1,50 @@
+"""Lemma 4.3 against errors that are mapped one by one."""
+
+import pytest
+import torch
+from PIL import Image
+
+from hf_targets.curves.reconstruction import reconstruction_error
+from hf_targets.maths.bsplines import inverse_matrix
+from lab.curve_analysis import error_importance, plot_error_importance, plot_reconstruction_error
+
+GRID = ([5, 12], [1.5, 2.0, 3.0], [0.01, 0.2])
+
+
+def test_importances_are_those_of_errors_mapped_to_control_points():
+    for row in error_importance(*GRID):
+        inverse = inverse_matrix(row.length, row.num_control_points, row.degree, max_norm=None)
+        dim = 7
+
+        def importance(error, inverse=inverse):
+            assert error.norm().item() == pytest.approx(1)
+            return (error @ inverse).square().sum().item()
+
+        everywhere = importance(torch.full((dim, row.length), (dim * row.length) ** -0.5, dtype=torch.float64))
+        at_one = []
+        for position in range(row.length):
+            error = torch.zeros(dim, row.length, dtype=torch.float64)
+            error[:, position] = dim**-0.5
+            at_one.append(importance(error))
+        assert row.global_importance == pytest.approx(everywhere)
+        assert row.local_importance == pytest.approx(sum(at_one) / len(at_one))
+        ratios = [everywhere / one for one in at_one]
+        found = (row.least_ratio, row.mean_ratio, row.largest_ratio)
+        assert found == pytest.approx((min(ratios), sum(ratios) / len(ratios), max(ratios)))
+        values = torch.linalg.eigvalsh(inverse @ inverse.T)
+        assert row.eigenvalue_ratio == pytest.approx((values[-1] / values[0]).item())
+        assert row.largest_ratio <= row.eigenvalue_ratio  # equation (6)
+
+
+def test_a_higher_degree_weighs_errors_of_the_whole_text_less():
+    low, high = error_importance([32], [2.0], [0.01, 0.2])
+    assert high.eigenvalue_ratio > 20 * low.eigenvalue_ratio
+    assert high.mean_ratio < 0.3 < low.mean_ratio < 1
+
+
+def test_results_become_figures(tmp_path):
+    plot_error_importance(error_importance(*GRID), tmp_path / "importance.png")
+    assert Image.open(tmp_path / "importance.png").size == (1275, 600)
+    rows = reconstruction_error([5, 10, 15], [1.0, 2.0], [0.0, 0.33], num_sequences=2)
+    plot_reconstruction_error(rows, tmp_path / "errors.png")
+    assert Image.open(tmp_path / "errors.png").size == (150 + 525 * 2, 600)

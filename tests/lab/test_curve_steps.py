@@ -1,0 +1,112 @@
+import matplotlib.figure
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from hf_targets import CanvasTrace
+from lab.curve_steps import CurveStep, curves_of_canvases, plot_curve_steps, principal_plane
+from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+
+WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
+
+
+def same(one: CurveStep, other: CurveStep) -> bool:
+    fields = ("canvas", "masked", "control_points", "curve", "tokens")
+    return all(torch.allclose(getattr(one, name), getattr(other, name), atol=1e-5) for name in fields)
+
+
+@pytest.mark.parametrize("kind", WITH_CURVE)
+def test_the_output_matrix_reads_the_points_of_following_tokens(kind):
+    model, canvas = make_mdlm(kind), masked_ids(2, 9)
+    (step,) = curves_of_canvases(model, [canvas], row=1)
+    assert step.masked.tolist() == (canvas[1] == MASK).tolist()
+    logits = step.tokens.float() @ model.get_output_embeddings().weight.T + model.get_output_embeddings().bias
+    logits[:, MASK] = -1e6
+    expected = model(canvas).logits[1][step.masked]
+    assert torch.allclose(logits.log_softmax(dim=-1)[step.masked], expected, atol=1e-4)
+
+
+def test_a_curve_runs_from_its_first_control_point_through_its_words_to_its_last():
+    model = make_mdlm("curve")
+    (step,) = curves_of_canvases(model, masked_ids(1, 1, 9), num_points=4001)
+    assert torch.allclose(step.curve[[0, -1]], step.control_points[[0, -1]])
+    steps = (step.curve[1:] - step.curve[:-1]).norm(dim=1)
+    distances, positions = torch.cdist(step.tokens, step.curve).min(dim=1)
+    assert (distances <= steps.max()).all()
+    assert positions.tolist() == sorted(positions.tolist())
+    assert torch.cdist(step.tokens[:1], step.curve[:1]).item() > 10 * steps.max()  # the margin
+
+
+def test_a_trace_of_generation_is_followed_canvas_by_canvas():
+    model, trace = make_mdlm("hidden_curves"), CanvasTrace()
+    text = model.generate(batch_size=2, max_length=8, generator=torch.Generator().manual_seed(0), streamer=trace)
+    steps = curves_of_canvases(model, trace.canvases, row=1)
+    assert len(steps) == len(trace.canvases)
+    numbers = [int(step.masked.sum()) for step in steps]
+    assert numbers == sorted(numbers, reverse=True)
+    assert torch.equal(steps[-1].canvas, text[1])
+    assert same(steps[0], curves_of_canvases(model, [trace.canvases[0][1:]])[0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_left_out(side):
+    model, text = make_mdlm("curve"), masked_ids(1, 5)
+    ends = (clean_ids(1, 3, seed=5), text) if side == "left" else (text, clean_ids(1, 3, seed=5))
+    keep = torch.cat([torch.full_like(part, part is text) for part in ends], dim=1)
+    (padded,) = curves_of_canvases(model, [torch.cat(ends, dim=1)], attention_mask=keep)
+    assert same(padded, curves_of_canvases(model, [text])[0])
+
+
+def step_of(control_points: torch.Tensor) -> CurveStep:
+    nothing = control_points[:0]
+    return CurveStep(torch.zeros(0), torch.zeros(0), control_points, nothing, nothing)
+
+
+def test_points_of_a_plane_keep_their_distances_and_all_their_variance():
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(5, 2, generator=generator, dtype=torch.float64)).Q
+    flat = torch.randn(12, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 3.0])
+    points = 7 + flat @ axes.T
+    plane = principal_plane([step_of(points[:5]), step_of(points[5:])])
+    seen = plane.project(points)
+    assert torch.allclose(torch.cdist(seen, seen), torch.cdist(flat, flat), atol=1e-6)
+    assert torch.allclose(seen.mean(dim=0), torch.zeros(2, dtype=torch.float64), atol=1e-9)
+    variances = seen.var(dim=0)
+    assert plane.shares[0] + plane.shares[1] == pytest.approx(1)
+    assert plane.shares[0] == pytest.approx((variances[0] / variances.sum()).item())
+    assert plane.shares[0] > 0.7
+
+
+LENGTH = 6
+
+
+class Words:
+    """A tokenizer whose tokens are hard to draw."""
+
+    def decode(self, ids: list[int]) -> str:
+        return {1: r" $\nothing$", 2: "\n", 3: "  "}.get(ids[0], f" token{ids[0]}")
+
+
+def test_a_figure_shows_the_projected_curves_their_control_points_and_the_words(monkeypatch, tmp_path):
+    text, saved = clean_ids(1, LENGTH), []
+    text[0, :3] = torch.tensor([1, 2, 3])
+    canvases = torch.full((LENGTH + 1, 1, LENGTH), MASK)
+    for index, canvas in enumerate(canvases):
+        canvas[:, :index] = text[:, :index]
+    steps = curves_of_canvases(make_mdlm("curve"), canvases, num_points=50)
+    save = matplotlib.figure.Figure.savefig
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, *a, **k: (saved.append(self), save(self, *a)))
+    plot_curve_steps(steps, tmp_path / "steps.png", Words(), num_panels=3)
+    assert Image.open(tmp_path / "steps.png").format == "PNG"
+    panels, plane = [axes for axes in saved[0].axes if axes.lines], principal_plane(steps)
+    assert len({(axes.get_xlim(), axes.get_ylim()) for axes in panels}) == 1
+    for axes, step in zip(panels, (steps[0], steps[3], steps[6]), strict=True):
+        drawn = {(to_hex(line.get_color()), line.get_marker()): np.array(line.get_data()).T for line in axes.lines}
+        assert np.allclose(drawn["#ff7f0e", "None"], plane.project(step.curve))
+        assert np.allclose(drawn["#1f77b4", "o"], plane.project(step.control_points))
+        shown = [Words().decode([id_]).strip() for id_ in step.canvas[~step.masked].tolist()]
+        assert [text.get_text() for text in axes.texts] == [*[r"$\nothing$", "↵", "␣␣"][: len(shown)], *shown[3:]]
+        for label, point in zip(axes.texts, plane.project(step.tokens[~step.masked]).tolist(), strict=True):
+            assert label.xy == pytest.approx(point)

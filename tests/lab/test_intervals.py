@@ -1,0 +1,39 @@
+"""Intervals of several models pair the texts of one prefix."""
+
+import numpy as np
+import pytest
+
+from hf_targets.evaluation.continuations import Continuations
+from lab.intervals import format_intervals
+
+
+def continuations(texts, steps, phrases, seconds) -> Continuations:
+    return Continuations(texts, steps, phrases, seconds, [0.0] * len(texts))
+
+
+def test_a_difference_that_holds_at_every_prefix_is_found_though_prefixes_differ_more():
+    random = np.random.default_rng(0)
+    texts = [random.integers(0, 50, size=30).tolist() for _ in range(40)]
+    steps = random.integers(40, 120, size=40).tolist()
+    plain = continuations(texts, steps, [0] * 40, [1.0] * 40)
+    ours = continuations(texts, [count - 2 for count in steps], [4] * 40, [1.0] * 40)
+    table = format_intervals({"plain": [plain], "ours": [ours, ours]})
+    heading, _, first, second, difference = table.splitlines()
+    assert heading == "| model | diversity, % | nsl, steps | phrase_share, % |"
+    assert difference.startswith("| ours - first | none (+0.00 to +0.00) | -2.00 to -2.00 | +")
+    low, high = (float(end) for end in second.split("|")[3].split(" to "))
+    assert low < np.mean(steps) - 2 < high and high - low > 5
+    assert "| 0.00 to 0.00 |" in first
+
+
+def test_a_column_that_few_texts_have_has_no_interval():
+    tokens = [[1, 2, 3, 4, 5], [], [], []]
+    table = format_intervals({"a": [continuations(tokens, [4] * 4, [0] * 4, [1.0] * 4)]})
+    assert "| a | too few texts |" in table and "nan" not in table
+
+
+def test_one_prefix_has_no_interval_and_unequal_prefixes_are_refused():
+    one, two = (continuations([[1, 2, 3, 4]] * count, [4] * count, [0] * count, [1.0] * count) for count in (1, 2))
+    assert format_intervals({"plain": [one]}) == "One prefix has no interval."
+    with pytest.raises(ValueError, match="the same prefixes"):
+        format_intervals({"plain": [one], "ours": [two]})

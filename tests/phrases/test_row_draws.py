@@ -1,0 +1,68 @@
+import pytest
+import torch
+from accelerate.data_loader import SeedableRandomSampler
+from torch.utils.data import DataLoader, SequentialSampler
+
+from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.phrases.batches.collator import PhraseCollator
+from hf_targets.phrases.batches.negatives import InBatch, PreBatch
+from hf_targets.phrases.mining.ngrams import TokenNgrams
+from hf_targets.phrases.trainer import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraw, RowDraws
+
+WORDS = word_level_tokenizer(["a b c d\n"])
+ROWS = [{"input_ids": torch.randint(2, len(WORDS), (20,)).tolist()} for _ in range(10)]
+
+
+def draws(order=None, epoch=0, **settings):
+    return list(RowDraws(order or SequentialSampler(ROWS), epoch=lambda: epoch, **{"stride": 4} | settings))
+
+
+def test_a_row_names_the_rows_at_its_position_of_earlier_batches_of_its_process():
+    assert [draw.index for draw in draws()] == list(range(10))
+    assert [draw.before for draw in draws()] == [()] * 10
+    assert [draw.before for draw in draws(num_before=2)][3:] == [(), (0,), (1,), (2,), (3,), (4, 0), (5, 1)]
+
+
+def test_each_epoch_has_the_order_that_is_its_own():
+    epochs = [[draw.index for draw in draws(SeedableRandomSampler(ROWS, data_seed=3), epoch)] for epoch in range(3)]
+    assert all(sorted(order) == list(range(10)) for order in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    shared = SeedableRandomSampler(ROWS, data_seed=3)
+    assert [[draw.index for draw in draws(shared, epoch)] for epoch in (2, 0)] == [epochs[2], epochs[0]]
+
+
+def test_the_seed_of_a_row_depends_on_the_seed_the_epoch_and_the_row_alone():
+    rows = DrawnRows(ROWS, 0)
+    drawn = {(epoch, index): rows[RowDraw(epoch, index, ())][SEED_COLUMN] for epoch in range(3) for index in range(10)}
+    assert len({*drawn.values(), DrawnRows(ROWS, 1)[RowDraw(0, 0, ())][SEED_COLUMN]}) == 31
+    later = rows[RowDraw(2, 5, (3, 1))]
+    assert later[SEED_COLUMN] == drawn[2, 5]
+    assert later["input_ids"] == ROWS[5]["input_ids"]
+    assert [row[SEED_COLUMN] for row in later[BEFORE_COLUMN]] == [drawn[2, 3], drawn[2, 1]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_has_the_phrases_of_the_batches_before_whoever_made_them(num_workers):
+    def batches(num_before):
+        collate = PhraseCollator(WORDS, TokenNgrams(2, 4), negatives=[InBatch(), PreBatch(2)], min_gap=2)
+        assert collate.num_batches_before == 2
+        order = RowDraws(SequentialSampler(ROWS), epoch=lambda: 1, stride=2, num_before=num_before)
+        return DataLoader(DrawnRows(ROWS, 7), 2, sampler=order, collate_fn=collate, num_workers=num_workers)
+
+    def tables(batch):
+        return {tuple(batch["windows"][window, :size].tolist()) for window, size in batch["phrase_windows"].tolist()}
+
+    alone = [tables(batch) for batch in batches(0)]
+    together = [tables(batch) for batch in batches(2)]
+    assert len(alone) == 5
+    prefixes = [{entry[:end] for entry in table for end in range(2, len(entry) + 1)} for table in alone]
+    for number, table in enumerate(together):
+        assert table == alone[number].union(*prefixes[max(number - 2, 0) : number])
+
+
+def test_phrases_of_seeded_rows_leave_global_randomness_untouched():
+    collate, before = PhraseCollator(WORDS, TokenNgrams(2, 4), phrase_rate=0.5), torch.get_rng_state()
+    rows = [DrawnRows(ROWS, 7)[draw] for draw in draws(num_before=1)[6:]]
+    one, other = collate(rows), collate(rows)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one[name], other[name]) for name in one)
