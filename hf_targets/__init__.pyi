@@ -45,7 +45,6 @@ from .evaluation.distance_correlation import distance_correlations as distance_c
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
-from .evaluation.prefix_settings import PrefixSettings as PrefixSettings
 from .evaluation.repetition import count_ngrams as count_ngrams
 from .evaluation.score_columns import format_column_differences as format_column_differences
 from .evaluation.score_columns import format_columns as format_columns
@@ -125,12 +124,12 @@ from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
+from .phrases.decoding.table import PhraseIndex as PhraseIndex
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
-from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
 from .phrases.mining.chunks import closed_class_tagger as closed_class_tagger

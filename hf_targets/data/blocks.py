@@ -8,7 +8,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.token_rows import NUM_WORDS, ROWS_AT_ONCE, check_fills_a_block, encode, rows_of, text_batches
+from hf_targets.data.token_rows import NUM_WORDS, ROWS_AT_ONCE, check_fills_a_block, rows_of, text_batches
+from hf_targets.data.tokenization import encode
 from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
 
@@ -94,7 +95,7 @@ def enclosed_blocks(texts: Dataset, tokenizer: PreTrainedTokenizerBase, block_si
     first, last, room = tokenizer.cls_token_id, tokenizer.sep_token_id, block_size - 2
     if first is None or last is None or room < 1:
         raise ValueError(f"a block is cls_token, text and sep_token, got the ids {first} and {last}, and {block_size=}")
-    rows = [encode(batch, tokenizer)[0] for batch in text_batches(texts, tokenizer)]
+    rows = [encode(batch, tokenizer)[0] for batch in text_batches(texts)]
     ids = list(chain.from_iterable(chain.from_iterable(rows)))
     check_fills_a_block(len(ids), 1)
     return Dataset.from_dict(
@@ -129,7 +130,7 @@ def _ids_and_words(
     empty = np.zeros(0, np.int64)
     ids, ends, starts = [empty], [empty], [empty]
     num_characters = 0
-    for batch in text_batches(texts, tokenizer):
+    for batch in text_batches(texts):
         batch_ids, offsets = encode(batch, tokenizer)
         row_starts = np.cumsum([0] + [len(text) for text in batch])[:-1]
         row_ends = np.fromiter((end for row in offsets for _, end in row), np.int64)

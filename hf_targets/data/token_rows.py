@@ -6,7 +6,6 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features, List, Value
-from transformers import PreTrainedTokenizerBase
 
 NUM_WORDS = "num_words"
 """Column: how many words begin in the targets of a row."""
@@ -14,39 +13,15 @@ NUM_WORDS = "num_words"
 ROWS_AT_ONCE = 1000
 
 
-def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a ValueError if a tokenizer is a slow one, which does not tell the characters of each token."""
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"words and phrases are found by the characters of tokens, and {type(tokenizer).__name__} is a slow "
-            "tokenizer without them; load it with AutoTokenizer, or convert it"
-        )
-
-
-def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> tuple[list[list[int]], list[Any]]:
-    """Return the ids of each text without special tokens around it, and the characters [start, end) of each token."""
-    check_fast(tokenizer)
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        return_attention_mask=False,
-        return_offsets_mapping=True,
-        verbose=False,
-        **options,
-    )
-    return encoded["input_ids"], encoded["offset_mapping"]
-
-
-def text_batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[list[str]]:
+def text_batches(texts: Dataset) -> Iterator[list[str]]:
     """Yield the rows of the column `text` in lists of `ROWS_AT_ONCE`.
 
     Raises:
-        ValueError: If there is no such column, a row has no text, or the tokenizer is a slow one.
+        ValueError: If there is no such column, or a row has no text.
     """
     if not isinstance(texts, Dataset) or "text" not in texts.column_names:
         found = texts.column_names if isinstance(texts, Dataset) else type(texts).__name__
         raise ValueError(f"texts must be one split, a datasets.Dataset with a column text, got {found}")
-    check_fast(tokenizer)
     yield from (batch for (batch,) in texts_of(texts, "text"))
 
 

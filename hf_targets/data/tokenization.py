@@ -1,18 +1,18 @@
-"""Tokenizers trained on a corpus: byte-level pieces for any text, whole words for the classic benchmarks."""
+"""Tokenizers: trained on a corpus (byte-level pieces, whole words), what they make of a text, and their identity."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from datasets import Dataset
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_targets.data.token_rows import texts_of
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_LINE = "<eos>"
@@ -84,7 +84,7 @@ def train_masking_tokenizer(
 
 
 def train_joint_bpe(
-    pairs_or_texts: Dataset | Iterable[str], vocab_size: int, *, model_max_length: int | None = None
+    pairs_or_texts: "Dataset | Iterable[str]", vocab_size: int, *, model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
     """Return a byte-level byte-pair tokenizer trained on both sides of pairs, for an encoder and its decoder.
 
@@ -100,11 +100,14 @@ def train_joint_bpe(
         ValueError: As `train_bpe_tokenizer`.
     Departs: fairseq joins characters of words that Moses cut; we join bytes, so nothing is unknown and nothing is lost.
 
+    >>> from datasets import Dataset
     >>> pairs = Dataset.from_dict({"source": ["der Hund sah den Hund"], "target": ["the dog saw the dog"]})
     >>> tokenizer = train_joint_bpe(pairs, vocab_size=270)
     >>> tokenizer.convert_ids_to_tokens(tokenizer("der dog")["input_ids"])
     ['d', 'e', 'r', 'Ġdog', '</s>']
     """
+    from hf_targets.data.token_rows import Dataset, texts_of  # models, which import this file, need no data sets
+
     texts = pairs_or_texts
     if isinstance(texts, Dataset):
         batches = texts_of(texts, "source", "target")
@@ -151,6 +154,29 @@ def word_level_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     roles = {"unk_token": UNKNOWN_WORD, "eos_token": END_OF_LINE, "pad_token": PAD_WORD}
     # else "<unk>" would be cut out of a word such as "<unk>-like"
     return _with_roles(tokenizer, None, **roles, split_special_tokens=True)
+
+
+def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a ValueError if a tokenizer is a slow one, which does not tell the characters of each token."""
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"words and phrases are found by the characters of tokens, and {type(tokenizer).__name__} is a slow one "
+            "without them; load it with AutoTokenizer, or convert it"
+        )
+
+
+def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> tuple[list[list[int]], list[Any]]:
+    """Return the ids of each text without special tokens around it, and the characters [start, end) of each token."""
+    check_fast(tokenizer)
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_offsets_mapping=True,
+        verbose=False,
+        **options,
+    )
+    return encoded["input_ids"], encoded["offset_mapping"]
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

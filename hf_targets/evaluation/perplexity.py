@@ -21,7 +21,8 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.progress import progress
-from hf_targets.data.token_rows import NUM_WORDS, check_fast, sum_of_words
+from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
+from hf_targets.data.tokenization import check_fast
 from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
 

@@ -84,6 +84,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
         if not isinstance(unwrapped(model), DifformerForConditionalGeneration):
             kind = type(unwrapped(model)).__name__
             raise ValueError(f"a GaussianDiffusionTrainer trains DifformerForConditionalGeneration, got {kind}")
+        if not isinstance(args, GaussianDiffusionTrainingArguments):
+            raise ValueError(f"args must be GaussianDiffusionTrainingArguments, got {type(args).__name__}")
         if data_collator is None:
             if processing_class is None:
                 raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")

@@ -16,11 +16,11 @@ from hf_targets.data.token_rows import (
     ROWS_AT_ONCE,
     check_fills_a_block,
     check_words,
-    encode,
     has_value,
     rows_of,
     text_batches,
 )
+from hf_targets.data.tokenization import encode
 from hf_targets.data.words import owners, word_starts
 from hf_targets.maths.losses import IGNORED
 
@@ -333,7 +333,7 @@ def _ids_and_words(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, line_ends: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield, of each row that is not blank, the id of each token, the words that begin in it, and those at its end."""
-    for rows in text_batches(texts, tokenizer):
+    for rows in text_batches(texts):
         whole = [text for text in rows if text.strip()]
         batch = [text.rstrip("\n") for text in whole]
         if not batch:

@@ -150,6 +150,8 @@ class DiffusionTrainer(AveragedTrainer):
         core = unwrapped(model)
         if not isinstance(core, MdlmForMaskedDiffusion):
             raise ValueError(f"a DiffusionTrainer trains MdlmForMaskedDiffusion, got {type(core).__name__}")
+        if not isinstance(args, DiffusionTrainingArguments):
+            raise ValueError(f"args must be DiffusionTrainingArguments, got {type(args).__name__}")
         self._core: MdlmForMaskedDiffusion = core
         self._noise: EvaluationNoise | None = None
         tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")

@@ -8,8 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.token_rows import check_fast, encode
-from hf_targets.data.tokenization import special_token_ids
+from hf_targets.data.tokenization import check_fast, encode, special_token_ids
 
 _PART_OF_A_CHARACTER = "\ufffd"
 

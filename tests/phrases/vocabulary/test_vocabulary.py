@@ -230,11 +230,6 @@ def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
                 assert cut.split() == vocabulary.text(id_).split()
 
 
-def test_documents_without_names_are_counted():
-    vocabulary = PhraseVocabulary.from_documents(["the cat", "a dog, the cat"], WORDS, TokenNgrams(2, 2))
-    assert vocabulary.sources(vocabulary.find(ids_of("the cat", WORDS))) == (("0", 0, 7), ("1", 7, 14))
-
-
 @pytest.mark.parametrize("num_proc", [1, 2, 50])
 def test_processes_give_the_phrases_of_one_process_in_the_same_order(num_proc):
     documents = [text * 2 for text in SENTENCES for _ in range(3)]
@@ -243,10 +238,6 @@ def test_processes_give_the_phrases_of_one_process_in_the_same_order(num_proc):
     )
     assert state(found) == state(expected) and len(expected)
     assert list(found) == list(expected)
-
-
-def test_no_document_gives_no_phrase_in_any_number_of_processes():
-    assert len(PhraseVocabulary.from_documents([], BPE, TokenNgrams(), num_proc=2)) == 0
 
 
 class SingleTokens:
@@ -334,11 +325,6 @@ def test_single_tokens_may_be_skipped_and_texts_without_tokens_may_not():
     silent = Tokenizer(models.BPE({"a": 0, "b": 1, "\n": 2}, []))
     with pytest.raises(ValueError, match=r"two tokens or more.*are \[\]"):
         PhraseVocabulary.from_phrases(["x y"], PreTrainedTokenizerFast(tokenizer_object=silent), single_tokens="skip")
-
-
-def test_a_word_that_a_word_level_tokenizer_does_not_know_is_refused():
-    with pytest.raises(ValueError, match=r"no special token in it.*<unk>"):
-        PhraseVocabulary.from_phrases(["the zebra"], WORDS)
 
 
 def test_unknown_and_removed_ids_are_told_apart():

