@@ -86,7 +86,7 @@ class ConditionalHead(Head):
 HEADS: Registry[type[Head]] = Registry("head", Head, needs=("forward",), reserved=("simple", "wdr"))
 """The kinds of heads by the names that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
 
-Reserved names stand for a head together with a target, in `multitoken.draft_heads.KINDS`."""
+Reserved names stand for a head together with a target (`recipes/lab/draft_heads.py`)."""
 
 HEADS.register("mlp", MlpHead)
 HEADS.register("medusa", MedusaHead)

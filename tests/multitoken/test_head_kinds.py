@@ -4,8 +4,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.multitoken.draft_heads import settings_of
 from hf_targets.multitoken.heads import HEADS, Head
+from lab.draft_heads import settings_of
 from tests.memory import realigned
 from tests.tiny_models import left_padded, make_model, token_ids
 

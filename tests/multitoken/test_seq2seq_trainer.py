@@ -9,8 +9,6 @@ from torch.nn import functional as F
 from transformers import DataCollatorForSeq2Seq
 
 from hf_targets import (
-    BagOfWordsSettings,
-    BagOfWordsTrainer,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
@@ -20,6 +18,7 @@ from hf_targets import (
     translation_scores,
 )
 from hf_targets.maths.losses import bag_of_words_losses
+from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from tests.tiny_seq2seq import make_pair_backbone, make_pair_model
 
 TEXTS = ["a b c", "b c", "c a b a c", "a", "b a", "c c c b", "b b a", "a c a c a c a"]

@@ -5,8 +5,8 @@ import pytest
 
 from hf_targets import HEADS, MINERS, SAMPLERS, parse_settings
 from hf_targets.masked_diffusion.sampling.samplers import make_sampler
-from hf_targets.multitoken.draft_heads import settings_of
 from hf_targets.training.plugins import import_plugins
+from lab.draft_heads import settings_of
 
 PLUGIN = """
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.draft_heads import sample_blocks
+from lab.draft_heads import sample_blocks
 from tests.tiny_models import VOCAB, make_backbone
 
 FIRST, END = 5, 0
