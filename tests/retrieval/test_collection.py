@@ -3,8 +3,6 @@
 import math
 import os
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
-from tests.programs import ROOT
+from tests.programs import run_program
 from tests.retrieval.letter_encoder import LetterEncoder
 
 pytest.importorskip("lancedb")
@@ -157,38 +155,29 @@ def test_compacting_frees_the_space_of_deleted_documents(folder):
 
 
 KILLED = """
-import sys, time
+import os, signal, sys
 from hf_targets.retrieval.collection import DocumentCollection
 from tests.retrieval.letter_encoder import LetterEncoder
 
-class Slow(LetterEncoder):
+class Killed(LetterEncoder):
     def encode_document(self, texts):
         if len(self.encoded) > 8000:
-            print("in the middle", flush=True)
-            time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().encode_document(texts)
 
-shelf = DocumentCollection.open(sys.argv[1], Slow())
+shelf = DocumentCollection.open(sys.argv[1], Killed())
 shelf.add({f"new {number}": "abc" for number in range(20_000)} | {"one": "e"}, replace=sys.argv[2] == "replace")
 """
 
 
-def test_a_writer_killed_while_it_adds_leaves_all_or_none_of_the_documents(tmp_path):
-    before = {"add": {"zero": "aa"}, "replace": SHELF}
-    writers = {}
-    for how, documents in before.items():
-        make(tmp_path / how, documents)
-        command = [sys.executable, "-c", KILLED, tmp_path / how, how]
-        writers[how] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    for how, writer in writers.items():
-        assert writer.stdout.readline() == "in the middle\n"
-        writer.send_signal(signal.SIGKILL)
-        writer.communicate()
-        assert writer.returncode == -signal.SIGKILL
-        collection = DocumentCollection.open(tmp_path / how, LetterEncoder())
-        assert_holds(collection, before[how])
-        collection.add({"next": "ab"})
-        assert_holds(collection, {**before[how], "next": "ab"})
+@pytest.mark.parametrize(("how", "documents"), [("add", {"zero": "aa"}), ("replace", SHELF)])
+def test_a_writer_killed_while_it_adds_leaves_none_of_the_documents(folder, how, documents):
+    make(folder, documents)
+    assert run_program(KILLED, folder, how).returncode == -signal.SIGKILL
+    collection = DocumentCollection.open(folder, LetterEncoder())
+    assert_holds(collection, documents)
+    collection.add({"next": "ab"})
+    assert_holds(collection, {**documents, "next": "ab"})
 
 
 def test_an_encoder_that_fails_while_documents_are_added_leaves_none_of_them(folder):
