@@ -91,7 +91,6 @@ from .multitoken.generation import DraftedGenerationOutput as DraftedGenerationO
 from .multitoken.heads import HEADS as HEADS
 from .multitoken.heads import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
-from .multitoken.masked_rows import masked_model_rows as masked_model_rows
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
 from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments
 from .multitoken.masking import MaskingCollator as MaskingCollator
@@ -99,14 +98,6 @@ from .multitoken.masking import mask_rows as mask_rows
 from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
-from .multitoken.search import SearchSettings as SearchSettings
-from .multitoken.search import check_lambdas as check_lambdas
-from .multitoken.search import chosen_outcomes as chosen_outcomes
-from .multitoken.search import search_outcomes as search_outcomes
-from .multitoken.search_report import describe_search as describe_search
-from .multitoken.search_report import format_chosen as format_chosen
-from .multitoken.search_report import format_search as format_search
-from .multitoken.search_report import plot_search as plot_search
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_trainer import BagOfWordsSettings as BagOfWordsSettings
 from .multitoken.seq2seq_trainer import BagOfWordsTrainer as BagOfWordsTrainer
@@ -114,10 +105,6 @@ from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSe
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.trainer import MultiTokenTrainingArguments as MultiTokenTrainingArguments
-from .multitoken.translation_rows import TranslationRow as TranslationRow
-from .multitoken.translation_rows import translation_rows as translation_rows
-from .multitoken.usage import DRAFT_USAGE as DRAFT_USAGE
-from .multitoken.usage import MASKED_USAGE as MASKED_USAGE
 from .neural_cache.cache import NeuralCache as NeuralCache
 from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
@@ -137,12 +124,12 @@ from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
+from .phrases.decoding.table import PhraseIndex as PhraseIndex
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
-from .phrases.index import PhraseIndex as PhraseIndex
 from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
 from .phrases.mining.chunks import closed_class_tagger as closed_class_tagger

@@ -13,9 +13,16 @@ Side by side with a plain model and several seeds: recipes/tables/finetune_gptne
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, EarlyStoppingCallback, set_seed
 
-from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments, add_lora, repair_reformer
+from hf_targets import (
+    MultiTokenForCausalLM,
+    MultiTokenTrainer,
+    MultiTokenTrainingArguments,
+    add_lora,
+    repair_reformer,
+    word_level_tokenizer,
+)
 from lab.card import sample_text, write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings
@@ -35,9 +42,13 @@ class Setup(BlockSettings):
     )
     ngram_size: int = field(default=4, metadata={"help": "N: the heads predict N - 1 words after the next one."})
     loss_weight: float = field(default=0.1, metadata={"help": "Alpha, the weight of the heads' loss."})
+    words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
+    patience: int | None = field(
+        default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
+    )
     lora_rank: int | None = field(default=None, metadata={"help": "LoRA of this rank on the backbone. None: no LoRA."})
     lora_alpha: int = field(default=8, metadata={"help": "The scale of LoRA is this over the rank."})
-    prompt: str = field(default="The ", metadata={"help": "What the sample begins with."})
+    prompt: str | None = field(default="The ", metadata={"help": "What a sample begins with. None: no sample."})
 
 
 SETTINGS = (Setup, MultiTokenTrainingArguments)
@@ -46,7 +57,10 @@ SETTINGS = (Setup, MultiTokenTrainingArguments)
 def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     """Train one model, save the checkpoint of the lowest validation perplexity with its card, and measure it."""
     texts = setup.load()
-    tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
+    if setup.words:  # the vocabulary does not shrink with max_train_words
+        tokenizer = word_level_tokenizer(setup.load(whole=True)["train"]["text"])
+    else:
+        tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
     corpus = setup.blocks(texts, tokenizer)
 
     set_seed(args.seed)
@@ -54,7 +68,7 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
-        model = AutoModelForCausalLM.from_config(config)
+        model = repair_reformer(AutoModelForCausalLM.from_config(config))
     if setup.target is not None:
         sizes = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}
         model = MultiTokenForCausalLM.from_base(model, target=setup.target, **sizes)
@@ -64,6 +78,8 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         model = add_lora(model, setup.lora_rank, alpha=setup.lora_alpha)
 
     trainer = MultiTokenTrainer(model, args, train_dataset=corpus["train"], eval_dataset=corpus["validation"])
+    if setup.patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(setup.patience))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
@@ -76,11 +92,11 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     folder: Any = args.output_dir
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    sample = sample_text(model.cpu(), tokenizer, setup.prompt, args.seed)
+    sample = "" if setup.prompt is None else sample_text(model.cpu(), tokenizer, setup.prompt, args.seed)
     told = {"dataset": setup.dataset, "base_model": setup.model_name_or_path, "text": f"A sample: {sample!r}"}
     write_card(folder, results, name=args.hub_model_id, **told)
     write_results(folder, results)
-    print(f"Model and card: {folder}\nTest perplexity {results['perplexity']:.2f}. Sample: {sample!r}", flush=True)
+    print(f"Model and card: {folder}. A sample: {sample!r}", flush=True)
     if args.push_to_hub:
         trainer.push_to_hub()
     return results

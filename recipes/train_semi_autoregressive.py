@@ -1,126 +1,89 @@
-"""Train Transformers with an LSTM that predicts the next N words at once: as words, and as a sentence curve.
+"""Train a Transformer with an LSTM that predicts the next N words at once: as words, or as a sentence curve.
 
-Section 5.4 of the sentence curve paper on WikiText-2 (one GPU; its average perplexities are 295.33, 366.14 and 420.32
-with words and 287.75, 358.37 and 411.89 with curves, for N = 3, 4 and 5):
-
+Section 5.4 of the sentence curve paper on WikiText-2 (one GPU):
     HF_TARGETS_DATA=data accelerate launch recipes/train_semi_autoregressive.py \
         recipes/settings/train_semi_autoregressive/paper.yaml
 
-At a size for a CPU: `.../cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`. Each run also leaves what figure 6
-shows: how much the words of a block depend on each other. Measured: recipes/semi_autoregressive.md.
+At a size for a CPU: `.../cpu.yaml`; in a minute, on documentation: `.../smoke.yaml`. Words and curves side by side:
+recipes/tables/train_semi_autoregressive.py. Measured: recipes/semi_autoregressive.md.
 """
 
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, EarlyStoppingCallback, set_seed
 
 from hf_targets import (
-    BLOCK_METRICS,
-    BLOCK_PERPLEXITIES,
-    BLOCK_USAGE,
-    BlockSettings,
-    CardFacts,
-    ComparisonSettings,
-    DependenceSettings,
-    Experiment,
-    ModelSizeSettings,
     SemiAutoregressiveForCausalLM,
     SemiAutoregressiveTrainer,
     TargetTrainingArguments,
-    block_rows,
-    describe_comparison,
-    field_of,
-    format_columns,
-    format_differences,
-    load_corpus,
-    metrics_by_name,
-    parse_settings,
-    plot_dependence,
-    plot_learning_curves,
-    train_runs,
-    training_histories,
     word_level_tokenizer,
-    write_cards,
-    write_json,
 )
+from lab.card import write_card
+from lab.results import measure, write_results
+from lab.settings import parse_settings
+from lab.text import BlockSettings
 
-ROWS = (
-    '{"words-3": {"ngram_size": 3}, '
-    '"curves-3": {"ngram_size": 3, "curve": {"num_control_points": 18, "degree": 6, "num_curves": 4}}}'
-)
+USAGE = """inputs = tokenizer("The", return_tensors="pt")
+words = model.generate(**inputs, max_new_tokens=8, tokens_per_step=2)  # 1 (slower, better) to config.ngram_size
+print(tokenizer.decode(words[0]))"""
 
 
 @dataclass
-class Setup(ComparisonSettings, BlockSettings, ModelSizeSettings, DependenceSettings):
-    """The models of appendix B.3."""
+class Setup(BlockSettings):
+    """Which model is trained on what."""
 
-    dataset: str = field_of(BlockSettings, "dataset", "wikitext-2")
-    block_size: int = field_of(BlockSettings, "block_size", 128)
-    hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 512)
-    feed_forward_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers, d_ff."})
-    num_layers: int = field_of(ModelSizeSettings, "num_layers", 6)
-    dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
-    vocab_size: int | None = field(
-        default=None, metadata={"help": "Byte-pair pieces, trained on the text; None: all words of the training text."}
+    words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
+    model_type: str = field(default="gpt2", metadata={"help": "Of the Transformer."})
+    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of its configuration."})
+    ngram_size: int = field(default=3, metadata={"help": "N, words of a block."})
+    curve: dict[str, Any] | None = field(
+        default=None, metadata={"help": "num_control_points, degree and num_curves. None: the words themselves."}
     )
-    rows: str = field(
-        default=ROWS, metadata={"help": "JSON: names of models, and their ngram_size and curve (null: words)."}
+    patience: int | None = field(
+        default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for part in (ModelSizeSettings, DependenceSettings):
-            part.__post_init__(self)
-        block_rows(self.rows)
+
+SETTINGS = (Setup, TargetTrainingArguments)
 
 
-def make_model(setup: Setup, vocab_size: int, row: dict[str, Any]) -> SemiAutoregressiveForCausalLM:
-    """Return the untrained model of a row."""
-    config = setup.gpt2_config(vocab_size=vocab_size, num_positions=setup.block_size, n_inner=setup.feed_forward_size)
-    return SemiAutoregressiveForCausalLM.from_base(AutoModelForCausalLM.from_config(config), **row)
+def main(setup: Setup, args: TargetTrainingArguments) -> dict[str, float]:
+    """Train one model, save it with its card, and measure it.
 
-
-def main() -> None:
-    """Train the models with each seed, print a table for each N, and leave each model with its card, and figures."""
-    setup, args = parse_settings(Setup, TargetTrainingArguments)
-    rows = block_rows(setup.rows)
-    outputs = ("learning_curves.png", "dependence.png", "dependence.json", "results.json")
-    experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
+    `perplexity_n` is that of the n-th word from here, `perplexity` the mean over words 1 to N. What other language
+    models report is `perplexity_1`; `word_perplexity` is the same per word of the text.
+    """
     texts = setup.load()
-    if setup.vocab_size is None:  # the vocabulary does not shrink with max_train_words
-        whole = load_corpus(setup.dataset, config_name=setup.dataset_config, text_column=setup.text_column)
-        tokenizer = word_level_tokenizer(whole["train"]["text"])
+    if setup.words:  # the vocabulary does not shrink with max_train_words
+        tokenizer = word_level_tokenizer(setup.load(whole=True)["train"]["text"])
     else:
-        tokenizer = setup.tokenizer_of(None, texts, setup.vocab_size)
+        tokenizer = setup.tokenizer(None, texts)
     corpus = setup.blocks(texts, tokenizer)
-    models = {name: partial(make_model, setup, len(tokenizer), row) for name, row in rows.items()}
-    runs, dependence, make = [], {}, SemiAutoregressiveTrainer
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=make, **setup.plan()):
-        if not trainer.is_world_process_zero():
-            continue
-        run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
-        model.save_pretrained(folder)  # pyright: ignore
-        tokenizer.save_pretrained(folder)
-        dependence.setdefault(run.name, []).append(setup.measured(model, corpus["test"], run.seed))  # pyright: ignore
-        found = {name: [[asdict(one) for one in seed] for seed in seeds] for name, seeds in dependence.items()}
-        write_json(experiment.folder / "dependence.json", {"settings": asdict(setup), "rows": found})
-    if args.process_index:
-        return
-    tables = []
-    for ngram_size in dict.fromkeys(row.get("ngram_size", 3) for row in rows.values()):
-        alike = [run for run in runs if rows[run.name].get("ngram_size", 3) == ngram_size]
-        tables += [format_columns(metrics_by_name(alike)), format_differences(alike)]
-    plot_learning_curves(training_histories(runs), experiment.folder / "learning_curves.png")
-    plot_dependence(dependence, experiment.folder / "dependence.png")
-    results = "\n\n".join([describe_comparison(runs), BLOCK_PERPLEXITIES, *filter(None, tables)])
-    facts = CardFacts(
-        dataset=setup.dataset, results=results, usage=BLOCK_USAGE, metrics=BLOCK_METRICS, **setup.stated()
-    )
-    write_cards(experiment, runs, facts)
-    print(f"\n{results}\n\nModels, cards and figures: {experiment.folder}")
+
+    set_seed(args.seed)
+    config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
+    base = AutoModelForCausalLM.from_config(config)
+    curve = {} if setup.curve is None else {"curve": setup.curve}
+    model = SemiAutoregressiveForCausalLM.from_base(base, ngram_size=setup.ngram_size, **curve)
+    data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
+    trainer = SemiAutoregressiveTrainer(model, args, **data)
+    if setup.patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(setup.patience))
+    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    trainer.save_state()
+    if not trainer.is_world_process_zero():
+        return results
+
+    folder: Any = args.output_dir
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_card(folder, results, dataset=setup.dataset, usage=USAGE)
+    write_results(folder, results)
+    print(f"Model and card: {folder}. Test perplexity of the next word: {results['perplexity_1']:.2f}", flush=True)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(*SETTINGS, description=__doc__))

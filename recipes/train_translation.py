@@ -1,61 +1,51 @@
-"""Train translation models: plain, bags of words, the simple N-gram and word differences, with and without ensemble.
+"""Train a translation model with heads for the words after the next one, and score its translations.
 
-Table 4 of the paper on Multi30k, at a size for two CPU cores (settings for IWSLT14, WMT14 and WMT18 are beside it):
-
+German to English captions of Multi30k, at a size for two CPU cores (IWSLT14, WMT14 and WMT18 are beside it):
     HF_TARGETS_DATA=data accelerate launch recipes/train_translation.py recipes/settings/train_translation/multi30k.yaml
 
-In a minute, without data: `.../smoke.yaml`. Any model of the Hub: --model_name_or_path. Notes: recipes/multitoken.md.
+In a minute, without data: `.../smoke.yaml`. Any model of the Hub: --model_name_or_path. A plain model: --target null,
+or with bags of words as targets too: --bag_of_words '{}'. All of them side by side, as in table 4:
+recipes/tables/train_translation.py. Measured: recipes/multitoken.md.
 """
 
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, MarianConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, EarlyStoppingCallback, set_seed
 
 from hf_targets import (
-    CardFacts,
-    ComparisonSettings,
-    EncodedPairSettings,
-    Experiment,
-    ModelSizeSettings,
+    BagOfWordsSettings,
+    BagOfWordsTrainer,
+    MultiTokenForSeq2SeqLM,
+    MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
-    TranslationRow,
-    count_ngrams,
-    describe_comparison,
-    field_of,
-    format_column_differences,
-    format_columns,
-    format_perplexities,
-    parse_settings,
+    best_checkpoints,
+    load_mean,
     score_texts,
-    train_runs,
     translate,
-    translation_rows,
-    write_cards,
-    write_json,
 )
+from lab.card import write_card
+from lab.results import measure, write_results
+from lab.settings import parse_settings
+from lab.text import PairSettings
 
 
 @dataclass
-class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
-    """The models of table 6 and the rows of table 4."""
+class Setup(PairSettings):
+    """Which model is trained on what."""
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Encoder-decoder model to begin with. None: a new one of the sizes below."}
-    )
-    hidden_size: int = field_of(ModelSizeSettings, "hidden_size", 256)
-    feed_forward_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers, d_ff."})
-    num_layers: int = field_of(ModelSizeSettings, "num_layers", 3, note="Of the encoder, and of the decoder.")
-    dropout: float = field_of(ModelSizeSettings, "dropout", 0.3)
-    max_positions: int = field(default=256, metadata={"help": "Positions of a new model, on either side."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Base model. None: a new, small one."})
+    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of a new model's MarianConfig."})
     attention: str = field(default="sdpa", metadata={"help": "sdpa, or eager: faster on a CPU for short texts."})
-    rows: str = field(
-        default='{"plain": {}, "bag-of-words": {"bag_of_words": {}}, "simple": {"target": "embedding", "ngram_size": '
-        '3}, "wdr": {"target": "difference", "ngram_size": 3}}',
-        metadata={"help": "JSON: names of models, and nothing, bag_of_words with its settings, or fields of heads."},
+    target: str | None = field(
+        default="difference",
+        metadata={"help": '"difference": word differences, "embedding": simple N-gram. None: a plain model.'},
     )
-    loss_weight: float = field(default=1.0, metadata={"help": "Alpha of the rows that do not name it; 1 in table 8."})
+    ngram_size: int = field(default=3, metadata={"help": "N: the heads predict N - 1 words after the next one."})
+    loss_weight: float = field(default=1.0, metadata={"help": "Alpha, the weight of the heads' loss."})
+    bag_of_words: dict[str, Any] | None = field(
+        default=None, metadata={"help": "Fields of BagOfWordsSettings: a plain model learns bags of words too."}
+    )
     num_beams: int = field(default=5, metadata={"help": "Beams of the translations that are scored."})
     tokenized: bool = field(
         default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
@@ -63,81 +53,69 @@ class Setup(ComparisonSettings, EncodedPairSettings, ModelSizeSettings):
     average_checkpoints: int = field(
         default=1, metadata={"help": "Score the mean of so many best checkpoints; save_total_limit must keep them."}
     )
+    patience: int | None = field(
+        default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        ModelSizeSettings.__post_init__(self)
-        translation_rows(self.rows)
-        for name in ("num_beams", "average_checkpoints", "max_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        if self.model_name_or_path is None:
-            self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
-            self.max_target_length = min(self.max_target_length or self.max_positions, self.max_positions)
+        if self.bag_of_words is not None and self.target is not None:
+            raise ValueError("bag_of_words is for a model without heads; set target to null")
 
 
-def make_model(setup: Setup, tokenizer: PreTrainedTokenizerBase, row: TranslationRow) -> PreTrainedModel:
-    """Return the model of a row: plain, or with heads."""
+SETTINGS = (Setup, MultiTokenSeq2SeqTrainingArguments)
+
+
+def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, float]:
+    """Train one model, save it with its card, and score its translations of the test text."""
+    texts = setup.load()
+    tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
+    corpus = setup.encoded(texts, tokenizer)
+
+    set_seed(args.seed)
+    model: Any
     if setup.model_name_or_path is not None:
         model = AutoModelForSeq2SeqLM.from_pretrained(setup.model_name_or_path, attn_implementation=setup.attention)
     else:
-        size: dict[str, Any] = {"d_model": setup.hidden_size, "max_position_embeddings": setup.max_positions}
-        for part in ("encoder", "decoder"):
-            size |= {f"{part}_layers": setup.num_layers, f"{part}_attention_heads": setup.num_heads}
-            size |= {f"{part}_ffn_dim": setup.feed_forward_size}
         ids: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         ids |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": None, "bos_token_id": None}
-        rest: dict[str, Any] = {"vocab_size": len(tokenizer), "scale_embedding": True, "activation_function": "relu"}
-        config = MarianConfig(**size, **ids, **rest, dropout=setup.dropout)
+        common = {"vocab_size": len(tokenizer), "scale_embedding": True, "activation_function": "relu"}
+        config = AutoConfig.for_model("marian", **ids, **common, **setup.config)
         model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=setup.attention)
-    return row.model_of(model, loss_weight=setup.loss_weight)
+    if setup.target is not None:
+        sizes = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}
+        model = MultiTokenForSeq2SeqLM.from_base(model, target=setup.target, **sizes)
+    else:
+        args = args.for_baseline()
 
+    data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"], "processing_class": tokenizer}
+    if setup.bag_of_words is not None:
+        trainer = BagOfWordsTrainer(model, args, bag=BagOfWordsSettings(**setup.bag_of_words), **data)
+    else:
+        trainer = MultiTokenSeq2SeqTrainer(model, args, **data)
+    if setup.patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(setup.patience))
+    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    folder: Any = args.output_dir
+    if setup.average_checkpoints > 1:
+        load_mean(model, best_checkpoints(folder, setup.average_checkpoints))
+    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    trainer.save_state()
+    if not trainer.is_world_process_zero():
+        return results
 
-def scored(
-    setup: Setup, model: Any, weight: float | None, corpus: Any, texts: Any, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, float]:
-    """Return the scores of a model's translations of the test text, with an ensemble if there is a weight."""
-    settings: Any = {} if weight is None else {"ensemble_weight": weight}
-    found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **settings)
-    return score_texts(found, texts["test"], tokenized=setup.tokenized)
-
-
-def main() -> None:
-    """Train the models with each seed, translate the test text, and leave each model with its tokenizer and card."""
-    setup, args = parse_settings(Setup, MultiTokenSeq2SeqTrainingArguments)
-    args.tokens_per_batch = args.tokens_per_batch or setup.batch_tokens
-    rows, outputs = translation_rows(setup.rows), ("results.json", "scores.json")
-    experiment = Experiment(setup, args, outputs=outputs, models=list(rows), seeds=setup.seeds)
-    texts = setup.load()
-    tokenizer = setup.tokenizer_of(setup.model_name_or_path, texts)
-    corpus = setup.encoded(texts, tokenizer)
-    setup.batches(corpus["train"], shuffle=False, seed=0)  # raises if a pair is longer than a batch
-    for side, column in (("source", "input_ids"), ("target", "labels")):
-        counts = [count_ngrams(corpus["train"][column], order) for order in (1, 2)]
-        print(f"{side}: {counts[0]:,} distinct tokens, {counts[1]:,} distinct bigrams", flush=True)
-    models = {name: partial(make_model, setup, tokenizer, row) for name, row in rows.items()}
-    trainers = {name: row.trainer_of(tokenizer) for name, row in rows.items()}
-    runs, scores = [], {}
-    plan = {**setup.plan(), "average_checkpoints": setup.average_checkpoints}
-    for runs, trainer in train_runs(models, args, corpus, experiment, make_trainer=trainers, **plan):
-        if not trainer.is_world_process_zero():
-            continue
-        run, model, folder = runs[-1], trainer.model, experiment.folder_of(runs[-1].name, runs[-1].seed)
-        ways = {run.name: 0.0 if rows[run.name].heads else None}
-        ways |= {f"{run.name}, ensemble": run.ensemble_weight} if run.ensemble_weight else {}
-        for way, weight in ways.items():
-            scores.setdefault(way, []).append(scored(setup, model, weight, corpus, texts, tokenizer))
-            print(f"{way}, seed {run.seed}: {scores[way][-1]}", flush=True)
-        write_json(experiment.folder / "scores.json", {"settings": asdict(setup), "scores": scores})
-        model.save_pretrained(folder)  # pyright: ignore
-        tokenizer.save_pretrained(folder)
-    if args.process_index:
-        return
-    tables = format_columns(scores), format_column_differences(scores), format_perplexities(runs)
-    results = "\n\n".join(filter(None, [describe_comparison(runs, averaged=setup.average_checkpoints), *tables]))
-    write_cards(experiment, runs, CardFacts(dataset=setup.dataset, results=results, **setup.stated()))
-    print(f"\n{results}\n\nModels and cards: {experiment.folder}")
+    weight = results.get("ensemble_weight")
+    for suffix, ensemble in {"": None if weight is None else 0.0, **({"_ensemble": weight} if weight else {})}.items():
+        options = {} if ensemble is None else {"ensemble_weight": ensemble}
+        found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **options)
+        scores = score_texts(found, texts["test"], tokenized=setup.tokenized)
+        results |= {f"{name}{suffix}": value for name, value in scores.items()}
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_card(folder, results, dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM")
+    write_results(folder, results)
+    print(f"Model and card: {folder}. Scores: {scores}", flush=True)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(*parse_settings(*SETTINGS, description=__doc__))

@@ -41,7 +41,6 @@ def tensorized_case(**fields: Any) -> ModelCase:
         settings={"dropout": 0.3, "initializer_range": 0.1},
         sizes=OF_TINY,
         pipelines=("text-generation", "feature-extraction"),
-        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
         refuses=REFUSES,
         lacks={"the logits of what it wraps": "it wraps none", "attentions": NO_WEIGHTS},
     )

@@ -68,19 +68,18 @@ class CrammedBertConfig(NamesItsPackage, PreTrainedConfig):
         for name in ("hidden_size", "intermediate_size"):
             if getattr(self, name) % 2:
                 raise ValueError(f"{name} must be even, as half of it are cosines or gates, got {getattr(self, name)}")
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"num_attention_heads must divide hidden_size={self.hidden_size}, got {self.num_attention_heads}"
-            )
+        if self.hidden_size % (heads := self.num_attention_heads):
+            raise ValueError(f"num_attention_heads must divide hidden_size={self.hidden_size}, got {heads}")
         for name in DROPOUTS:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}; 0 switches it off")
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id must be in [0, {self.vocab_size - 1}] or None, got {self.pad_token_id}")
-        if not self.layer_norm_eps > 0:
-            raise ValueError(f"layer_norm_eps must be above 0, got {self.layer_norm_eps}")
-        if not 0 <= self.initializer_range < float("inf"):
-            raise ValueError(f"initializer_range must be 0 or more, got {self.initializer_range}")
+        if not (self.layer_norm_eps > 0 and 0 <= self.initializer_range < float("inf")):
+            raise ValueError(
+                f"layer_norm_eps and initializer_range must be positive, got {self.layer_norm_eps} and "
+                f"{self.initializer_range}"
+            )
         super().__post_init__(**kwargs)
 
     def describe(self) -> str:

@@ -10,7 +10,7 @@ from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutp
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import can_look, check_masked_call, without_padding
+from hf_targets.backbones.inputs import check_masked_call, without_padding
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.crammed_bert.backbone import CrammedBertModel, CrammedBertPreTrainedModel
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
@@ -162,10 +162,7 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
             labels: (batch,), class ids, -100 for none, or numbers where `num_labels` is 1; or (batch, num_labels), 0 or
                 1 for each of several classes. `config.problem_type` chooses the loss; None: what labels look like.
             others: As for `CrammedBertModel`.
-        Raises:
-            ValueError: If shapes do not fit, a label is none of the classes, or the mask has more axes.
         """
-        config = cast(CrammedBertConfig, self.config)
         if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
             raise ValueError(f"attention_mask must be (batch, time) to classify, got {tuple(attention_mask.shape)}")
         outputs = self.model(
@@ -181,7 +178,8 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         logits = self.classifier(outputs.last_hidden_state, attention_mask)
         loss = None
         if labels is not None:
-            loss = _class_loss(logits, labels.to(logits.device), config.problem_type)
+            problem_type = cast(CrammedBertConfig, self.config).problem_type
+            loss = _class_loss(logits, labels.to(logits.device), problem_type)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -205,26 +203,13 @@ def _class_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Ten
     Args:
         problem_type: None: a regression where there is one label, classes where labels are integers, and else several
             classes.
-    Raises:
-        ValueError: If labels have another shape, or a class is out of range.
     """
-    num_texts, num_labels = logits.shape
     if problem_type is None:
         classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-        problem_type = "regression" if num_labels == 1 else classes
-    is_single = problem_type == "single_label_classification"
-    shape = (num_texts,) if is_single or (num_labels == 1 and labels.dim() == 1) else (num_texts, num_labels)
-    if labels.shape != shape or (is_single and labels.is_floating_point()):
-        raise ValueError(
-            f"labels of a {problem_type} must be {shape}{', integers' * is_single}, got {tuple(labels.shape)} of "
-            f"{labels.dtype}; change them, or set config.problem_type"
-        )
+        problem_type = "regression" if logits.shape[1] == 1 else classes
     if problem_type == "regression":
-        return F.mse_loss(logits.view(labels.shape), labels.to(logits.dtype))
-    if not is_single:
+        return F.mse_loss(logits, labels.to(logits.dtype).view_as(logits))
+    if problem_type == "multi_label_classification":
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= num_labels))
-    if can_look(labels) and wrong.any():
-        raise ValueError(f"labels must be in [0, {num_labels - 1}] or -100, got {labels[wrong][0]}; set num_labels")
     total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
     return total / (labels != IGNORED).sum().clamp(min=1)

@@ -99,38 +99,23 @@ class CurveConfig(PreTrainedConfig):
         for name in ("num_control_points", "degree", "num_curves", "num_curve_layers"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
+                raise ValueError(f"{name} must be 1 or more, got {value}")
         if self.degree == 1 and self.degree_convention == "order":
-            raise ValueError(
-                'degree must be at least 2 with degree_convention="order", as a point of the curve depends on at least '
-                "two control points (appendix C.2), got 1; raise degree"
-            )
+            raise ValueError('degree must be at least 2 with degree_convention="order" (appendix C.2), got 1')
         if not 0 < self.num_control_points_ratio < math.inf:
-            raise ValueError(
-                f"num_control_points_ratio must be finite and above 0, got {self.num_control_points_ratio}; the "
-                "default is 2"
-            )
-        if not 0 <= self.degree_ratio < 1:
-            raise ValueError(f"degree_ratio must be in [0, 1), got {self.degree_ratio}; for a fixed degree set degree")
-        if not 0 <= self.margin < 0.5:
-            raise ValueError(f"margin must be in [0, 0.5), got {self.margin}")
+            raise ValueError(f"num_control_points_ratio must be finite, above 0, got {self.num_control_points_ratio}")
+        for name, limit in (("degree_ratio", 1), ("margin", 0.5)):
+            if not 0 <= getattr(self, name) < limit:
+                raise ValueError(f"{name} must be in [0, {limit}), got {getattr(self, name)}")
         if self.num_curve_layers is not None and self.place != "hidden":
-            raise ValueError(
-                f'num_curve_layers={self.num_curve_layers} needs place="hidden", got place={self.place!r}, with which '
-                "all layers run on control points; change one of the two"
-            )
+            raise ValueError(f'num_curve_layers={self.num_curve_layers} needs place="hidden", got {self.place!r}')
         count = self.num_control_points
         if count is not None and self.degree is not None and count <= (degree := self._degree_of(self.degree)):
-            raise ValueError(
-                f"a degree-{degree} curve needs at least {degree + 1} control points, got num_control_points={count}; "
-                "raise num_control_points or lower degree"
-            )
+            raise ValueError(f"a degree-{degree} curve needs at least {degree + 1} control points, got {count}")
         if self.num_control_points is None and self.num_control_points_ratio < 1 and self.rank_deficient is None:
             raise ValueError(
                 f"num_control_points_ratio={self.num_control_points_ratio} gives a text fewer control points than "
-                "tokens, so that B^T B is singular, B^+ does not exist, and the curve loses a part of the text, as "
-                "with 0.2 in table 3 of the paper; raise it to 2 (1 is enough only for short texts), or choose "
-                'rank_deficient="pseudo_inverse" for the nearest curve'
+                'tokens, so that the curve loses a part of it; raise it to 2, or choose rank_deficient="pseudo_inverse"'
             )
         super().__post_init__(**kwargs)
 
@@ -156,12 +141,10 @@ def as_curve_config(curve: dict[str, Any] | CurveConfig | None) -> CurveConfig |
     """Return the configuration of a curve, from a `CurveConfig` or a dictionary of its fields; None for None.
 
     Raises:
-        ValueError: If `curve` has another type, or a field that a curve does not have.
+        ValueError: If `curve` has a field that a curve does not have.
     """
     if curve is None or isinstance(curve, CurveConfig):
         return copy.deepcopy(curve)  # what is changed later is no field of a model that was made before
-    if not isinstance(curve, dict):
-        raise ValueError(f"curve must be a CurveConfig, a dict of its fields, or None, got {type(curve).__name__}")
     if unknown := curve.keys() - CurveConfig.__dataclass_fields__.keys() - {"model_type", "transformers_version"}:
         known = ", ".join(CurveConfig.__annotations__)
         raise ValueError(f"a curve has no such field: {', '.join(sorted(unknown))}; there are {known}")

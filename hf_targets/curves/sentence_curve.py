@@ -1,8 +1,5 @@
 """The mapping between embeddings and control points of a sentence curve, with a cache of the matrices it needs."""
 
-import threading
-from collections import OrderedDict
-
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +24,7 @@ class SentenceCurve(nn.Module):
     result has the type of the input. TF32 is used if you switch it on: leave it off for long texts.
 
     The module has no parameters and no buffers. Matrices are computed when a length first occurs, and cached for all
-    models of the process; beyond 1 GiB the least recently used are dropped. The matrices of all lengths up to 256 take
+    models of the process; beyond 1 GiB the oldest are dropped. The matrices of all lengths up to 256 take
     258 MiB in float32 with the defaults.
 
     With a fixed width, `torch.compile` makes one graph; if the width changes, the graph breaks at the matrix look-up.
@@ -100,10 +97,7 @@ class SentenceCurve(nn.Module):
 
     def _map(self, direction: int, rows: Tensor, length: int, lengths: Tensor | None) -> Tensor:
         if rows.dim() != 3:
-            raise ValueError(
-                f"a curve takes a batch, (batch, length, dim), got shape {tuple(rows.shape)}; add a dimension with "
-                "unsqueeze(0) if it is one text"
-            )
+            raise ValueError(f"a curve takes a batch, (batch, length, dim), got shape {tuple(rows.shape)}")
         wide, device = torch.promote_types(rows.dtype, torch.float32), rows.device
         if lengths is None:
             return _product(self._matrices(length, wide, device)[direction], rows)
@@ -129,39 +123,22 @@ class SentenceCurve(nn.Module):
         return _counts(self.config, width, device)
 
 
-class _Cache:
-    """A thread-safe cache of tensors by key, which drops the least recently used beyond `max_bytes`.
-
-    Hold `lock` around `get` and `put`.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.lock = max_bytes, threading.RLock()
-        self.tensors: OrderedDict[tuple, tuple[Tensor, ...]] = OrderedDict()
-
-    def get(self, key: tuple) -> tuple[Tensor, ...] | None:
-        """Return the tensors cached under a key, or None."""
-        if key in self.tensors:
-            self.tensors.move_to_end(key)
-        return self.tensors.get(key)
-
-    def put(self, key: tuple, tensors: tuple[Tensor, ...]) -> None:
-        """Cache tensors, unless they are subclasses such as the fake tensors of a tracer."""
-        if not all(type(tensor) is Tensor for tensor in tensors):
-            return
-        self.tensors[key] = tensors
-        self.tensors.move_to_end(key)
-        while self.num_bytes() > self.max_bytes and len(self.tensors) > 1:
-            self.tensors.popitem(last=False)
-
-    def num_bytes(self) -> int:
-        """Return the size of all cached tensors in bytes."""
-        return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors)
-
-
-_CACHE = _Cache(_MAX_BYTES)
+_kept: dict[tuple, tuple[Tensor, ...]] = {}
+"""Tensors that follow from curves and lengths alone, for all models of the process, the oldest first."""
 _longest: dict[tuple, int] = {}  # by curve, the longest text for which the norm of the inverse was checked
 _lacking: dict[tuple, set[int]] = {}  # by curve, lengths of which a table has no matrices, as there is no such curve
+
+
+def _keep(key: tuple, tensors: tuple[Tensor, ...]) -> None:
+    """Keep tensors, but for subclasses such as the fake tensors of a tracer, and drop the oldest beyond the limit."""
+    if not all(type(tensor) is Tensor for tensor in tensors):
+        return
+    _kept[key] = tensors
+    sizes = {name: sum(tensor.nbytes for tensor in kept) for name, kept in tuple(_kept.items())}
+    while sum(sizes.values()) > _MAX_BYTES and len(sizes) > 1:
+        oldest = next(iter(sizes))
+        _kept.pop(oldest, None)
+        del sizes[oldest]
 
 
 def _key(config: CurveConfig) -> tuple:
@@ -204,27 +181,27 @@ def _is_longest(config: CurveConfig, length: int) -> bool:
 def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
     """Return both matrices of a length, cached."""
     key = (*_key(config), length, dtype, device)
-    with _CACHE.lock, torch.inference_mode(False):  # else training could not use tensors made in generation
-        cached = _CACHE.get(key)
-        if cached is None:
+    cached = _kept.get(key)
+    if cached is None:
+        with torch.inference_mode(False):  # else training could not use tensors made in generation
             computed = _compute(config, length, warn=_is_longest(config, length))
             cached = tuple(_rounded(matrix, dtype).to(device) for matrix in computed)
-            _CACHE.put(key, cached)
-        return cached[0], cached[1]
+        _keep(key, cached)
+    return cached[0], cached[1]
 
 
 def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
     """Return both matrices for each length from 0 to `width`, padded with zeros to the size of those of `width`."""
     key = (*_key(config), "table", dtype, device)
-    with _CACHE.lock, torch.inference_mode(False):
-        cached = _CACHE.get(key)
-        if width in _lacking.get(_key(config), ()):
-            _compute(config, width, warn=False)  # raises the error that says why
-        if cached is None or len(cached[0]) <= width:
+    cached = _kept.get(key)
+    if width in _lacking.get(_key(config), ()):
+        _compute(config, width, warn=False)  # raises the error that says why
+    if cached is None or len(cached[0]) <= width:
+        with torch.inference_mode(False):
             cached = _grown_table(config, cached, width, dtype, device)
-            _CACHE.put(key, cached)
-        count = config.num_control_points_for(width)
-        return cached[0][: width + 1, :count, :width], cached[1][: width + 1, :width, :count]
+        _keep(key, cached)
+    count = config.num_control_points_for(width)
+    return cached[0][: width + 1, :count, :width], cached[1][: width + 1, :width, :count]
 
 
 def _grown_table(
@@ -286,13 +263,13 @@ def _map_groups(config: CurveConfig, direction: int, rows: Tensor, lengths: Tens
 def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:
     """Return the numbers of control points of texts of 0 to `width` tokens; 0 tokens have 0."""
     key = (*_key(config), "counts", width, device)
-    with _CACHE.lock, torch.inference_mode(False):
-        cached = _CACHE.get(key)
-        if cached is None:
-            counts = [0, *(config.num_control_points_for(length) for length in range(1, width + 1))]
+    cached = _kept.get(key)
+    if cached is None:
+        counts = [0, *(config.num_control_points_for(length) for length in range(1, width + 1))]
+        with torch.inference_mode(False):
             cached = (torch.tensor(counts, device="cpu").to(device),)
-            _CACHE.put(key, cached)
-        return (cached[0],)
+        _keep(key, cached)
+    return (cached[0],)
 
 
 def _check_exist(config: CurveConfig, lengths: Tensor) -> None:
@@ -308,17 +285,9 @@ def _is_readable(lengths: Tensor) -> bool:
 
 
 def _check(lengths: Tensor, batch: int, length: int) -> None:
-    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
-        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise ValueError(f"lengths must be a tensor of integers, int32 or int64, got {kind}; convert them")
-    if lengths.shape != (batch,):
-        raise ValueError(
-            f"lengths must be one number a row, ({batch},), got shape {tuple(lengths.shape)}; count the tokens of each"
-        )
+    if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"lengths must be ({batch},) integers, one a row, got {lengths.dtype} {tuple(lengths.shape)}")
     if batch and _is_readable(lengths):
         least, most = int(lengths.min()), int(lengths.max())
         if not 0 <= least <= most <= length:
-            raise ValueError(
-                f"lengths must be in [0, {length}], the width of the batch, got {least} to {most}; count the tokens of "
-                "each row, without padding"
-            )
+            raise ValueError(f"lengths must be in [0, {length}], the width of the batch, got {least} to {most}")

@@ -37,7 +37,8 @@ def identity_of(backbone: PreTrainedModel) -> str | None:
     """
     if not is_readable(backbone) or hasattr(backbone.config, "quantization_config"):
         return None
-    return f"{str(backbone.dtype).removeprefix('torch.')} {weight_hash(backbone, rounded_to=torch.bfloat16)}"
+    digest = weight_hash(backbone, settings=False, rounded_to=torch.bfloat16)
+    return f"{str(backbone.dtype).removeprefix('torch.')} {digest}"
 
 
 def _same(one: str | None, other: str | None) -> bool | None:

@@ -30,11 +30,10 @@ from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed
-from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
+from hf_targets.phrases.decoding.table import PhraseIndex, PhraseTable, vocabularies_of
 from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal
 from hf_targets.phrases.generation import PhraseGenerationMixin
-from hf_targets.phrases.index import PhraseIndex
 from hf_targets.phrases.losses import PhraseBatch, interleaved_losses, phrase_loss, token_loss
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary

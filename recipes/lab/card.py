@@ -22,9 +22,11 @@ _TEMPLATE = """---
 Import it before loading: this registers the class with the Auto classes.{% endif %}
 
 ```python
-{% if ours %}import hf_targets
+{% if auto_class.startswith("Auto") %}{% if ours %}import hf_targets
 {% endif %}from transformers import {{ auto_class }}, AutoTokenizer
-
+{% else %}from hf_targets import {{ auto_class }}
+from transformers import AutoTokenizer
+{% endif %}
 model = {{ auto_class }}.from_pretrained("{{ name }}")
 tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
 {{ usage }}
@@ -75,14 +77,14 @@ def write_card(
     Args:
         results: Figures on the test text, by name; those of the validation text are left out.
         dataset: The text's name.
-        auto_class: The class that loads the model.
+        auto_class: The class that loads the model, an Auto class or one of hf_targets.
         usage: Python lines that use `model` and `tokenizer`; None: those of the class.
         text: Markdown put above the figures.
         base_model: Name or folder of the model that training began with.
         name: What the code loads: the model's name on the Hub; None: its folder.
     """
     folder, config = Path(folder), AutoConfig.from_pretrained(folder)
-    task, used = _TASKS[auto_class]
+    task, used = _TASKS.get(auto_class, _TASKS["AutoModelForCausalLM"])
     figures = {key: value for key, value in results.items() if not key.startswith(("validation_", "seconds"))}
     figures = {key: value for key, value in figures.items() if isinstance(value, int | float)}
     name, ours = name or str(folder.resolve()), type(config).__module__.startswith("hf_targets.")

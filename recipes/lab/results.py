@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import EarlyStoppingCallback
 
 from hf_targets.backbones.leaks import is_leaky
 from hf_targets.training.trainer import TargetTrainer
@@ -41,6 +42,7 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     Args:
         test: Without it, only the validation text is measured.
     """
+    trainer.remove_callback(EarlyStoppingCallback)  # it would count these evaluations
     validation = _figures(trainer.evaluate(), "eval_")
     results = {f"validation_{name}": value for name, value in validation.items()}
     weight = validation.get("ensemble_weight")

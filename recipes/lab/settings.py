@@ -38,6 +38,8 @@ def stated_settings(
 ) -> dict[str, Any]:
     """Return the settings that a YAML file and the command line state, by name, each of the type of its field.
 
+    `include: other.yaml` in the file takes over what that one states, where the file does not state it itself.
+
     Raises:
         SystemExit: As `parse_settings` does.
     """
@@ -50,12 +52,17 @@ def stated_settings(
     if given[0].endswith((".yaml", ".yml")):
         file = Path(given.pop(0))
         try:
-            written = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            parser.error(f"{file}: {error}")
-        if not isinstance(written, dict):
-            parser.error(f"{file} must hold `name: value` lines")
+            written = _read(file)
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+            parser.error(f"{file} must hold `name: value` lines: {error}")
     return _checked(parser, written, given)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return what a YAML file states, over what the file states that its `include` names, as seen from its folder."""
+    written = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+    included = written.pop("include", None)
+    return written if included is None else {**_read(file.parent / included), **written}
 
 
 def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, StaticCache
 
 from hf_targets import AwdLstmConfig, AwdLstmForCausalLM
-from hf_targets.awd_lstm.backbone import AwdLstmModel
 from hf_targets.awd_lstm.layers import WeightDropLstm
 from tests.awd_lstm.by_hand import lstm_by_hand, read_by_hand
 from tests.awd_lstm.models import make_awd_lstm, make_config
@@ -229,11 +228,3 @@ def test_assisted_generation_is_refused():
 def test_a_configuration_that_cannot_be_is_refused(field, value):
     with pytest.raises(ValueError, match=f"{field} must be"):
         AwdLstmConfig(**{field: value})
-
-
-def test_the_features_are_the_layers_without_the_output_matrix(tmp_path):
-    model = make_awd_lstm()
-    model.save_pretrained(tmp_path)
-    features = AwdLstmModel.from_pretrained(tmp_path)
-    ids = token_ids(2, 7)
-    torch.testing.assert_close(features(ids).last_hidden_state, model.model(ids).last_hidden_state)

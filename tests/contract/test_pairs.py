@@ -4,7 +4,6 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
-from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from tests.tiny_backbones import VOCAB
@@ -21,7 +20,6 @@ EVERYTHING = {
     "output_hidden_states": True,
 }
 some = pytest.mark.parametrize("family", ["marian", "t5"])
-drafts = pytest.mark.parametrize("drafting", [{"draft_tokens": 3}, {"draft_tokens": 3, "draft_branches": 2}], ids=str)
 
 
 def rows(num_rows=24):
@@ -86,43 +84,6 @@ def test_several_texts_of_a_source_are_drawn_as_those_of_its_copies(family, way)
 
 
 @some
-def test_beams_drawn_from_the_ensemble_are_the_same_without_a_cache(family):
-    model, texts = make_pair_model(family).double(), []
-    beams = {"num_beams": 3, "do_sample": True, "num_return_sequences": 2, "ensemble_weight": 0.6}
-    for use_cache in (True, False):
-        torch.manual_seed(0)
-        texts.append(model.generate(**sources(), **beams, use_cache=use_cache, **TEN))
-    assert texts[0].shape == (6, 11) and torch.equal(*texts)
-
-
-@some
-@pytest.mark.parametrize(
-    "way",
-    [
-        {},
-        {"draft_tokens": 3},
-        {"draft_tokens": 3, "draft_branches": 2},
-        {"draft_tokens": 2, "ensemble_weight": 0.3},
-        {"draft_tokens": "auto"},
-    ],
-    ids=str,
-)
-def test_a_streamer_gets_the_whole_text(family, way):
-    class Seen(BaseStreamer):
-        tokens, ended = (), False
-
-        def put(self, value):
-            self.tokens += tuple(value.flatten().tolist())
-
-        def end(self):
-            self.ended = True
-
-    model, seen = make_pair_drafting_model(family, "difference"), Seen()
-    text = model.generate(**sources(1), streamer=seen, **way, **TEN)
-    assert seen.ended and list(seen.tokens) == text[0].tolist()
-
-
-@some
 @pytest.mark.parametrize("weight", [0.0, 0.3])
 def test_beginnings_of_different_lengths_go_on_under_their_mask(family, weight):
     model = make_pair_drafting_model(family, "difference")
@@ -156,35 +117,3 @@ def test_generation_returns_all_that_the_backbones_does(family):
             assert len(found[name]) == len(expected[name])
             for one, other in zip(found[name], expected[name], strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-@some
-@drafts
-def test_drafts_give_the_scores_and_logits_of_every_row(family, drafting):
-    model, told = make_pair_drafting_model(family, "difference"), {**EVERYTHING, "repetition_penalty": 1.3}
-    del told["output_attentions"], told["output_hidden_states"]
-    expected = model.generate(**sources(), **told, **TEN)
-    found = model.generate(**sources(), **told, **drafting, **TEN)
-    for name in ("scores", "logits"):
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-9, atol=1e-9)
-    with pytest.raises(ValueError, match="output_attentions and output_hidden_states are supported only for one row"):
-        model.generate(**sources(), **EVERYTHING, **drafting, **TEN)
-
-
-@some
-def test_a_static_cache_generates_the_same_and_is_refused_where_it_would_not_do(family):
-    model, static = make_pair_model(family).double(), {"cache_implementation": "static", "disable_compile": True}
-    assert torch.equal(model.generate(**sources(), **static, **TEN), model.generate(**sources(), **TEN))
-    for way, told in (({"ensemble_weight": 0.3}, "an ensemble keeps"), ({"draft_tokens": 2}, "drafting removes")):
-        for cache in (static, {"cache_implementation": "offloaded"}):
-            with pytest.raises(ValueError, match=f"{told}.*DynamicCache.*leave out cache_implementation"):
-                model.generate(**sources(), **way, **cache, **TEN)
-
-
-@some
-@pytest.mark.parametrize(
-    "way", [{"draft_tokens": 2}, {"draft_tokens": 2, "draft_branches": 2}, {"ensemble_weight": 0.3, "num_beams": 2}]
-)
-def test_a_model_in_half_precision_generates(family, way):
-    texts = make_pair_model(family).bfloat16().generate(**sources(), **way, **TEN)
-    assert texts.shape == (3, 11) and ((texts >= 0) & (texts < VOCAB)).all()

@@ -82,13 +82,6 @@ def test_rotations_and_the_order_of_rows_change_nothing():
     assert scalars(one) == pytest.approx(scalars(other), rel=1e-9)
 
 
-def test_frequencies_that_rise_with_norms():
-    rows = rows_of(20, 3, 5)
-    found = embedding_geometry(rows, rows.norm(dim=1) ** 3)
-    assert found.norm_frequency_correlation == pytest.approx(1)
-    assert math.isnan(embedding_geometry(rows, torch.ones(20)).norm_frequency_correlation)
-
-
 def test_many_pairs_are_drawn_and_tell_the_same(monkeypatch):
     rows = rows_of(300, 4, 6, 0.5)
     exact = embedding_geometry(rows)

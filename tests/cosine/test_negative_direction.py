@@ -97,13 +97,6 @@ def test_opposite_states_that_are_rounded_have_none(dtype):
         assert uniformly_negative_direction(torch.stack([state, -0.7 * state]).to(dtype)) is None
 
 
-def test_a_state_of_zeros_is_the_origin_itself():
-    states = half_space(10, 3, 0)
-    states[4] = 0
-    found = direction_certificate(states)
-    assert found.direction is None and found.weights.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-
-
 def test_lengths_of_states_do_not_matter_and_half_precision_is_read():
     states = half_space(20, 4, 1, margin=0.2)
     scaled = states * torch.logspace(-6, 6, 20, dtype=torch.float64)[:, None]

@@ -23,7 +23,7 @@ from hf_targets import (
     TargetTrainingArguments,
     cosine_regularization,
 )
-from tests.tiny_backbones import SMALL, VOCAB, make_backbone, token_ids
+from tests.tiny_backbones import SMALL, make_backbone, token_ids
 from tests.tiny_seq2seq import make_pair_backbone
 from tests.trainer_runs import SHORT, assert_same, losses, weights
 
@@ -150,9 +150,7 @@ def test_translations_are_generated_in_evaluations(tmp_path):
     assert losses(trainer)[0]["loss_cosine"] != 0 and trainer.evaluate()["eval_is_text"]
 
 
-def test_adapters_need_the_output_embeddings_among_what_is_trained(tmp_path):
-    with pytest.raises(ValueError, match=r"output embeddings of LlamaForCausalLM are frozen.*modules_to_save"):
-        make_trainer(tmp_path, get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["q_proj"])))
+def test_adapters_with_a_copy_of_the_output_embeddings_are_trained(tmp_path):
     model = get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
     copied = model.base_model.model.lm_head.modules_to_save["default"].weight
     before = copied.detach().clone()
@@ -161,44 +159,36 @@ def test_adapters_need_the_output_embeddings_among_what_is_trained(tmp_path):
     assert cosine_regularization(copied) < cosine_regularization(before) - 1e-3
 
 
-@pytest.mark.parametrize("options", [{"target_modules": ["lm_head"]}, {"target_modules": ["q_proj", "lm_head"]}])
-def test_an_adapter_of_the_output_embeddings_is_refused_as_it_would_stay_as_it_is(options, tmp_path):
-    with pytest.raises(ValueError, match=r"are frozen, so cosine_weight=1\.0 would change nothing"):
-        make_trainer(tmp_path, get_peft_model(make_backbone("llama"), LoraConfig(**options)))
-
-
-def test_an_adapter_without_a_copy_of_the_output_embeddings_is_refused(tmp_path):
+def switched_adapter():
+    """Return adapters of which the active one has no copy of the output embeddings."""
     model = get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
     model.add_adapter("other", LoraConfig(target_modules=["q_proj"]))
     model.set_adapter("other")
-    with pytest.raises(ValueError, match="are frozen"):
-        make_trainer(tmp_path, model)
+    return model
 
 
-def test_gamma_is_that_of_the_arguments_where_they_have_one(tmp_path):
-    options = {"arguments": TargetTrainingArguments, "cosine_weight": 0.25}
-    assert make_trainer(tmp_path, make_backbone("gpt2"), **options).cosine_weight == 0.25
-    assert make_trainer(tmp_path, make_backbone("gpt2"), given={"cosine_weight": 2.0}, **options).cosine_weight == 2
-    assert make_trainer(tmp_path, make_backbone("gpt2")).cosine_weight == 1
-
-
-def test_a_second_training_logs_its_own_parts(tmp_path):
-    trainer = make_trainer(tmp_path, make_backbone("gpt2"), max_steps=5, logging_steps=3, learning_rate=0.0)
-    logged = []
-    for _ in range(2):
-        trainer.train()
-        logged.append([entry["loss_cosine"] for entry in losses(trainer)])
-    assert logged[0] == pytest.approx(logged[1])
-
-
-def test_what_cannot_be_regularised_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"cosine_weight \(gamma\) must be 0 or more, got -1"):
-        make_trainer(tmp_path, make_backbone("gpt2"), given={"cosine_weight": -1.0})
-    with pytest.raises(ValueError, match="of output embeddings, and BertModel has none"):
-        make_trainer(tmp_path, BertModel(make_bert().config))
-    with pytest.raises(ValueError, match=rf"ignore_index must be in \[0, {VOCAB}\), got 99"):
-        make_trainer(tmp_path, make_backbone("gpt2"), given={"ignore_index": 99})
+@pytest.mark.parametrize(
+    ("make", "given", "told"),
+    [
+        (lambda: get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["q_proj"])), {}, "frozen"),
+        (lambda: get_peft_model(make_backbone("llama"), LoraConfig(target_modules=["lm_head"])), {}, "frozen"),
+        (switched_adapter, {}, "frozen"),
+        (lambda: make_backbone("gpt2"), {"cosine_weight": -1.0}, "cosine_weight"),
+        (lambda: make_backbone("gpt2"), {"ignore_index": 99}, "ignore_index"),
+        (lambda: BertModel(make_bert().config), {}, "BertModel"),
+    ],
+)
+def test_what_cannot_be_regularised_is_refused(make, given, told, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        make_trainer(tmp_path, make(), given=given)
 
 
 def test_without_gamma_a_model_needs_no_output_embeddings(tmp_path):
     make_trainer(tmp_path, BertModel(make_bert().config), given={"cosine_weight": 0.0})
+
+
+def test_gamma_is_that_of_the_arguments_where_they_have_one(tmp_path):
+    options = {"arguments": TargetTrainingArguments, "cosine_weight": 0.25}
+    assert make_trainer(tmp_path, make_backbone("gpt2"), **options)._cosine.weight == 0.25
+    assert make_trainer(tmp_path, make_backbone("gpt2"), given={"cosine_weight": 2.0}, **options)._cosine.weight == 2
+    assert make_trainer(tmp_path, make_backbone("gpt2"))._cosine.weight == 1

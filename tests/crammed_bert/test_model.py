@@ -143,14 +143,6 @@ def test_texts_without_a_class_have_loss_0_and_finite_gradients():
     torch.testing.assert_close(one, model(ids[:1], labels=torch.tensor([2])).loss)
 
 
-@pytest.mark.parametrize(
-    ("num_labels", "labels"), [(3, [3, 0]), (3, [-1, 0]), (3, [0.5, 1.0]), (3, [1]), (1, [0.5])], ids=str
-)
-def test_labels_that_do_not_fit_are_told(num_labels, labels):
-    with pytest.raises(ValueError, match="labels"):
-        make_crammed_bert(classifier=True, num_labels=num_labels)(token_ids(2, 6), labels=torch.tensor(labels))
-
-
 def test_a_mask_of_half_precision_counts_as_one_of_integers():
     model, ids = make_crammed_bert(), token_ids(1, 300)
     mask = torch.ones_like(ids)

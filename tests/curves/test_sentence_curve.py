@@ -2,9 +2,8 @@ import copy
 import pickle
 import subprocess
 import sys
-import threading
-import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ any_setting = pytest.mark.parametrize("fields", SETTINGS.values(), ids=SETTINGS)
 
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch):
-    monkeypatch.setattr(sentence_curve, "_CACHE", sentence_curve._Cache(2**30))
+    monkeypatch.setattr(sentence_curve, "_kept", {})
     monkeypatch.setattr(sentence_curve, "_longest", {})
 
 
@@ -91,21 +90,6 @@ def test_lengths_beyond_the_table_are_those_of_a_table(monkeypatch):
     torch.testing.assert_close(curve.to_embeddings(points, 40, sizes), back, rtol=1e-13, atol=1e-14)
 
 
-def test_groups_of_equal_lengths_beyond_the_table_have_the_rows_and_gradients_that_each_has_alone(monkeypatch):
-    monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 0)
-    curve, sizes = make(), torch.tensor([7, 0, 12, 7, 3, 12, 7])
-    for direction in (curve.to_control_points, lambda rows, sizes: curve.to_embeddings(rows, 12, sizes)):
-        width = 12 if direction == curve.to_control_points else curve.num_control_points(12)
-        rows = tokens(7, width, 3).requires_grad_()
-        weights = torch.randn_like(direction(rows, sizes))
-        (direction(rows, sizes) * weights).sum().backward()
-        alone = rows.detach().clone().requires_grad_()
-        parts = [direction(alone[row : row + 1], sizes[row : row + 1]) for row in range(7)]
-        (torch.cat(parts) * weights).sum().backward()
-        torch.testing.assert_close(direction(rows, sizes), torch.cat(parts), rtol=1e-13, atol=1e-14)
-        torch.testing.assert_close(rows.grad, alone.grad, rtol=1e-13, atol=1e-14)
-
-
 def test_a_batch_without_rows_is_mapped_to_one(monkeypatch):
     for table in (256, 0):
         monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", table)
@@ -129,18 +113,10 @@ def test_a_batch_of_many_lengths_computes_each_once_and_warns_of_the_longest_alo
     assert computed == [(150, True), (141, False), (9, False)] and len(caught) == 1
 
 
-def test_matrices_hold_no_subnormal_numbers():
-    for matrix in sentence_curve._matrices(CurveConfig(degree=3), 200, torch.float32, torch.device("cpu")):
-        sizes = matrix.abs()[matrix != 0]
-        assert sizes.min() >= torch.finfo(torch.float32).tiny
-    exact = inverse_matrix(200, 400, 3).T
-    assert (exact.abs() < torch.finfo(torch.float32).tiny).sum() > (exact == 0).sum()
-
-
 def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():
     config, cpu = CurveConfig(), torch.device("cpu")
     whole = sentence_curve._table(config, 70, torch.float64, cpu)
-    sentence_curve._CACHE.tensors.clear()
+    sentence_curve._kept.clear()
     for width in (3, 35, 34, 70):
         grown = sentence_curve._table(config, width, torch.float64, cpu)
     for one, other in zip(whole, grown, strict=True):
@@ -246,64 +222,30 @@ def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
     monkeypatch.setattr(sentence_curve, "_compute", None)  # nothing more may be computed
     other.to_embeddings(other.to_control_points(rows), 30)
     monkeypatch.undo()
-    kept = sentence_curve._Cache(max_bytes=3 * 80)
-    for number in range(3):
-        kept.put((number,), (torch.zeros(10, dtype=torch.float64),))
-    assert kept.get((0,)) is not None
-    kept.put((3,), (torch.zeros(10, dtype=torch.float64),))
-    assert list(kept.tensors) == [(2,), (0,), (3,)]
-    kept.put((4,), (torch.zeros(100, dtype=torch.float64),))
-    assert list(kept.tensors) == [(4,)]
+    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 3 * 80)
+    monkeypatch.setattr(sentence_curve, "_kept", {})
+    for number in range(4):
+        sentence_curve._keep((number,), (torch.zeros(10, dtype=torch.float64),))
+    assert list(sentence_curve._kept) == [(1,), (2,), (3,)]
+    sentence_curve._keep((4,), (torch.zeros(100, dtype=torch.float64),))
+    assert list(sentence_curve._kept) == [(4,)]
 
 
-def run_threads(work):
-    failures = []
-
-    def guarded(number):
-        try:
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-
-
-def test_threads_get_what_one_would_while_matrices_are_forgotten():
+def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):
     rows = {length: tokens(2, length, 3) for length in range(1, 20)}
     sizes = {length: torch.tensor([length, (length + 1) // 2]) for length in rows}
     expected = {length: make().to_control_points(rows[length], sizes[length]) for length in rows}
-    sentence_curve._CACHE.tensors.clear()
-    sentence_curve._CACHE.max_bytes = 2**12
+    sentence_curve._kept.clear()
+    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 2**12)
 
     def work(number):
-        curve = make()
         for step in range(30):
             length = 1 + (7 * number + step) % 19
-            assert torch.equal(curve.to_control_points(rows[length], sizes[length]), expected[length])
-            curve.to_control_points(rows[length])
+            assert torch.equal(make().to_control_points(rows[length], sizes[length]), expected[length])
+            make().to_control_points(rows[length])
 
-    run_threads(work)
-
-
-def test_threads_wait_for_what_another_computes(monkeypatch):
-    computed, compute = [], sentence_curve._compute
-
-    def slowly(config, length, *, warn):
-        computed.append(length)
-        time.sleep(0.001)
-        return compute(config, length, warn=warn)
-
-    monkeypatch.setattr(sentence_curve, "_compute", slowly)
-    run_threads(lambda number: make().to_control_points(tokens(1, 9, 2), torch.tensor([9])))
-    assert sorted(computed) == list(range(1, 33))
-    computed.clear()
-    run_threads(lambda number: make().to_control_points(tokens(1, 9, 2)))
-    assert computed == [9]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_large_control_points_are_told_once_for_the_longest_text():
@@ -316,20 +258,12 @@ def test_large_control_points_are_told_once_for_the_longest_text():
         curve.to_control_points(tokens(1, 150, 2, dtype=torch.float32))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ([3], r"one number a row, \(2,\), got shape \(1,\)"),
-        ([3, 7], r"in \[0, 6\], the width of the batch, got 3 to 7"),
-        ([-1, 6], r"in \[0, 6\], the width of the batch, got -1 to 6"),
-    ],
-)
-def test_lengths_that_do_not_fit_are_refused(lengths, message):
-    curve = make()
-    with pytest.raises(ValueError, match=message):
-        curve.to_control_points(tokens(2, 6, 3), torch.tensor(lengths))
-    with pytest.raises(ValueError, match="texts of 6 tokens have 12 control points, got 11; give the width"):
-        curve.to_embeddings(tokens(2, 11, 3), 6)
+@pytest.mark.parametrize("lengths", [[3], [3, 7], [-1, 6]])
+def test_lengths_that_do_not_fit_are_refused(lengths):
+    with pytest.raises(ValueError, match="lengths must be"):
+        make().to_control_points(tokens(2, 6, 3), torch.tensor(lengths))
+    with pytest.raises(ValueError, match="12 control points, got 11"):
+        make().to_embeddings(tokens(2, 11, 3), 6)
 
 
 _COMPILED = """

@@ -72,9 +72,3 @@ def test_the_configuration_asks_and_auto_model_gives_those_of_the_encoder(tmp_pa
     ):
         assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(found, asked, strict=True))
     assert expected.decoder_hidden_states is None
-
-
-def test_weights_need_eager_attention():
-    model = make_difformer()
-    with pytest.raises(ValueError, match="output_attentions takes attn_implementation=\"eager\", got 'sdpa'"):
-        model(**noisy_pairs(model), output_attentions=True)

@@ -63,28 +63,6 @@ def test_logits_are_those_of_the_points_of_the_predicted_curve(kind, mode):
         torch.testing.assert_close(output.logits[row], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["curves", "hidden_curves"])
-@pytest.mark.parametrize("sign", [1, -1])  # what is the least probable becomes the most
-def test_several_curves_are_mixed_in_training_and_the_most_probable_is_taken_otherwise(kind, sign):
-    model, canvas = make_mdlm(kind).double(), masked_ids(8, 9)
-    with torch.no_grad():
-        model.backbone.curves.scorer[2].weight.mul_(sign)
-    seen = []
-    select = model.backbone.curves.select
-    model.backbone.curves.select = lambda hidden: seen.append(hidden) or select(hidden)
-    mixed, chosen = model.train()(canvas), model.eval()(canvas)
-    num_curves = model.config.curve.num_curves
-    curves = seen[0].unflatten(0, (8, num_curves))[:, :, 1:]
-    assert torch.equal(seen[0], seen[1])
-    for output in (mixed, chosen):
-        assert output.curve_probabilities.shape == (8, num_curves)
-        torch.testing.assert_close(output.curve_probabilities.sum(1), torch.ones(8).double())
-    for row, p in enumerate(chosen.curve_probabilities):
-        assert torch.equal(chosen.control_points[row], curves[row, p.argmax()])
-        expected = sum(p[k] * curves[row, k] for k in range(num_curves))
-        torch.testing.assert_close(mixed.control_points[row], expected)
-
-
 @curved
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_padding_and_text_of_a_row_do_not_change_the_curve_of_another(kind, mode):

@@ -1,7 +1,5 @@
 """`generate` of a real model: every sampler, infilling, prompts, long texts, and what is refused."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 
@@ -78,17 +76,6 @@ def test_without_ids_there_is_one_text_as_long_as_in_training():
     assert make_mdlm().generate(batch_size=3, max_length=5, num_steps=2).shape == (3, 5)
 
 
-@every_sampler
-def test_a_seed_gives_the_same_text_whatever_the_global_numbers(sampler):
-    model = make_mdlm()
-    torch.manual_seed(1)
-    first = generate(model, batch_size=2, sampler=sampler).sequences
-    state = torch.get_rng_state()
-    assert torch.equal(generate(model, batch_size=2, sampler=sampler).sequences, first)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(generate(model, batch_size=2, sampler=sampler, seed=1).sequences, first)
-
-
 def test_dropout_is_never_applied_and_the_mode_stays():
     model = make_mdlm(dropout=0.5)
     expected = generate(model, batch_size=2).sequences
@@ -101,17 +88,6 @@ def test_float32_draws_other_tokens_than_float64():
     model = make_mdlm()
     float64, float32 = (generate(model, batch_size=2, float64_sampling=value).sequences for value in (True, False))
     assert not torch.equal(float64, float32)
-
-
-def test_threads_generate_what_each_would_alone():
-    model = make_mdlm("curve")
-    jobs = [(sampler, seed) for sampler in SAMPLERS for seed in (0, 1)]
-    alone = [generate(model, batch_size=2, sampler=sampler, seed=seed).sequences for sampler, seed in jobs]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(
-            pool.map(lambda job: generate(model, batch_size=2, sampler=job[0], seed=job[1]).sequences, jobs)
-        )
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

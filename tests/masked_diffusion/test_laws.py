@@ -91,18 +91,6 @@ def test_what_is_no_target_is_never_masked_and_not_counted(kind):
 
 
 @kinds
-def test_half_precision_keeps_given_tokens_and_gives_bounds_and_logits_in_float32(kind):
-    model, batch = make_mdlm(kind), masked_batch(6)
-    given = batch["input_ids"] != MASK
-    expected = model(**batch).logits[given]
-    for half in (model, model.bfloat16()):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half.dtype == torch.float32):
-            output = half(**batch)
-        assert output.row_nelbos.dtype == output.logits.dtype == torch.float32
-        assert torch.equal(output.logits[given], expected)
-
-
-@kinds
 @sides
 def test_eager_attention_is_sdpa(kind, side, tmp_path):
     make_mdlm(kind).save_pretrained(tmp_path)
@@ -152,16 +140,3 @@ BAD_CALLS = {
 def test_bad_input_is_told_what_to_do(changes, word):
     with pytest.raises(ValueError, match=word):
         make_mdlm()(**{**masked_batch(2, 6), **changes})
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float32])
-def test_masks_and_ids_may_have_any_type_that_can_hold_them(dtype):
-    model, batch, mask = make_mdlm("curve"), masked_batch(), torch.ones(3, 9, dtype=torch.long)
-    mask[1, 4:], mask[2, :3] = 0, 0
-    expected = model(**batch, attention_mask=mask)
-    short = {name: value.int() if name != "timesteps" else value.double() for name, value in batch.items()}
-    got = model(**short, attention_mask=mask.to(dtype))
-    assert got.canvas.dtype == torch.int64
-    assert got.loss.dtype == torch.float32
-    assert torch.equal(got.logits, expected.logits)
-    torch.testing.assert_close(got.loss, expected.loss)

@@ -1,19 +1,13 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import (
     DitBlock,
     LayerNorm,
-    OutputLayer,
-    TimeEmbedding,
     _rotate,
-    modulate,
     rotary_frequencies,
     rotary_table,
 )
@@ -30,32 +24,12 @@ def config(**fields):
     return made
 
 
-def test_normalisation_has_a_weight_no_bias_and_an_epsilon_of_1e_5():
-    norm, rows = LayerNorm(config()).double(), 1e-3 * torch.randn(3, 5, 16, dtype=torch.float64)
-    torch.nn.init.normal_(norm.weight)
-    torch.testing.assert_close(norm(rows), reference.norm(rows, norm.weight), rtol=1e-12, atol=1e-12)
-    assert [name for name, _ in norm.named_parameters()] == ["weight"]
-    assert not list(LayerNorm(config(folded=True)).parameters())
-
-
 def test_normalisation_of_half_precision_is_computed_in_float32_and_rounded_once():
     norm, rows = LayerNorm(config()), torch.randn(4, 16).bfloat16()
     torch.nn.init.normal_(norm.weight)
     expected = reference.norm(rows.double(), norm.weight.double()).bfloat16()
     torch.testing.assert_close(norm(rows), expected, rtol=2**-8, atol=0)
     assert norm(rows).dtype == torch.bfloat16
-
-
-def test_time_features_are_128_cosines_then_128_sines_of_sigma():
-    embedding, seen = TimeEmbedding(config()).double(), []
-    embedding.mlp[0].register_forward_hook(lambda _, given, __: seen.append(given[0]))
-    sigma = torch.tensor([0.0, 0.7, 6.9], dtype=torch.float64)
-    result = embedding(sigma)
-    for row, value in zip(seen[0].tolist(), sigma.tolist(), strict=True):
-        angles = [value * 10_000 ** (-i / 128) for i in range(128)]
-        assert row == pytest.approx([math.cos(a) for a in angles] + [math.sin(a) for a in angles], abs=1e-12)
-    state = {f"sigma_map.{name}": tensor for name, tensor in embedding.state_dict().items()}
-    torch.testing.assert_close(result, reference.condition(state, sigma), rtol=1e-12, atol=1e-12)
 
 
 def test_rotary_frequencies_are_the_published_bits():
@@ -68,13 +42,6 @@ def test_rotary_frequencies_are_the_published_bits():
     assert rotary_table(5, 64, torch.float64, CPU)[0].dtype == torch.float64
 
 
-def test_positions_turn_the_pairs_of_the_two_halves():
-    states = torch.randn(2, 3, 7, 10, dtype=torch.float64)
-    turned = _rotate(states, *rotary_table(7, 10, torch.float64, CPU))
-    for row, expected in zip(turned, states, strict=True):
-        torch.testing.assert_close(row.transpose(0, 1), reference.rotate(expected.transpose(0, 1)))
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
 def test_scores_depend_on_distances_alone(one, other, shift):
@@ -82,10 +49,6 @@ def test_scores_depend_on_distances_alone(one, other, shift):
     table = rotary_table(50, 8, torch.float64, CPU)
     scores = (_rotate(query, *table) @ _rotate(key, *table).mT)[0, 0]
     torch.testing.assert_close(scores[one, other], scores[one + shift, other + shift])
-
-
-def test_modulation_scales_about_one_and_shifts():
-    assert modulate(torch.tensor([2.0, 3.0]), torch.tensor(10.0), torch.tensor(0.5)).tolist() == [13.0, 14.5]
 
 
 def test_a_block_with_zero_modulation_is_the_identity_and_a_new_one_has_it():
@@ -96,12 +59,6 @@ def test_a_block_with_zero_modulation_is_the_identity_and_a_new_one_has_it():
     for block in fresh.backbone.blocks:
         assert torch.equal(block(hidden, condition, rotary, None), hidden)
     assert not torch.equal(model.backbone.blocks[0](hidden, condition, rotary, None), hidden)
-
-
-def test_what_starts_at_zero_are_the_modulations_and_the_output_matrix():
-    block, output = DitBlock(config()), OutputLayer(config())
-    zero = [name for part in (block, output) for name, m in part.named_modules() if isinstance(m, ZeroInitLinear)]
-    assert zero == ["adaLN_modulation", "linear", "adaLN_modulation"]
 
 
 @pytest.mark.parametrize("folded", [False, True])

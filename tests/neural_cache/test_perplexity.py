@@ -85,14 +85,6 @@ def test_the_batch_and_padding_change_nothing():
         assert found[0][name].nll == pytest.approx(found[1][name].nll, rel=1e-5)
 
 
-def test_a_text_that_repeats_itself_becomes_more_probable():
-    model, ids = make_backbone("gpt2"), token_ids(1, 9)[0].tolist()
-    given = [{"input_ids": ids}] * 6
-    found = cached_perplexities(model, given, {"cache": NeuralCache(window=20, theta=1.0, weight=0.5)})
-    assert found["cache"].per_token < 0.5 * found["without cache"].per_token
-    assert math.isfinite(found["cache"].per_token)
-
-
 def test_a_word_of_no_probability_in_floats_is_counted():
     model = make_backbone("gpt2")
     with torch.no_grad():

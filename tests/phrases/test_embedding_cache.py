@@ -285,20 +285,3 @@ def test_copies_and_pickles_of_a_model_begin_with_nothing_kept():
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             assert other._embeddings is not model._embeddings
             assert_same(other.phrase_table(vocabulary), model.phrase_table(vocabulary))
-
-
-def test_a_fingerprint_is_of_the_encoders_weights_and_of_the_phrases(tmp_path):
-    model, vocabulary = make_dynamic_model(), make_vocabulary()
-    digest = model.phrase_fingerprint(vocabulary)
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path).phrase_fingerprint(make_vocabulary()) == digest
-    assert encoder_hash(copy.deepcopy(model).phrase_encoder) == digest["phrase encoder"]
-    vocabulary.remove([50])
-    other = model.phrase_fingerprint(vocabulary)
-    assert other["phrase encoder"] == digest["phrase encoder"]
-    assert other["phrases"] != digest["phrases"]
-    with torch.no_grad():
-        model.phrase_encoder.input_projection[0].bias[0] += 1e-3
-    changed = model.phrase_fingerprint(vocabulary)
-    assert changed["phrase encoder"] != digest["phrase encoder"]
-    assert changed["phrases"] == other["phrases"]

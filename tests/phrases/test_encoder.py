@@ -52,13 +52,6 @@ def test_embeddings_have_the_widths_of_the_backbones_two_matrices(family):
     assert not torch.equal(inputs[:, :16], outputs[:, :16])
 
 
-def test_one_projection_makes_one_embedding_for_input_and_output():
-    model = make_dynamic_model("gpt2")
-    inputs, outputs = model.phrase_encoder(token_ids(1, 4), torch.tensor([[0, 2]]))
-    assert inputs is outputs
-    assert model.phrase_encoder.output_projection is None
-
-
 def test_one_embedding_is_refused_where_the_matrices_have_two_widths():
     base = make_backbone("reformer")
     with pytest.raises(ValueError, match=r"the backbone's have 32 and 64; set tie_phrase_embeddings=False"):

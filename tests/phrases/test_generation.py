@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from hf_targets.phrases.generation import PhraseGenerationState
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.choices import on_clear_draws, restart_draws
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
@@ -39,12 +38,6 @@ def test_each_greedy_step_is_the_best_token_or_phrase(family, is_tied):
     assert torch.equal(ids[:, 5:], best[:, 4:])
 
 
-def test_phrases_are_chosen():
-    model = make_phrase_model()
-    for how in (GREEDY, BEAMS, SAMPLED):
-        assert (generate(model, token_ids(2, 5), phrases=PHRASES, **how) >= VOCAB).any()
-
-
 @every_way
 @every_family
 @pytest.mark.usefixtures("clear_choices")
@@ -67,13 +60,6 @@ def test_a_row_of_a_batch_with_a_vocabulary_for_each_is_what_it_is_alone(family,
         start = int((mask[row] == 0).sum())
         alone = model.generate(ids[row : row + 1, start:], phrases=vocabulary, **how)
         assert torch.equal(together[row, start:], alone[0])
-
-
-def test_one_vocabulary_for_all_rows_is_the_same_for_each():
-    model = make_phrase_model()
-    ids, mask = left_padded()
-    shared = model.generate(ids, attention_mask=mask, phrases=PHRASES, **GREEDY)
-    assert torch.equal(shared, model.generate(ids, attention_mask=mask, phrases=[PHRASES] * 4, **GREEDY))
 
 
 @every_way
@@ -135,27 +121,6 @@ def test_beams_that_are_left_without_a_continuation_do_no_harm(how):
         assert in_row(PHRASES, texts[0].clamp(min=0)) and in_row(OTHERS, texts[1].clamp(min=0))
 
 
-def test_a_beam_of_probability_0_may_hold_a_phrase_that_its_row_does_not_have_but_a_prompt_may_not():
-    model = make_phrase_model()
-    ids = torch.tensor([[3, 4, VOCAB + 15], [3, 4, VOCAB + 15]])
-    run = PhraseGenerationState(model.phrase_table, [PHRASES, OTHERS])
-    for prompt_length, given in ((2, 0), (3, VOCAB + 15)):
-        run.prompt_length = prompt_length
-        inputs = model.prepare_inputs_for_generation(ids, phrases=run, use_cache=False)
-        assert inputs["input_ids"].tolist() == [[3, 4, VOCAB + 15], [3, 4, given]]
-
-
-def test_one_allowed_token_leaves_beams_of_ragged_vocabularies_that_token():
-    texts = make_phrase_model().generate(
-        token_ids(2, 5),
-        phrases=[PHRASES, OTHERS],
-        prefix_allowed_tokens_fn=lambda row, text: [3],
-        max_new_static_tokens=4,
-        **{**BEAMS, "max_new_tokens": 6},
-    )
-    assert (texts[:, 5:9] == 3).all()
-
-
 def test_sampling_is_over_tokens_and_phrases_together():
     output = generate(
         make_phrase_model(),
@@ -170,14 +135,6 @@ def test_sampling_is_over_tokens_and_phrases_together():
         assert torch.equal(scores, expected)
         chosen += int(scores[:, VOCAB:].isfinite().sum())
     assert chosen
-
-
-def test_scores_have_a_column_for_each_token_and_phrase_of_the_widest_row():
-    output = make_phrase_model().generate(token_ids(3, 5), phrases=[OTHERS, PHRASES, vocabulary_of()], **ALL)
-    for scores in output.scores:
-        assert scores.shape == (3, VOCAB + 20)
-        assert (scores[0, VOCAB + 7 :] == -torch.inf).all() and (scores[2, VOCAB:] == -torch.inf).all()
-        assert scores[0, : VOCAB + 7].isfinite().all() and scores[1].isfinite().all()
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -234,17 +191,6 @@ def test_embeddings_of_a_prompt_go_on_as_its_ids(how):
     assert torch.equal(texts, model.generate(prompt, phrases=PHRASES, **how)[:, 5:])
 
 
-@pytest.mark.filterwarnings("ignore:Passing")
-def test_embeddings_of_a_prompt_have_no_text_to_repeat():
-    model = make_phrase_model()
-    embeds = model.get_input_embeddings()(token_ids(1, 5))
-    text = model.generate(
-        inputs_embeds=embeds, phrases=PHRASES, repetition_penalty=1.5, no_repeat_ngram_size=1, **GREEDY
-    )
-    tokens = PHRASES.expand(text[0])
-    assert len(tokens) == len(set(tokens)) > 8
-
-
 def test_a_table_is_what_it_was_made_of():
     model = make_phrase_model()
     table = model.phrase_table([PHRASES, OTHERS])
@@ -261,17 +207,6 @@ def test_removed_phrases_are_not_written():
     vocabulary.remove(removed)
     after = model.generate(token_ids(2, 5), phrases=vocabulary, **GREEDY)
     assert removed.isdisjoint(after.flatten().tolist())
-
-
-def test_outputs_as_a_dictionary_are_those_of_transformers():
-    model = make_phrase_model()
-    ids = token_ids(2, 5)
-    expected = model.backbone.generate(ids, output_hidden_states=True, **ALL)
-    output = model.generate(ids, phrases=PHRASES, output_hidden_states=True, **ALL)
-    assert type(output) is type(expected) and output.keys() == expected.keys()
-    assert len(output.scores) == len(output.logits) == len(output.hidden_states) == 8
-    assert output.past_key_values.get_seq_length() == 12  # a phrase is one position
-    assert torch.equal(output.sequences, model.generate(ids, phrases=PHRASES, **GREEDY))
 
 
 @pytest.mark.parametrize("cache", ["static", "dynamic"])

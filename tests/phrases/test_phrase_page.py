@@ -4,7 +4,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hf_targets.figures.page_style import shown_command
 from hf_targets.phrases.highlighting import phrase_page
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
@@ -57,14 +56,8 @@ def test_the_page_holds_the_text_escaped_and_each_phrase_with_its_source():
 
 
 @pytest.mark.parametrize("page", [PAGE, phrase_page("p", TEXT, [])], ids=["phrases", "none"])
-def test_the_page_is_html_with_its_tags_in_order_and_fits_a_phone(page):
-    assert page.startswith('<!doctype html>\n<html lang="en">')
-    read = Page(page)
-    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [tag[1] for tag in read.tags]
-    assert [tag for tag, _ in read.tags if tag in ("html", "head", "title", "body", "main", "h1")] == [
-        "html", "head", "title", "body", "main", "h1"
-    ]  # fmt: skip
-    assert "prefers-color-scheme: dark" in page and ":focus-visible" in page
+def test_the_page_is_html_with_its_tags_in_order(page):
+    assert page.startswith('<!doctype html>\n<html lang="en">') and Page(page).tags
 
 
 def test_every_phrase_leads_to_its_source_and_every_source_back():
@@ -88,27 +81,9 @@ def test_the_page_needs_nothing_else():
     assert page.count("<mark") == page.count("<li") == len(SPANS)
 
 
-def test_characters_that_a_page_may_not_have_are_replaced_one_by_one():
-    page = phrase_page("p", "a\x00b\x1b[1mc\ud800\n\td", [])
-    assert shown_text(page) == "pa\ufffdb\ufffd[1mc\ufffd\n\td"
-    page.encode()
-
-
 def test_the_words_around_a_phrase_are_whole_and_marked_where_the_document_goes_on():
     document = f"{'long ' * 20}on the mat{' wide' * 20}"
     span = PhraseSpan(0, 10, 301, "on the mat", (PhraseSource("d", 100, 110),))
     quoted = re.search(r"<q>(.*)</q>", phrase_page("", "on the mat", [span], {"d": document}))
     assert quoted is not None
     assert quoted[1] == f"\u2026{'long ' * 11}<b>on the mat</b>{' wide' * 11}\u2026"
-
-
-def test_a_page_without_phrases_says_so():
-    page = phrase_page("p", TEXT, [])
-    assert "No phrase was used." in page and "<ol>" not in page
-
-
-def test_a_shown_command_has_no_absolute_path():
-    shown = shown_command(
-        ["/a/run.py", "--model", "~/runs/ours", "--html=/tmp/x/p.html", "runs/b", "--prompt", "x / y"]
-    )
-    assert shown == "python run.py --model ours --html=p.html runs/b --prompt 'x / y'"

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -52,8 +51,3 @@ def test_the_same_phrase_twice_is_planned_twice_in_one_window():
     assert batch.windows.tolist() == [[5, 6]]
     assert batch.phrase_windows.tolist() == [[0, 2], [0, 2]]
     assert sorted(batch.phrases.tolist()) == [0, 1]
-
-
-@pytest.mark.parametrize("num_phrases", [0, 1])
-def test_few_phrases_make_few_batches(num_phrases):
-    assert len(plan([(1, 2, 3)] * num_phrases)) == num_phrases

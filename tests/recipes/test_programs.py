@@ -1,100 +1,73 @@
+"""Every program of recipes/: what it says without arguments, and that its settings files are its own."""
+
 import runpy
 import sys
-from dataclasses import fields, is_dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
-from transformers import TrainingArguments
+from transformers import training_args
 
-from hf_targets import (
-    BlockSettings,
-    ComparisonSettings,
-    ExperimentSettings,
-    LoraSettings,
-    ModelSizeSettings,
-    NewModelSettings,
-    SeedSettings,
-    TextSettings,
-    parse_settings,
-)
-from hf_targets.training.settings_help import settings_files
+from lab import runs
+from lab import settings as lab_settings
+from lab.runs import Table
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes").glob("*.py"))
-PROGRAMS = [*RECIPES, *sorted((ROOT / "recipes" / "benchmarks").glob("*.py"))]
-SHARED = (
-    *(TextSettings, BlockSettings, SeedSettings, ExperimentSettings, ComparisonSettings, LoraSettings),
-    *(ModelSizeSettings, NewModelSettings),
-)
-every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+RECIPES = ROOT / "recipes"
+PROGRAMS = sorted(path for folder in ("", "tables", "benchmarks") for path in (RECIPES / folder).glob("*.py"))
+FILES = [
+    (program, file)
+    for program in PROGRAMS
+    for file in sorted((RECIPES / "settings" / program.relative_to(RECIPES).with_suffix("")).glob("*.yaml"))
+]
+NEEDS = {"distill_translations": ("--teacher", "somewhere")}
+"""What is given on the command line alone."""
 
 
-@cache
-def names_of(program: Path) -> dict:
-    return runpy.run_path(str(program), run_name="read")
+class Parsed(Exception):
+    """Ends a program once its settings are parsed; has the arguments and the result of the parser."""
 
 
-def classes_of(program: Path) -> list[type]:
-    """Return the settings class of a program, and its class of training arguments if it has one."""
-    names = names_of(program)
-    trains = [kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, TrainingArguments)]
-    return [names["Setup"], *trains]
+def ending(parse):
+    """Return a parser that ends the program which calls it."""
+
+    def parsed(*arguments, **options):
+        found = parse(*arguments, **options)
+        if sys._getframe(1).f_globals["__name__"] == "__main__":
+            raise Parsed(arguments, found)
+        return found
+
+    return parsed
 
 
-def call(program: Path, *arguments: str) -> int:
-    """Run a program in this process, and return its exit code."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", [str(program), *arguments])
-        patch.setattr(sys, "excepthook", sys.excepthook)
+def call(program: Path, *arguments: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(program), *map(str, arguments)])
+        patch.setattr(sys, "path", [*sys.path])
+        for module, name in (
+            (lab_settings, "parse_settings"),
+            (lab_settings, "stated_settings"),
+            (runs, "parse_table"),
+        ):
+            patch.setattr(module, name, ending(getattr(module, name)))
         runpy.run_path(str(program), run_name="__main__")
-    return ended.value.code
 
 
-@every_program
-def test_a_program_without_arguments_does_nothing_and_says_how_to_start(program, capsys):
-    assert call(program) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert (names_of(program)["__doc__"] or "").startswith(told.err.splitlines()[0])
-    files = settings_files(program)
-    assert files and all(f"  {file}" in told.err for file in files)
-    assert f"start with: python {program} {next(file for file in files if file.stem == 'smoke')}" in told.err
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.relative_to(RECIPES)))
+def test_a_program_without_arguments_says_what_it_does_and_how_to_start(program, capsys):
+    with pytest.raises(SystemExit) as ended:
+        call(program)
+    told = capsys.readouterr().out
+    assert ended.value.code == 2 and f"recipes/{program.relative_to(RECIPES)}" in told
+    assert (RECIPES / "settings" / program.relative_to(RECIPES).with_suffix("") / "smoke.yaml").is_file()
 
 
-@every_program
-def test_help_has_one_short_line_for_each_setting(program, capsys):
-    assert call(program, "--help") == 0
-    lines = capsys.readouterr().out.splitlines()
-    own = [entry.name for kind in classes_of(program) for entry in fields(kind) if entry.init]
-    own = [name for name in own if name not in {entry.name for entry in fields(TrainingArguments)}]
-    assert [sum(line.startswith((f"  --{name} ", f"  --{name}\n")) for line in lines) for name in own] == [1] * len(own)
-    assert max(map(len, lines)) <= 120 and len(lines) <= len(own) + 26
-
-
-@every_program
-def test_every_settings_file_has_settings_of_its_program_alone(program):
-    for file in settings_files(program):
-        classes = classes_of(program)
-        arguments = ["--use_cpu", "true"] if len(classes) > 1 else []
-        setup = parse_settings(*classes, arguments=[str(file), *arguments])[0]
-        assert is_dataclass(setup)
-
-
-@every_program
-def test_a_shared_setting_has_one_help_text_which_a_program_may_add_to(program):
-    setup = names_of(program)["Setup"]
-    told = {entry.name: entry.metadata.get("help", "") for entry in fields(setup)}
-    for kind in SHARED:
-        for entry in fields(kind) if issubclass(setup, kind) else ():
-            assert told[entry.name].startswith(entry.metadata["help"]), entry.name
-
-
-@pytest.mark.parametrize("program", RECIPES, ids=lambda program: program.stem)
-def test_the_settings_file_of_another_recipe_is_refused(program):
-    (other, *_) = [file for file in RECIPES if file != program]
-    settings = settings_files(other)[0]
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match="has settings of another program"):
-        patch.setattr(sys, "argv", [str(program), str(settings)])
-        patch.setattr(sys, "excepthook", sys.excepthook)
-        runpy.run_path(str(program), run_name="__main__")
+@pytest.mark.parametrize(("program", "file"), FILES, ids=lambda path: path.stem)
+def test_a_settings_file_has_settings_of_its_program_alone(program, file, monkeypatch):
+    monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)  # of files for a GPU
+    with pytest.raises(Parsed) as ended:
+        call(program, file, *NEEDS.get(program.stem, ()))
+    (recipe, *_), table = ended.value.args
+    if isinstance(table, Table):
+        for row in table.rows.values():
+            own = {name: value for name, value in row.items() if name != "finetunes"}
+            lab_settings.parse_mapping({**table.settings, **own, "output_dir": "runs"}, *recipe.SETTINGS)

@@ -60,12 +60,6 @@ def test_texts_too_short_for_a_block_are_told(tmp_path):
         make_trainer(tmp_path, rows=rows).evaluate()
 
 
-def test_arguments_may_be_left_out(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer = SemiAutoregressiveTrainer(make_block_model(), eval_dataset=padded_rows(3))
-    assert trainer.evaluate()["eval_perplexity"] > 1
-
-
 def test_what_it_does_not_train_is_refused(tmp_path):
     with pytest.raises(ValueError, match="GPT2LMHeadModel"):
         make_trainer(tmp_path, make_backbone("gpt2"))

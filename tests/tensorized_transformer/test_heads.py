@@ -2,13 +2,10 @@
 
 import pytest
 import torch
-from datasets import Dataset
 
-from hf_targets import CosineRegularizedTrainer, TargetTrainingArguments
-from tests.tensorized_transformer.models import SEGMENT, make_heads, make_tensorized
-from tests.tiny_backbones import left_padded, token_ids
+from tests.tensorized_transformer.models import SEGMENT, make_heads
+from tests.tiny_backbones import left_padded
 from tests.tiny_models import teach_heads
-from tests.trainer_runs import losses
 
 GREEDY = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None}
 
@@ -45,14 +42,3 @@ def test_the_ensemble_writes_the_same_with_and_without_a_cache(model):
     assert torch.equal(*written)
     drafted = model.generate(ids, attention_mask=mask, ensemble_weight=0.3, draft_tokens=3, **GREEDY)
     assert torch.equal(drafted, written[0])
-
-
-def test_the_output_embeddings_are_kept_apart_by_the_cosine_trainer(tmp_path):
-    ids = token_ids(16, 9).tolist()
-    rows = Dataset.from_dict({"input_ids": ids, "labels": ids})
-    options = {"max_steps": 2, "logging_steps": 1, "use_cpu": True, "report_to": "none", "save_strategy": "no"}
-    args = TargetTrainingArguments(str(tmp_path), cosine_weight=0.5, **options)
-    trainer = CosineRegularizedTrainer(make_tensorized(), args, train_dataset=rows)
-    trainer.train()
-    logged = losses(trainer)
-    assert len(logged) == 2 and all(entry["loss_cosine"] != 0 for entry in logged)

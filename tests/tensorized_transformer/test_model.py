@@ -3,10 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GPT2Config, StaticCache
+from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, StaticCache
 
 from hf_targets import TensorizedTransformerConfig, TensorizedTransformerForCausalLM
-from hf_targets.tensorized_transformer.backbone import TensorizedTransformerModel
 from tests.tensorized_transformer.by_hand import read_by_hand
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
 from tests.tiny_backbones import VOCAB, token_ids
@@ -134,14 +133,6 @@ def test_dropout_is_drawn_anew_in_training_and_is_off_in_evaluation(fields):
     assert one.hidden_states[0].eq(0).float().mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_configuration_survives_json(tmp_path):
-    config = make_config(segment_length=7, num_attention_heads=2, paper_leaky=True, intermediate_size=9)
-    config.save_pretrained(tmp_path)
-    again = AutoConfig.from_pretrained(tmp_path)
-    assert again.to_dict() | {"_name_or_path": ""} == config.to_dict() | {"_name_or_path": ""}
-    assert again.sliding_window == 7 and again.paper_leaky is True
-
-
 def test_caches_that_are_not_of_this_model_are_refused():
     model, ids = make_tensorized(), token_ids(2, 6)
     other = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=VOCAB))
@@ -197,13 +188,6 @@ def test_inputs_that_do_not_fit_are_refused(given):
 def test_a_configuration_that_cannot_be_is_refused(field, value):
     with pytest.raises(ValueError, match=f"{field} must be"):
         TensorizedTransformerConfig(**{field: value})
-
-
-def test_the_features_are_the_layers_without_the_output_matrix(tmp_path):
-    model = make_tensorized(tie_word_embeddings=False)
-    model.save_pretrained(tmp_path)
-    features, ids = TensorizedTransformerModel.from_pretrained(tmp_path), token_ids(2, 7)
-    torch.testing.assert_close(features(ids).last_hidden_state, model.model(ids).last_hidden_state)
 
 
 def test_drafts_of_the_first_layers_leave_the_text_and_the_model_as_they_are():

@@ -13,6 +13,16 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.vector_index import VectorIndex
 
 
+class PhraseIndex(VectorIndex):
+    """Inner-product search over the output embeddings of a vocabulary's phrases, for `phrase_index` of `generate`.
+
+    `DynamicVocabForCausalLM.index_phrases` makes one. Number s of the index is slot s of the vocabulary, the phrase
+    with the id V + s. `phrase_fingerprint` of the model is the `fingerprint` that `load` compares.
+    """
+
+    file_name = "phrase_index"
+
+
 class PhraseTable:
     """The phrases of a call, with their embeddings: an argument of the call, never a part of the model.
 

@@ -75,17 +75,6 @@ def test_a_full_row_is_not_evaluated_again(sampler):
 
 
 @every_sampler
-def test_the_network_is_told_where_padding_is_and_nothing_where_there_is_none(sampler):
-    padded, full = Reader(4), Reader(4)
-    sample(
-        padded, canvas_of([[0, 1, MASK, MASK], [1, 2, 3, MASK]], [[0, 1, 1, 1], [1] * 4]), sampler, **SAMPLERS[sampler]
-    )
-    sample(full, canvas_of([[0, 1, MASK, MASK]], [[1] * 4]), sampler, **SAMPLERS[sampler])
-    assert all(mask.tolist() in ([[0, 1, 1, 1], [1] * 4], [[0, 1, 1, 1]], [[1] * 4]) for _, _, mask, _ in padded.calls)
-    assert all(mask is None for _, _, mask, _ in full.calls)
-
-
-@every_sampler
 def test_the_time_told_falls_from_1(sampler):
     denoiser = Reader(5)
     sample(denoiser, (1, 5), sampler, **SAMPLERS[sampler])

@@ -53,13 +53,6 @@ def test_first_hitting_unmasks_positions_in_every_order_as_often():
     assert ((counts - 1000).abs() < 4 * 1000**0.5).all()
 
 
-def test_several_hits_of_a_step_are_at_the_time_of_the_first():
-    one, two = Product(6), Product(6)
-    sample(one, (3, 6), "first_hitting")
-    sample(two, (3, 6), "first_hitting", tokens_per_step=2)
-    assert all(torch.equal(a[3], b[3]) for a, b in zip(one.calls[::2], two.calls, strict=True))
-
-
 def test_the_surest_tokens_come_first():
     denoiser = Product(6, scale=2.0)
     canvas = canvas_of([[MASK] * 6, [MASK, 1, MASK, 2, MASK, 3]])
@@ -71,17 +64,6 @@ def test_the_surest_tokens_come_first():
         assert torch.equal(by_time, by_confidence)
     assert output.num_evaluations == 6  # a token a step
     assert output.num_row_evaluations == 6 + 3
-
-
-def test_confidence_is_the_networks_probability_of_the_token_drawn():
-    # at a high temperature any token is drawn: those of a low probability wait
-    denoiser, trace = Product(6, scale=3.0), CanvasTrace()
-    sample(denoiser, (200, 6), "confidence", temperature=20.0, top_p=0.999, tokens_per_step=1, streamer=trace)
-    first = trace.canvases[0]
-    rows, positions = (first != MASK).nonzero(as_tuple=True)
-    assert len(rows) == 200
-    p = denoiser.probabilities()[positions, first[rows, positions]]
-    assert p.mean() > denoiser.probabilities().mean() * 2
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)

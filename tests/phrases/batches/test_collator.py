@@ -1,5 +1,3 @@
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -187,18 +185,6 @@ def test_by_default_phrases_stand_at_random_and_never_nearer_than_five_tokens():
     assert not np.array_equal(gaps, gaps_between_phrases(seed=1))
 
 
-def test_by_default_every_negative_is_one_wherever_it_stands():
-    assert not len(PhraseCollator(BPE, WordNgrams(2, 5))([{"input_ids": BPE_IDS}])["masked_phrases"])
-
-
-def test_a_rate_of_one_leaves_no_more_than_the_gap():
-    ids = [random.Random(0).choice(PLAIN) for _ in range(60)]
-    batch = batch_of([ids], min_gap=5, miner=TokenNgrams(3, 3))
-    is_phrase = [len(part) > 1 for part in pieces(batch, 0)]
-    assert is_phrase[:8] == [False, True, False, False, False, False, False, True]
-    assert set(np.diff(np.flatnonzero(is_phrase))) == {6}
-
-
 def test_unlabelled_tokens_and_special_tokens_stay_plain():
     ids = [PLAIN[index % 4] for index in range(12)] + [END, *PLAIN, *PLAIN]
     labels = [IGNORED] * 8 + ids[8:]
@@ -221,31 +207,12 @@ def test_without_phrases_the_two_sequences_are_one_and_the_table_is_empty():
     assert len(batch["windows"]) == 0
 
 
-def test_tensors_are_integers_but_for_the_mask():
-    batch = batch_of([PLAIN * 4])
-    assert batch.pop("phrase_mask").dtype == torch.bool
-    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
-    assert next(iter(batch)) == "input_ids"  # the Trainer counts the rows of the first
-
-
 def test_phrases_are_longer_than_max_tokens_never_and_ids_start_at_vocab_size():
     batch = batch_of([PLAIN * 10], miner=TokenNgrams(2, 8), max_tokens=3, vocab_size=V + 5)
     assert max(map(len, pieces(batch, 0, V + 5))) == 3
     ids = seen(batch, 0, "phrase_input_ids")
     assert all(id_ < V or id_ >= V + 5 for id_ in ids)
     assert max(ids) < V + 5 + len(table(batch))
-
-
-def test_words_of_running_text_are_cut_where_words_are():
-    collate = PhraseCollator(BPE, WordNgrams(), generator=torch.Generator().manual_seed(0))
-    batch = collate([{"input_ids": BPE_IDS[:90]}, {"input_ids": torch.tensor(BPE_IDS[60:])}])
-    for row, ids in enumerate([BPE_IDS[:90], BPE_IDS[60:]]):
-        parts = pieces(batch, row, len(BPE))
-        phrases = [BPE.decode(part) for part in parts if len(part) > 1]
-        assert [id_ for part in parts for id_ in part] == ids
-        assert phrases
-        words = [word for line in LINES for word in line.replace(",", " , ").split()]
-        assert all(set(phrase.replace(",", " , ").split()) <= set(words) for phrase in phrases)
 
 
 def test_global_randomness_is_used_without_a_generator_and_untouched_with_one():

@@ -17,7 +17,6 @@ from hf_targets.phrases.batches.negatives import (
     SelfRetrieval,
     negatives_by_name,
 )
-from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
@@ -156,16 +155,6 @@ def test_corpus_retrieval_keeps_the_first_distinct_continuations():
     texts = [TokenizedText.from_ids(ids, WORDS) for ids in corpus]
     again = CorpusRetrieval.from_corpus(texts, [[1, 2]], num_successors=1, max_continuations=2)
     assert again.continuations == index.continuations
-
-
-def test_corpus_retrieval_serves_the_table_of_forward_maximum_matching():
-    a, b, c, d, _ = PLAIN
-    corpus = [[a, b, c, d, b, a, b, c, a], [a, b, c, b]]
-    matching = ForwardMaximumMatching.mine(corpus, min_count=3)
-    index = CorpusRetrieval.from_corpus(corpus, matching.phrases, num_successors=1)
-    batch = collator([index], miner=matching)([{"input_ids": [d, a, b, c, d]}])
-    assert golds(batch) == [{(a, b, c)}]
-    assert tables(batch) == [{(a, b, c), (a, b, c, d), (a, b, c, a), (a, b, c, b)}]
 
 
 @law

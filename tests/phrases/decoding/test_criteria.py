@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from transformers import StoppingCriteria
 from transformers.generation.stopping_criteria import (
     EosTokenCriteria,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
     StopStringCriteria,
 )
 
@@ -40,24 +38,6 @@ def test_a_stop_string_ends_a_row_whose_last_step_completes_it(rows, string):
     assert done(criterion, rows, (PHRASES, OTHERS)) == expected
 
 
-@pytest.mark.parametrize(
-    ("ids", "ends"),
-    [
-        ([9, VOCAB + 2], True),  # inside a phrase
-        ([9, 5, 6], True),  # in tokens
-        ([VOCAB + 2, 9], False),  # before the last step
-        ([5, 7], False),
-    ],
-)
-def test_stop_strings_in_phrases(ids, ends):
-    assert done(StopStringCriteria(WORDS, "w05 w06"), [ids]) == [ends]
-
-
-@pytest.mark.parametrize(("ids", "ends"), [([VOCAB, 3], True), ([1, VOCAB + 1], True), ([VOCAB, VOCAB + 1], False)])
-def test_stop_strings_across_phrases_and_tokens(ids, ends):
-    assert done(StopStringCriteria(WORDS, "abcdef w02 w03"), [ids]) == [ends]
-
-
 @reproducible
 @given(st.lists(IDS, min_size=2, max_size=2), st.lists(st.integers(1, 8), min_size=1, max_size=2))
 def test_an_end_token_ends_a_row_also_inside_its_last_phrase(rows, ends):
@@ -81,10 +61,6 @@ def test_no_phrase_with_an_end_token_is_written_before_the_least_length(least):
     assert len(longer) > 5 and end not in phrases.expand(longer[:5])
 
 
-def test_a_stop_string_across_two_phrases():
-    assert done(StopStringCriteria(WORDS, "w04 w05"), [[VOCAB + 1, VOCAB + 2], [VOCAB + 1, VOCAB]]) == [True, False]
-
-
 class Recorder(StoppingCriteria):
     def __call__(self, input_ids, scores, **kwargs):
         self.input_ids = input_ids
@@ -95,11 +71,6 @@ def test_own_criteria_see_expanded_ids_once():
     recorder = Recorder()
     assert done(recorder, [[9, VOCAB + 1], [VOCAB, VOCAB + 1]]) == [False, False]
     assert recorder.input_ids.tolist() == [[0, 9, 2, 3, 4], [1, 2, 2, 3, 4]]
-
-
-def test_criteria_that_count_steps_are_left_as_they_are():
-    criteria = [MaxLengthCriteria(5), MaxTimeCriteria(9.0)]
-    assert phrase_criteria(criteria, Expansion([PHRASES]), static_limit=None, prompt_length=0, pads=True) == criteria
 
 
 @reproducible

@@ -9,7 +9,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from tests.small_tokenizers import BPE, METASPACE, SENTENCES, every_tokenizer, reproducible
+from tests.small_tokenizers import BPE, METASPACE, reproducible
 from tests.tiny_models import VOCAB
 
 
@@ -20,18 +20,6 @@ def stream(streamer, vocabulary, prompt, steps):
     for id_ in steps:
         wrapped.put(torch.tensor([id_]))
     wrapped.end()
-
-
-@every_tokenizer
-def test_the_streamed_text_is_the_decoded_one(tokenizer, capsys):
-    vocabulary = PhraseVocabulary.from_phrases(["cat sat on", "the flat mat", "a dog"], tokenizer)
-    ids = vocabulary.encode(SENTENCES[0] + SENTENCES[1])
-    assert max(ids) >= vocabulary.vocab_size
-    stream(TextStreamer(tokenizer), vocabulary, ids[:3], ids[3:])
-    assert capsys.readouterr().out == vocabulary.decode(ids) + "\n"
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=1)
-    stream(streamer, vocabulary, ids[:3], ids[3:])
-    assert "".join(streamer) == vocabulary.decode(ids[3:])
 
 
 @reproducible
@@ -69,12 +57,6 @@ def test_the_prompt_comes_as_a_row_and_each_step_as_its_tokens():
     stream(recorder, vocabulary, [3, phrase], [phrase, 4])
     assert [value.tolist() for value in recorder.values] == [[[3, 5, 6, 7]], [5, 6, 7], [4]]
     assert recorder.ended and all(value.dtype == torch.long for value in recorder.values)
-
-
-def test_an_empty_prompt_is_no_number():
-    recorder = Recorder()
-    stream(recorder, PhraseVocabulary(BPE), [], [4])
-    assert recorder.values[0].shape == (1, 0) and recorder.values[0].dtype == torch.long
 
 
 def test_several_rows_are_refused_by_a_streamer_of_text_and_given_to_others():

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from hf_targets.phrases.decoding.table import PhraseTable
-from hf_targets.phrases.index import PhraseIndex
+from hf_targets.phrases.decoding.table import PhraseIndex, PhraseTable
 from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 

@@ -1,12 +1,9 @@
 """Chunks of tags: which phrases they are, and that their edges are those of constituents."""
 
-import numpy as np
 import pytest
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.chunks import ChunkPhrases
-from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 TEXT = "The old cat sat on the red mat."
@@ -42,35 +39,9 @@ def test_an_abbreviation_is_no_stop():
     assert not any("Navy." in phrase for phrase in found)
 
 
-def test_only_phrases_of_2_to_max_tokens_are_given():
-    text = TokenizedText(TEXT, list(range(5)), np.array([[0, 11], [11, 15], [15, 18], [18, 30], [30, 31]]))
-    assert cut(text, ChunkPhrases()) == ["sat on the red mat", "on the red mat"]
-    assert cut(text, ChunkPhrases(max_tokens=2)) == ["on the red mat"]
-
-
-def test_a_chunk_that_shares_a_token_with_its_neighbour_is_not_cut():
-    text = TokenizedText(TEXT, list(range(4)), np.array([[0, 3], [3, 15], [15, 20], [20, 31]]))
-    assert cut(text, ChunkPhrases()) == []
-
-
-def test_no_chunk_has_a_special_token():
-    text = TokenizedText.from_text(TEXT, BPE)
-    special = TokenizedText(TEXT, text.ids, text.offsets, frozenset([text.ids[-2]]))
-    assert cut(special, ChunkPhrases()) == ["The old cat"]
-
-
 def test_tags_and_rules_may_be_ones_own():
     def tag(words):
         return [(word, "A" if word[0] == "o" else "B") for word in words]
 
     assert chunks(TEXT, tag=tag, grammar="NP: {<A><B>}") == ["old cat", "on the"]
     assert chunks(TEXT, tag=tag, grammar="XP: {<A><B>}", labels=["XP"]) == ["old cat", "on the"]
-
-
-def test_an_empty_text_has_no_chunks():
-    assert ChunkPhrases().spans(TokenizedText.from_text("", BPE)).shape == (0, 2)
-
-
-def test_a_task_sets_the_longest_chunk_and_reads_no_texts():
-    miner = MINERS["chunks"].for_task(MiningTask(lambda: pytest.fail("texts are not needed"), max_tokens=4))
-    assert miner.max_tokens == 4

@@ -108,11 +108,6 @@ def test_every_window_of_words_in_a_line_is_given(lengths, least, more):
     assert len(WordNgrams(least, least + more).spans(text)) == num_windows
 
 
-def test_the_space_before_a_word_belongs_to_its_first_token():
-    text = TokenizedText.from_text("the cat sat", BPE)
-    assert cut(text, WordNgrams(2, 2)) == ["the cat", " cat sat"]
-
-
 def test_a_space_that_is_a_token_of_its_own_neither_begins_nor_ends_a_phrase():
     text = by_character("a b  c ")
     assert cut(text, WordNgrams(2, 3)) == ["a b", "a b  c", "b  c"]
@@ -130,12 +125,6 @@ def test_lines_whose_quotes_the_word_tokenizer_mixes_up_have_words_all_the_same(
     words = "".join(cut(text, WordNgrams(1, 9)))
     assert set(line) - set(words) <= {" "}
     assert len(WordNgrams(2, 2).spans(text)) > 0
-
-
-def test_no_phrase_holds_a_special_token():
-    text = TokenizedText.from_ids([*BPE("the cat")["input_ids"], BPE.eos_token_id, *BPE(" the mat")["input_ids"]], BPE)
-    assert cut(text, WordNgrams()) == ["the cat", " the mat"]
-    assert not any("<" in phrase for phrase in cut(text, TokenNgrams()))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "cat", " \n cat\n"])

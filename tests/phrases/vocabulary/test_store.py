@@ -144,8 +144,3 @@ def test_forgotten_documents_take_the_phrases_that_only_they_had(found, gone):
     again = table.add_token_ids(phrases)
     assert [id_ in ids for id_ in again] == [id_ not in lost for id_ in ids]
     assert table.forget_documents(gone) == []
-
-
-def test_documents_to_forget_are_several():
-    with pytest.raises(ValueError, match="names must be a list or another iterable, got the string 'law'"):
-        PhraseStore(400).forget_documents("law")

@@ -1,0 +1,44 @@
+"""Compare small decoders on words: plain, with simple N-gram heads and with word differences (tables 1 and 2).
+
+The whole of table 1 (one GPU; the paper's test perplexities are 161.0 plain, 133.6 to 158.1 for the simple 4-gram and
+124.1 to 150.5 for the word difference 4-gram, by ensemble weight):
+
+    HF_TARGETS_DATA=data accelerate launch recipes/tables/train_small_lm.py \
+        recipes/settings/tables/train_small_lm/paper.yaml
+
+Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a minute, on documentation:
+`.../smoke.yaml`. The rows of table 2, of Tensorized Transformers and Reformers: `.../tensorized_ptb.yaml` and
+`.../reformer_ptb.yaml`, and likewise wikitext2, text8 and wikitext103; at a size for a CPU `.../tensorized_cpu.yaml`
+and `.../reformer_cpu.yaml`. Measured: recipes/multitoken.md.
+
+A Reformer's hashes sort whole blocks: its perplexities are not strictly those of one token after the other. A
+Tensorized Transformer with `paper_leaky: true` in its `config` reads what it predicts: its table says so.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import finetune_gptneo_wdr as recipe
+
+from hf_targets import plot_learning_curves
+from lab.runs import Table, compare, histories, parse_table
+from lab.tables import PERPLEXITIES, differences_table, results_table, weights_table
+
+LEAKY = {f"leaky_{name}": f"leaky {told}" for name, told in PERPLEXITIES.items()}
+COMPARED = ("perplexity", "perplexity_ensemble", "leaky_perplexity", "leaky_perplexity_ensemble")
+
+
+def main(table: Table) -> str:
+    """Train all rows with all seeds, and return their tables."""
+    results = compare(recipe, **vars(table))
+    columns = PERPLEXITIES | LEAKY
+    curves = table.output_dir / "learning_curves.png"
+    plot_learning_curves(histories(table.output_dir, list(table.rows), table.seeds), curves)
+    differences = differences_table(results, {name: columns[name] for name in COMPARED})
+    return "\n\n".join([results_table(results, columns), weights_table(results), differences])
+
+
+if __name__ == "__main__":
+    print(f"\n{main(parse_table(recipe, description=__doc__))}")

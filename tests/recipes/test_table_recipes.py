@@ -1,0 +1,157 @@
+"""Recipes of one model and the tables that compare several: what they leave is what they measured."""
+
+import json
+
+import pytest
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForMaskedLM,
+)
+
+from hf_targets import (
+    MultiTokenForMaskedLM,
+    MultiTokenForSeq2SeqLM,
+    SemiAutoregressiveForCausalLM,
+    encode_pairs,
+    load_corpus,
+    load_pairs,
+    pack_blocks,
+    repair_reformer,
+    translate,
+    translation_scores,
+)
+from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from tests.lab.test_card import run_code
+from tests.recipes.running import run_recipe, small_text
+
+SMALL = ["--max_train_words", "600", "--disable_tqdm", "true", "--dataset", small_text()]
+
+
+def results(folder, *names):
+    return [json.loads((folder / name / "results.json").read_text()) for name in names]
+
+
+REFORMER = {
+    **{"hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16, "attn_layers": ["lsh"]},
+    **{"feed_forward_size": 64, "lsh_attn_chunk_length": 8, "num_hashes": 2, "max_position_embeddings": 32},
+    **{"axial_pos_embds": False, "is_decoder": True, "use_cache": False, "pad_token_id": 0, "eos_token_id": None},
+}
+TENSORIZED = {"hidden_size": 32, "num_hidden_layers": 1, "segment_length": 32, "head_dim": 8, "paper_leaky": True}
+
+
+def test_the_small_decoders_have_a_table_with_all_ensemble_weights(tmp_path):
+    printed = run_recipe("tables/train_small_lm", *SMALL, "--output_dir", tmp_path)
+    for name, found in zip(
+        ("plain", "simple-3", "wdr-3"), results(tmp_path, "plain-seed0", "simple-3-seed0", "wdr-3-seed0"), strict=True
+    ):
+        assert f"| {name} | {found['perplexity_0']:.1f} |" in printed
+    assert "import hf_targets" not in run_code(tmp_path / "plain-seed0", tmp_path)
+
+
+def test_a_small_reformer_is_read_later_as_it_was_measured(tmp_path):
+    given = ["--model_type", "reformer", "--config", json.dumps(REFORMER), "--only", "wdr-3"]
+    run_recipe("tables/train_small_lm", *SMALL, *given, "--output_dir", tmp_path)
+    folder = tmp_path / "wdr-3-seed0"
+    model = repair_reformer(AutoModelForCausalLM.from_pretrained(folder)).eval()
+    blocks = pack_blocks(load_corpus(small_text())["test"], AutoTokenizer.from_pretrained(folder), 32)
+    (found,) = results(folder, "")
+    best = found["perplexity_ensemble" if found["ensemble_weight"] else "perplexity"]
+    assert perplexity_of_blocks(model, blocks).per_token == pytest.approx(best, rel=1e-3)
+
+
+def test_a_model_that_reads_what_it_predicts_has_no_perplexity_to_compare(tmp_path):
+    given = ["--model_type", "tensorized_transformer", "--config", json.dumps(TENSORIZED), "--only", "plain"]
+    printed = run_recipe("tables/train_small_lm", *SMALL, *given, "--output_dir", tmp_path)
+    (found,) = results(tmp_path, "plain-seed0")
+    assert "leaky_perplexity" in found and "perplexity" not in found
+    assert "| leaky perplexity |" in printed
+
+
+def test_a_search_tells_the_test_perplexity_of_the_chosen_row_alone(tmp_path):
+    printed = run_recipe(
+        "tables/search_multitoken",
+        *SMALL,
+        "--only",
+        "plain",
+        "wdr-2-alpha0.3",
+        "wdr-2-alpha1",
+        "--output_dir",
+        tmp_path,
+    )
+    found = results(tmp_path, "wdr-2-alpha0.3-seed0", "wdr-2-alpha1-seed0")
+    reached = {(n, w): one[f"validation_perplexity_{w:g}"] for n, one in enumerate(found) for w in (0.0, 0.2)}
+    number, weight = min(reached, key=reached.__getitem__)
+    assert f"**{reached[number, weight]:.2f} ({weight:g})**" in printed
+    assert f"| {found[number][f'perplexity_{weight:g}']:.2f} |" in printed
+    assert f"{found[1 - number]['perplexity_0']:.2f}" not in printed
+
+
+def test_translation_models_are_left_as_they_were_scored(tmp_path):
+    given = ["--max_train_pairs", "60", "--disable_tqdm", "true", "--only", "plain", "bag-of-words", "wdr"]
+    printed = run_recipe("tables/train_translation", *given, "--output_dir", tmp_path)
+    plain, bag, wdr = results(tmp_path, "plain-seed0", "bag-of-words-seed0", "wdr-seed0")
+    assert "bleu_ensemble" in wdr and "bleu_ensemble" not in plain and plain["perplexity"] != bag["perplexity"]
+    assert f"| wdr | {wdr['bleu']:.2f} | {wdr['bleu_ensemble']:.2f} |" in printed
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "wdr-seed0")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "wdr-seed0")
+    assert isinstance(model, MultiTokenForSeq2SeqLM)
+    test = load_pairs("documentation:reversed", source_lang="en", target_lang="reversed")["test"]
+    texts = translate(model, encode_pairs(test, tokenizer), tokenizer, num_beams=2, ensemble_weight=0.0)
+    assert translation_scores(texts, test["target"]).chrf == pytest.approx(wdr["chrf"])
+    run_code(tmp_path / "plain-seed0", tmp_path)
+
+
+def test_the_mean_of_the_best_checkpoints_is_what_is_scored(tmp_path):
+    given = ["--max_train_pairs", "60", "--disable_tqdm", "true", "--num_train_epochs", "2", "--save_total_limit", "2"]
+    found = []
+    for count in ("1", "2"):
+        run_recipe("train_translation", *given, "--average_checkpoints", count, "--output_dir", tmp_path / count)
+        found += results(tmp_path, count)
+    assert found[0]["perplexity"] != found[1]["perplexity"]
+
+
+def test_masked_models_fill_masks_and_their_backbones_are_fine_tuned(tmp_path):
+    given = [*SMALL, "--num_train_epochs", "1"]
+    run_recipe("tables/train_masked_lm", *given, "--only", "plain", "wdr", "--output_dir", tmp_path)
+    for name, kind in (("plain", BertForMaskedLM), ("wdr", MultiTokenForMaskedLM)):
+        place = tmp_path / f"{name}-seed0"
+        assert type(AutoModelForMaskedLM.from_pretrained(place)) is kind
+        run_code(place, tmp_path)
+        tuned = AutoModelForSequenceClassification.from_pretrained(place / "backbone", num_labels=2)
+        tokenizer = AutoTokenizer.from_pretrained(place / "backbone")
+        assert tokenizer.tokenize("the [MASK] is")[-2:] == [" [MASK]", "Ġis"]  # takes its space, as tokens do
+        pair = tokenizer("The import", "a statement", return_tensors="pt")
+        assert pair["token_type_ids"][0, -1] == 1 and tuned(**pair).logits.shape == (1, 2)
+
+
+def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path):
+    printed = run_recipe("tables/train_semi_autoregressive", *SMALL, "--output_dir", tmp_path)
+    (found,) = results(tmp_path, "curves-3-seed0")
+    words = [value for name, value in found.items() if name.startswith("perplexity_")]
+    assert len(words) == 3 and found["perplexity"] == pytest.approx(sum(words) / 3)
+    assert f"| curves-3 | {found['perplexity_1']:.2f} |" in printed
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "curves-3-seed0")
+    assert isinstance(model, SemiAutoregressiveForCausalLM)
+    assert "tokens_per_step=2" in run_code(tmp_path / "curves-3-seed0", tmp_path)
+    dependence = json.loads((tmp_path / "dependence.json").read_text())
+    assert [one["disturbance"] for one in dependence["words-3"]] == ["dropout"] * 3 + ["noise"] * 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "word"),
+    [
+        ("train_translation", ["--bag_of_words", "{}"], "without heads"),
+        ("train_translation", ["--tokens_per_batch", "10"], "max_tokens"),
+        ("train_masked_lm", ["--heads", '{"ngram_size": 0}'], "ngram_size"),
+        ("train_semi_autoregressive", ["--ngram_size", "1"], "2 or more"),
+        ("train_draft_heads", ["--kind", "tree"], "must be one of"),
+    ],
+)
+def test_wrong_settings_are_told(recipe, given, word, tmp_path, capsys):
+    with pytest.raises((ValueError, SystemExit)) as raised:
+        run_recipe(recipe, *given, "--output_dir", tmp_path / "out")
+    assert word in str(raised.value) + capsys.readouterr().err
