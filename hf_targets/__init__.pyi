@@ -45,7 +45,6 @@ from .evaluation.distance_correlation import distance_correlations as distance_c
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
-from .evaluation.repetition import count_ngrams as count_ngrams
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import generated_texts as generated_texts
