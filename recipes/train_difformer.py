@@ -23,7 +23,7 @@ from hf_targets import (
     generated_texts,
     score_texts,
 )
-from hf_targets.training.best_checkpoints import best_checkpoints, load_mean
+from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings

@@ -16,10 +16,9 @@ from hf_targets.data.pair_encoding import side_lengths
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import AveragedTrainingArguments, TokenBatchArguments
-from hf_targets.training.averaged_trainer import AveragedTrainer
-from hf_targets.training.process_noise import noise_of_this_process
-from hf_targets.training.token_batch_loading import TokenBatchLoading
-from hf_targets.training.trainer import num_targets
+from hf_targets.training.averaging import AveragedTrainer
+from hf_targets.training.token_batches import TokenBatchLoading
+from hf_targets.training.trainer import noise_of_this_process, num_targets
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,8 @@ from hf_targets.masked_diffusion.rows import (
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.arguments import AveragedTrainingArguments
-from hf_targets.training.averaged_trainer import AveragedTrainer
-from hf_targets.training.process_noise import noise_of_this_process
-from hf_targets.training.trainer import WORDS_COLUMN, num_targets
+from hf_targets.training.averaging import AveragedTrainer
+from hf_targets.training.trainer import WORDS_COLUMN, noise_of_this_process, num_targets
 
 TIMES_COLUMN, INDEX_COLUMN = "timesteps", "row_index"
 
