@@ -21,8 +21,7 @@ from hf_targets.maths.losses import perplexity
 from hf_targets.phrases.batches.collator import BEFORE_COLUMN, SEED_COLUMN, PhraseCollator
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.trainer import TargetTrainer, num_targets
-from hf_targets.training.weak_methods import WeaklyBound
+from hf_targets.training.trainer import TargetTrainer, WeaklyBound, num_targets
 
 _EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
@@ -227,7 +226,7 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else lambda: 0,
+            epoch=WeaklyBound(self._epoch) if is_training else lambda: 0,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

@@ -1,73 +1,58 @@
-"""Every program of recipes/: what it says without arguments, and that its settings files are its own."""
+"""Every script: it says what it does, and every settings file of its own has its names and types."""
 
 import runpy
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
-from transformers import training_args
+from transformers import TrainingArguments
 
-from lab import runs
-from lab import settings as lab_settings
-from lab.runs import Table
+from lab.runs import parse_table
+from lab.settings import parse_settings, stated_settings
 from tests.programs import ROOT
 
 RECIPES = ROOT / "recipes"
-PROGRAMS = sorted(path for folder in ("", "tables", "benchmarks") for path in (RECIPES / folder).glob("*.py"))
-FILES = [
-    (program, file)
-    for program in PROGRAMS
-    for file in sorted((RECIPES / "settings" / program.relative_to(RECIPES).with_suffix("")).glob("*.yaml"))
+PROGRAMS = [
+    *sorted(RECIPES.glob("*.py")),
+    *sorted(RECIPES.glob("tables/*.py")),
+    *sorted(RECIPES.glob("benchmarks/*.py")),
 ]
-NEEDS = {"distill_translations": ("--teacher", "somewhere")}
-"""What is given on the command line alone."""
+every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: str(one.relative_to(RECIPES)))
 
 
-class Parsed(Exception):
-    """Ends a program once its settings are parsed; has the arguments and the result of the parser."""
+@cache
+def names_of(program: Path) -> dict:
+    return runpy.run_path(str(program), run_name="read")
 
 
-def ending(parse):
-    """Return a parser that ends the program which calls it."""
-
-    def parsed(*arguments, **options):
-        found = parse(*arguments, **options)
-        if sys._getframe(1).f_globals["__name__"] == "__main__":
-            raise Parsed(arguments, found)
-        return found
-
-    return parsed
+def settings_files(program: Path) -> list[Path]:
+    return sorted((RECIPES / "settings" / program.relative_to(RECIPES).with_suffix("")).glob("*.yaml"))
 
 
-def call(program: Path, *arguments: object) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [str(program), *map(str, arguments)])
-        patch.setattr(sys, "path", [*sys.path])
-        for module, name in (
-            (lab_settings, "parse_settings"),
-            (lab_settings, "stated_settings"),
-            (runs, "parse_table"),
-        ):
-            patch.setattr(module, name, ending(getattr(module, name)))
-        runpy.run_path(str(program), run_name="__main__")
-
-
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.relative_to(RECIPES)))
-def test_a_program_without_arguments_says_what_it_does_and_how_to_start(program, capsys):
+@every_program
+def test_a_program_without_arguments_does_nothing_and_says_what_it_does(program, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(program)])
     with pytest.raises(SystemExit) as ended:
-        call(program)
-    told = capsys.readouterr().out
-    assert ended.value.code == 2 and f"recipes/{program.relative_to(RECIPES)}" in told
-    assert (RECIPES / "settings" / program.relative_to(RECIPES).with_suffix("") / "smoke.yaml").is_file()
+        runpy.run_path(str(program), run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().out.strip() == names_of(program)["__doc__"].strip()
 
 
-@pytest.mark.parametrize(("program", "file"), FILES, ids=lambda path: path.stem)
-def test_a_settings_file_has_settings_of_its_program_alone(program, file, monkeypatch):
-    monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)  # of files for a GPU
-    with pytest.raises(Parsed) as ended:
-        call(program, file, *NEEDS.get(program.stem, ()))
-    (recipe, *_), table = ended.value.args
-    if isinstance(table, Table):
-        for row in table.rows.values():
-            own = {name: value for name, value in row.items() if name != "finetunes"}
-            lab_settings.parse_mapping({**table.settings, **own, "output_dir": "runs"}, *recipe.SETTINGS)
+@every_program
+def test_every_settings_file_of_a_program_has_its_settings_alone(program):
+    names = names_of(program)
+    files = settings_files(program)
+    assert "smoke" in [file.stem for file in files]
+    for file in files:
+        cpu = ["--use_cpu", "true"]
+        if hasattr(names.get("recipe"), "SETTINGS"):
+            table = parse_table(names["recipe"], arguments=[str(file), *cpu])
+            assert table.rows
+        elif "SETTINGS" in names:
+            parse_settings(*names["SETTINGS"], arguments=[str(file), *cpu])
+        else:
+            trained = [
+                kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, TrainingArguments)
+            ]
+            stated_settings(names["Setup"], *trained, arguments=[str(file), *(cpu if trained else [])])
