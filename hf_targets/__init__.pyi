@@ -46,8 +46,6 @@ from .evaluation.diversity_callback import GradientDiversityCallback as Gradient
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.repetition import count_ngrams as count_ngrams
-from .evaluation.score_columns import format_column_differences as format_column_differences
-from .evaluation.score_columns import format_columns as format_columns
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import generated_texts as generated_texts
