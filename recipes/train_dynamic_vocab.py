@@ -113,7 +113,7 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
 
     set_seed(args.seed)
     if setup.model_name_or_path is not None:
-        model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
+        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         model = AutoModelForCausalLM.from_config(config)

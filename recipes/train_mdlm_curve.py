@@ -68,8 +68,8 @@ class Setup(TextSettings):
                 corpus[split] = wrapped_blocks(text, tokenizer, self.max_length)
             else:
                 corpus[split] = sentence_rows(text, tokenizer, self.max_length, self.length_protocol)
-            if most.get(split) is not None:
-                corpus[split] = corpus[split].take(min(most[split], len(corpus[split])))
+            if (count := most.get(split)) is not None:
+                corpus[split] = corpus[split].take(min(count, len(corpus[split])))
         return corpus
 
 

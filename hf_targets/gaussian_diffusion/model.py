@@ -136,8 +136,7 @@ class DifformerForConditionalGeneration(
             timesteps: (batch,), the times of the noise: steps in [0, T), or with a continuous schedule numbers in
                 [.001, 1]. None: they are drawn.
             noise: (batch, time, latent), of variance 1. None: it is drawn.
-            self_condition: With `self_conditioning="half"`, whether the decoder reads a prediction of its own. None: it
-                is drawn. Processes that share sharded weights must all give the same.
+            self_condition: With `self_conditioning="half"`, whether the decoder reads its own prediction. None: drawn.
             generator: Draws what is not given; None: the global one.
             num_items_in_batch: Divides the loss; None: the number of targets.
             skip_logits: Whether to leave out the logits; None: only in training mode with labels.
@@ -214,18 +213,10 @@ class DifformerForConditionalGeneration(
         attention_mask: Tensor | None = None,
         wanted: Wanted = NOTHING,
     ) -> Source:
-        """Return what the decoder reads of a source.
-
-        Args:
-            wanted: What to record, in the encoder and in the decoder that reads this.
-        Raises:
-            ValueError: If the source is empty or longer than the positions, or an id is out of range.
-        """
+        """Return what the decoder reads of a source; `wanted` says what to record in the encoder and the decoder."""
         config = cast(DifformerConfig, self.config)
         if input_ids.dim() != 2 or not input_ids.numel():
-            raise ValueError(
-                f"input_ids must be (batch, source), with at least one token, got {tuple(input_ids.shape)}"
-            )
+            raise ValueError(f"input_ids must be (batch, source) with at least one token, got {tuple(input_ids.shape)}")
         check_integers(input_ids=input_ids)
         own = config.source_vocab_size
         check_ids(input_ids, config.vocab_size if own is None else own, "input_ids")
@@ -255,30 +246,15 @@ class DifformerForConditionalGeneration(
         return call_inside(output_embedding(self), compute, embeddings)
 
     def denoise(self, state: Tensor, previous: Tensor, told: Tensor, keep: Tensor, source: Source) -> Prediction:
-        """Return the prediction of clean embeddings.
-
-        Args:
-            state: (batch, time, latent), noisy embeddings.
-            previous: (batch, time, latent), the last prediction, zeros without one.
-            told: (batch,), times as `process.told` gives them.
-            keep: (batch, time), bool, false at padding, which is on the right.
-        """
+        """Return the prediction of clean embeddings, as `DifformerDecoder.forward` does."""
         return self.decoder(state, previous, told, keep, source)
 
     def ensemble(self, prediction: Prediction, weight: float) -> Tensor:
-        """Return predicted embeddings with those that heads predict from earlier positions mixed in, equation (13).
-
-        Args:
-            weight: Lambda, in [0, 1].
-        Raises:
-            ValueError: If there are no heads and the weight is not 0.
-        """
+        """Return predicted embeddings with those that heads predict from earlier positions mixed in, equation (13)."""
         if not weight:
             return prediction.embeddings
         if self.heads is None:
-            raise ValueError(
-                f"ensemble_weight={weight} needs heads; make the model with multitoken={{}}, or leave it out"
-            )
+            raise ValueError(f"ensemble_weight={weight} needs heads; make the model with multitoken={{}}")
         return mix(prediction.embeddings, self._of_heads(prediction.hidden, prediction.embeddings), weight)
 
     def _of_heads(self, hidden: Tensor, embeddings: Tensor) -> list[Tensor]:

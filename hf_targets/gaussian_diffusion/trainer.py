@@ -55,11 +55,9 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     """Trainer of `DifformerForConditionalGeneration`, plain or under peft.
 
     Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them. Evaluations
-    report `diffusion`, `words` and `length` of a decoder that has read a prediction of its own, without smoothed
-    labels, at times and with noise from `evaluation_seed`; they depend on how rows are batched. `loss` is their
-    weighted sum.
-    `perplexity` is exp(words): it is of words that are predicted from a noisy text, so it serves to compare
-    checkpoints, and is no bound on the likelihood of a text.
+    report `diffusion`, `words` and `length` of a decoder that has read a prediction of its own, at times and with noise
+    from `evaluation_seed`, and their weighted sum as `loss`. `perplexity` is exp(words): it compares checkpoints, and
+    is no bound on the likelihood of a text.
 
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
