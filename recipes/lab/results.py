@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import EarlyStoppingCallback
+from torch import nn
+from transformers import EarlyStoppingCallback, PreTrainedModel
 
-from hf_targets.backbones.leaks import is_leaky
 from hf_targets.training.trainer import TargetTrainer
 
 RESULTS_NAME = "results.json"
@@ -59,6 +59,14 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     if is_leaky(trainer.model):
         return {name.replace("perplexity", "leaky_perplexity"): value for name, value in results.items()}
     return results
+
+
+def is_leaky(model: Any) -> bool:
+    """Return whether a model, its configuration or the model that it wraps reads the tokens that it predicts."""
+    if isinstance(model, nn.Module):  # under LoRA or compiled it has a PreTrainedModel in it
+        return any(is_leaky(part.config) for part in model.modules() if isinstance(part, PreTrainedModel))
+    inner = vars(model).get("backbone")
+    return bool(vars(model).get("paper_leaky")) or (inner is not None and is_leaky(inner))
 
 
 def _figures(metrics: dict[str, float], prefix: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, GPT2Config
 
-from hf_targets.backbones.leaks import is_leaky
+from lab.results import is_leaky
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_heads, make_tensorized
 from tests.tiny_backbones import make_backbone, token_ids
 
