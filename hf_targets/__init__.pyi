@@ -85,7 +85,6 @@ from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
 from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
-from .multitoken.draft_heads import train_draft_heads as train_draft_heads
 from .multitoken.generation import DraftedGenerationOutput as DraftedGenerationOutput
 from .multitoken.heads import HEADS as HEADS
 from .multitoken.heads import Head as Head
@@ -98,8 +97,6 @@ from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
-from .multitoken.seq2seq_trainer import BagOfWordsSettings as BagOfWordsSettings
-from .multitoken.seq2seq_trainer import BagOfWordsTrainer as BagOfWordsTrainer
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, set_seed
 
-from hf_targets import MultiTokenTrainingArguments, train_draft_heads
-from hf_targets.multitoken.draft_heads import KINDS, draft_text, load_base, settings_of
+from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from lab.card import write_card
+from lab.draft_heads import KINDS, draft_text, load_base, settings_of
 from lab.results import write_results
 from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds
@@ -75,8 +75,14 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         temperature=setup.temperature,
         seed=setup.text_seed,
     )
-    sizes: dict[str, Any] = {"ngram_size": setup.ngram_size, "draft_vocab_size": setup.draft_vocab_size}
-    model = train_draft_heads(base, setup.kind, args, train, **sizes)
+    heads = {**settings_of(setup.kind), "ngram_size": setup.ngram_size, "draft_vocab_size": setup.draft_vocab_size}
+    set_seed(args.seed)
+    model = MultiTokenForCausalLM.from_base(base, loss_weight=1.0, **heads)
+    model.backbone.requires_grad_(False)
+    if model.heads.draft_vocabulary is not None:
+        model.heads.draft_vocabulary.choose(train["input_ids"])
+    MultiTokenTrainer(model=model, args=args, train_dataset=train).train()
+    model.eval()
     if args.process_index:
         return {}
 

@@ -14,8 +14,6 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, EarlyStoppingCallback, set_seed
 
 from hf_targets import (
-    BagOfWordsSettings,
-    BagOfWordsTrainer,
     MultiTokenForSeq2SeqLM,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
@@ -24,6 +22,7 @@ from hf_targets import (
     score_texts,
     translate,
 )
+from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings

@@ -185,8 +185,7 @@ class CheckpointMixin(StrictLoading):
         base = config.base_model_name_or_path
         if not base:
             raise ValueError(
-                f"{name} holds only heads, and its config.json names no base model; give base_model_name_or_path, the "
-                "name or path of the model that the heads were made for"
+                f"{name} holds only heads, and its config.json names no base model; give base_model_name_or_path"
             )
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
         state = read_tensors(file)

@@ -152,19 +152,6 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         """The number of heads: one for each token after the next one."""
         return self.ngram_size - 1
 
-    @property
-    def named_differences(self) -> str:
-        """What heads of word differences predict, in words."""
-        return "reversed word differences" if self.reversed_differences else "word differences"
-
-    def describe(self) -> str:
-        """Return a description of a model of this configuration, in one line."""
-        how = f"as {self.named_differences}" if self.target == "difference" else "directly"
-        return (
-            f"A {self.get_text_config().model_type} model with heads that predict the tokens after the next one, {how} "
-            f"(N = {self.ngram_size}, alpha {self.loss_weight:g})"
-        )
-
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the text configuration of the backbone, which has the vocabulary, the layers and the cache."""
         assert isinstance(self.backbone, PreTrainedConfig)  # the base class has converted a dict
@@ -247,12 +234,3 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
     def num_future_heads(self) -> int:
         """The number of heads: one for each level."""
         return self.ngram_size
-
-    def describe(self) -> str:
-        """Return a description of a model of this configuration, in one line."""
-        what = self.named_differences if self.target == "difference" else "tokens that follow"
-        alone = ", of masked tokens alone" if self.masked_only else ""
-        return (
-            f"A {self.get_text_config().model_type} model with heads that predict {what} at masked positions "
-            f"(N = {self.ngram_size}, alpha {self.loss_weight:g}{alone})"
-        )

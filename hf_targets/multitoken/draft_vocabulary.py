@@ -23,8 +23,6 @@ class DraftVocabulary(nn.Module):
     Args:
         size: The number of tokens, in [1, V].
         vocab_size: V.
-    Raises:
-        ValueError: If there are fewer tokens than that.
     """
 
     def __init__(self, size: int, vocab_size: int) -> None:
@@ -48,11 +46,7 @@ class DraftVocabulary(nn.Module):
         self._rows = None
 
     def logits(self, output: OutputMap, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows size"]:
-        """Return the logits of predicted embeddings for the tokens of `ids`.
-
-        Args:
-            output: What turns predicted embeddings into logits; the rows of its matrix for these tokens are kept.
-        """
+        """Return the logits of predicted embeddings for the tokens of `ids`, whose rows of the matrix are kept."""
         logits = call_inside(output.layer, self._logits, output.scaled(states))
         return logits if output.added is None else logits + output.added[self.ids.to(output.added.device)]
 

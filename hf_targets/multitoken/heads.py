@@ -86,7 +86,7 @@ class ConditionalHead(Head):
 HEADS: Registry[type[Head]] = Registry("head", Head, needs=("forward",), reserved=("simple", "wdr"))
 """The kinds of heads by the names that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
 
-Reserved names stand for a head together with a target, in `multitoken.draft_heads.KINDS`."""
+Reserved names stand for a head together with a target (`recipes/lab/draft_heads.py`)."""
 
 HEADS.register("mlp", MlpHead)
 HEADS.register("medusa", MedusaHead)
@@ -96,7 +96,7 @@ HEADS.register("conditional", ConditionalHead)
 class FutureHeads(nn.Module):
     """Heads 1 to `config.num_future_heads`; `heads[n - 1]` is head n, a `Head`.
 
-    A module of its own rather than a ModuleList, so that peft can train it through `modules_to_save=["heads"]`.
+    Peft trains it through `modules_to_save=["heads"]`.
 
     Args:
         config: A `MultiTokenConfig`.
@@ -128,21 +128,14 @@ class FutureHeads(nn.Module):
         return self.layers[index]
 
     def output(self, n: int, shared: OutputMap) -> OutputMap:
-        """Return what turns predictions of head n into logits: the head's own matrix, or `shared`.
-
-        Args:
-            n: From 1 on.
-        Raises:
-            ValueError: If the head's own layer is not a plain linear layer, for example with LoRA on it.
-        """
-        assert 1 <= n <= len(self)
+        """Return what turns predictions of head n into logits: the head's own matrix, or `shared`."""
         if self.outputs is None:
             return shared
         layer = self.outputs[n - 1]
         if not isinstance(layer, nn.Linear):
             raise ValueError(
-                f"a head's own output layer must be a torch.nn.Linear, got {type(layer).__name__}; leave it out of the "
-                "adapter's target_modules and train it whole, with modules_to_save=['heads']"
+                f"a head's own output layer must be a torch.nn.Linear, got {type(layer).__name__}; with peft "
+                "train it whole, by modules_to_save=['heads']"
             )
         return OutputMap(layer, scale=shared.scale)
 

@@ -36,16 +36,13 @@ class HiddenStateCache(DynamicLayer):
         """
         if not isinstance(cache, DynamicCache) or cache.offloading:
             kind = "an offloaded one" if cache.offloading else f"a {type(cache).__name__}"
-            raise ValueError(
-                f"an ensemble keeps hidden states of earlier positions in a DynamicCache, got {kind}; leave out "
-                "cache_implementation, or pass use_cache=False"
-            )
+            raise ValueError(f"an ensemble takes a DynamicCache, got {kind}; leave out cache_implementation")
         layer = cls.find(cache)
         held = 0 if layer is None else layer.get_seq_length()
         if held != cache.get_seq_length():
             raise ValueError(
-                f"the cache holds {cache.get_seq_length()} positions, and hidden states of {held} of them, as it was "
-                "filled without an ensemble; fill it with the same ensemble_weight, or start with a new cache"
+                f"the cache holds {cache.get_seq_length()} positions, and hidden states of {held} of them: it was "
+                "filled without an ensemble; start with a new cache"
             )
 
     def last_steps(self) -> Int[Tensor, "batch"] | None:

@@ -167,15 +167,11 @@ class MultiTokenForMaskedLM(MultiTokenModel):
         """Return `following_tokens` of a call."""
         config = cast(MultiTokenMaskedConfig, self.config)
         if input_ids is None and not config.masked_only:
-            raise ValueError(
-                "the tokens that follow a masked one are taken from input_ids, and there are none; give input_ids, or "
-                "use heads with masked_only=True"
-            )
+            raise ValueError("the tokens that follow a masked one are taken from input_ids; give them, or masked_only")
         two_axes = isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
         keep = attention_mask != 0 if two_axes else torch.ones_like(labels, dtype=torch.bool)
-        return following_tokens(
-            labels, None if config.masked_only else input_ids, cast(Tensor, keep), config.ngram_size
-        )
+        text = None if config.masked_only else input_ids
+        return following_tokens(labels, text, cast(Tensor, keep), config.ngram_size)
 
 
 def _score(

@@ -37,8 +37,8 @@ class MaskingCollator:
         check_share(share)
         if tokenizer.mask_token_id is None:
             raise ValueError(
-                f"tokens are masked by a mask token, and this {type(tokenizer).__name__} has none; add one with "
-                "tokenizer.add_special_tokens({'mask_token': '[MASK]'}), and resize the model's embeddings"
+                "the tokenizer has no mask token; add one with add_special_tokens({'mask_token': '[MASK]'}), and "
+                "resize the model's embeddings"
             )
         self.tokenizer, self.share, self.seed = tokenizer, share, seed
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers of a data loader see it change
@@ -83,26 +83,14 @@ def mask_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, share: float = 
 
 
 def check_masked(rows: Dataset, name: str) -> None:
-    """Check that rows with labels have masked tokens.
-
-    Args:
-        name: Of the data, for the error.
-    Raises:
-        ValueError: If labels are no lists as long as `input_ids`, or each label is the id that stands at its position,
-            as in data for a causal model.
-    """
+    """Raise a ValueError if each label is the id that stands at its position, as in data for a causal model."""
     has_labels = False
-    for index, (ids, labels) in enumerate(zip(rows["input_ids"], rows["labels"], strict=True)):
-        if not isinstance(labels, Sequence) or len(labels) != len(ids):
-            raise ValueError(
-                f"labels of the {name} data must be lists as long as input_ids, with -100 at tokens that are not "
-                f"masked; row {index} has {labels!r:.40} for {len(ids)} tokens"
-            )
+    for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True):
         has_labels |= any(label != IGNORED for label in labels)
         if any(label not in (IGNORED, id_) for id_, label in zip(ids, labels, strict=True)):
             return
     if has_labels:
         raise ValueError(
-            f"no token of the {name} data is masked: all of its labels stand in input_ids too. Remove the column "
-            "labels, and tokens are masked in each batch; or mask them with hf_targets.mask_rows"
+            f"no token of the {name} data is masked: all labels stand in input_ids too; remove the column labels, or "
+            "mask tokens with hf_targets.mask_rows"
         )

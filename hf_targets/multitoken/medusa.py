@@ -7,13 +7,13 @@ import re
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, listed
+from hf_targets.backbones.checkpoint import check_tensors, listed
 from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.published import find_checkpoint, read_tensors
@@ -83,15 +83,13 @@ def load_medusa_heads(
     Source: FasterDecoding/Medusa, medusa/model/medusa_model_legacy.py ("shared") and medusa_model_new.py ("own");
         vllm-project/vllm, vllm/model_executor/models/medusa.py.
     """
-    if unknown := hub.keys() - set(HUB_ARGUMENTS):
-        known = ", ".join(("backbone_kwargs", *HUB_ARGUMENTS))
-        raise ValueError(f"no such argument: {', '.join(sorted(unknown))}; there are {known}")
     file, config = find_checkpoint(path_or_hub_id, (*_FILES, *_WHOLE), hub)
-    if file.suffix == ".json":
-        _refuse_whole_model(file, has_heads="medusa_num_heads" in config)
-    tensors = read_tensors(file)
-    if any(name.startswith("medusa_head.") for name in tensors):
-        _refuse_whole_model(file, has_heads=True)
+    tensors = {} if file.suffix == ".json" else read_tensors(file)
+    if not tensors or any(name.startswith("medusa_head.") for name in tensors):
+        raise ValueError(
+            f"{file} is a file of a whole model, perhaps trained with its heads (Medusa-2); write its tensors "
+            "medusa_head.*, without that prefix, to medusa_lm_head.safetensors, and give the model itself as base"
+        )
     layout, num_heads, names = _match(file, tensors.keys(), config)
     if base is None and (base := config.get("base_model_name_or_path")) is None:
         raise ValueError(f"no config.json in the folder of {file} names the base model of these heads; give it as base")
@@ -103,14 +101,9 @@ def load_medusa_heads(
     loaded = {name: in_file for name, in_file in names.items() if own or in_file not in matrices}
     fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "separate_output_heads": own}
     model = MultiTokenForCausalLM.from_base(base, head="medusa", target="embedding", **fields)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.heads.state_dict().items()}
-    given = {name: tuple(tensors[in_file].shape) for name, in_file in loaded.items()}
-    wrong = [f"{loaded[key]} is {given[key]}, not {expected[key]}" for key in given if given[key] != expected[key]]
-    if wrong:
-        raise ValueError(
-            f"{file} does not fit the base model: {'; '.join(wrong)}; give the model that the heads were trained on"
-        )
-    model.heads.load_state_dict({name: tensors[in_file] for name, in_file in loaded.items()})
+    state = {name: tensors[in_file] for name, in_file in loaded.items()}
+    check_tensors(file, state, {name: tensor.shape for name, tensor in model.heads.state_dict().items()})
+    model.heads.load_state_dict(state)
     base_matrix = next(name for name, module in model.named_modules() if module is output) + ".weight"
     matched = [(in_file, f"heads.{name}" if name in loaded else base_matrix) for name, in_file in names.items()]
     logger.info("%s: %d heads, layout %r; %s", file, num_heads, layout, ", ".join(map(" -> ".join, matched)))
@@ -132,12 +125,10 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
     if (config.head, config.target) != ("medusa", "embedding"):
         raise ValueError(
             'vLLM\'s Medusa loads heads with head="medusa" and target="embedding" only, got '
-            f"head={config.head!r} and target={config.target!r}; train such heads, or save these with save_pretrained"
+            f"head={config.head!r} and target={config.target!r}"
         )
     if output.bias is not None and not config.separate_output_heads:
-        raise ValueError(
-            "the heads share an output bias, and vLLM's Medusa has none; train them with separate_output_heads=True"
-        )
+        raise ValueError("vLLM's Medusa has no output bias; train heads with separate_output_heads=True")
     state, num_heads = whole_state_dict(model.heads), len(model.heads)
     tensors = {
         in_file: state[name].contiguous() for name, in_file in _by_head(_VLLM, num_heads).items() if name in state
@@ -154,18 +145,6 @@ def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike
         (unfinished / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def _refuse_whole_model(file: Path, *, has_heads: bool) -> NoReturn:
-    if not has_heads:
-        raise ValueError(
-            f"{file} is a file of a whole model, whose config.json declares no Medusa heads; give a checkpoint of heads"
-        )
-    raise ValueError(
-        f"{file} is a file of a whole model, trained with its heads (Medusa-2), and heads are loaded only from a file "
-        "without the model; write its tensors medusa_head.*, without that prefix, to medusa_lm_head.safetensors, and "
-        "give the model itself as base"
-    )
-
-
 def _by_head(table: dict[str, str], num_heads: int) -> dict[str, str]:
     return {name.format(h): in_file.format(h) for h in range(num_heads) for name, in_file in table.items()}
 
@@ -179,19 +158,11 @@ def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout,
     vllm = any(name.startswith("blocks.") for name in found)
     heads = {match[1] for name in found if (match := re.match(r"(?:blocks\.)?(\d+)\.", name))}
     if not heads:
-        raise ValueError(
-            f"{file} holds no Medusa heads, but {', '.join(sorted(found)[:3]) or 'nothing'} ...; give a file of heads"
-        )
+        raise ValueError(f"{file} holds no Medusa heads, but {', '.join(sorted(found)[:3]) or 'nothing'} ...")
     if deeper := sorted(name for name in found if re.match(r"\d+\.[1-9]\d*\.linear|blocks\.\d+\.layers\.[1-9]", name)):
-        raise ValueError(
-            f"{file} holds heads of two residual blocks or more ({listed(deeper)}); only heads of one block are "
-            "supported, as are all published ones"
-        )
+        raise ValueError(f"{file}: heads of more than one residual block are not supported, got {listed(deeper)}")
     if vllm and ("token_map" in found or config.get("logit_scale", 1.0) != 1.0):
-        raise ValueError(
-            f"{file}: a truncated vocabulary (token_map) and a logit_scale other than 1 are not supported; give a "
-            "checkpoint without them"
-        )
+        raise ValueError(f"{file}: a truncated vocabulary (token_map) and a logit_scale are not supported")
     declared = config.get("num_heads" if vllm else "medusa_num_heads") or 0
     num_heads = max(len(heads), declared)
     table = dict(_VLLM if vllm else _MEDUSA)
@@ -206,7 +177,6 @@ def _match(file: Path, found: Set[str], config: dict[str, Any]) -> tuple[Layout,
     if missing or extra:
         raise ValueError(
             f"{file} is not a whole Medusa checkpoint; missing: {', '.join(sorted(missing)) or 'none'}; left over: "
-            f"{', '.join(sorted(extra)) or 'none'}. It holds {len(heads)} heads, and config.json declares "
-            f"{declared or 'no number'}: the file is cut short, or config.json belongs to another one"
+            f"{', '.join(sorted(extra)) or 'none'}; it holds {len(heads)} heads, config.json declares {declared}"
         )
     return "vllm" if vllm else "own" if _OUTPUT in table else "shared", num_heads, names

@@ -1,6 +1,6 @@
 """Training, evaluation and translation of encoder-decoder models with future-token heads, or without."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +14,8 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from hf_targets.backbones.inputs import is_number
 from hf_targets.evaluation.translation import translation_scores
-from hf_targets.maths.losses import IGNORED, bag_of_words_losses, bag_of_words_weight, target_count
+from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.arguments import TokenBatchArguments
 from hf_targets.training.token_batches import TokenBatchLoading
@@ -128,65 +127,3 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
             texts.append(tokenizer.batch_decode(rows, skip_special_tokens=True))
         scores = translation_scores(*texts)
         return {"bleu": cast(float, scores.bleu), "chrf": scores.chrf}
-
-
-@dataclass
-class BagOfWordsSettings:
-    """The weight of the bag of words, and what is in it."""
-
-    first_weight: float = field(default=0.1, metadata={"help": "k, the weight in the first epoch."})
-    rise: float = field(default=0.1, metadata={"help": "Alpha, by how much the weight rises each epoch."})
-    most_weight: float = field(default=1.0, metadata={"help": "Lambda, the highest weight."})
-    absent_words: bool = field(default=False, metadata={"help": "Whether words that are not in the target count too."})
-
-    def __post_init__(self) -> None:
-        for name in ("first_weight", "rise", "most_weight"):
-            value = getattr(self, name)
-            if not is_number(value) or not value >= 0:  # so that nan fails too
-                raise ValueError(f"{name} of bags of words must be a number, 0 or more, got {value!r}")
-
-
-class BagOfWordsTrainer(MultiTokenSeq2SeqTrainer):
-    """Trainer of a plain encoder-decoder model with the loss l_1 + lambda_i l_2, both divided by the targets' tokens.
-
-    l_1 is the cross-entropy, l_2 that of the bags of words (`bag_of_words_losses`), and lambda_i rises with the epoch.
-    The model is an ordinary model of Transformers, and is evaluated and saved as one.
-
-    Raises:
-        ValueError: As `MultiTokenSeq2SeqTrainer`, and if the model has heads.
-    Source: Ma et al. 2018, "Bag-of-Words as Target for Neural Machine Translation", on the Transformer as the earlier
-        version of Heo et al. has it (its table 3).
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        args: MultiTokenSeq2SeqTrainingArguments,
-        *,
-        bag: BagOfWordsSettings | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, **kwargs)
-        if self.has_heads:
-            raise ValueError("bags of words are a baseline without heads; give the model's .backbone")
-        self.bag = BagOfWordsSettings() if bag is None else bag
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Compute the loss as the baseline without bags does, and in training add that of the bags."""
-        labels = inputs["labels"]
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if model.training:
-            epoch = int(self.state.epoch or 0.0)
-            weight = bag_of_words_weight(
-                epoch, first=self.bag.first_weight, rise=self.bag.rise, most=self.bag.most_weight
-            )
-            bags = bag_of_words_losses(outputs.logits, labels, absent_words=self.bag.absent_words).sum()
-            count = target_count(labels, num_items_in_batch)
-            loss = loss + weight * bags / count * self._loss_scale(num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss

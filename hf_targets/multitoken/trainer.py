@@ -36,10 +36,7 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
         ValueError: If there is no target.
     """
     if num_tokens == 0:
-        raise ValueError(
-            "a perplexity needs at least one target, got none: all labels are -100, padding or a first token; give "
-            "longer texts"
-        )
+        raise ValueError("a perplexity needs at least one target, got none; give longer texts")
     by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
     metrics = {f"perplexity_{weight:g}": perplexity(nll) for weight, nll in by_weight.items()}
     chosen = {}
@@ -161,10 +158,7 @@ class MultiTokenTrainer(TargetTrainer):
             raise ValueError(f"{type(model).__name__} has no heads; leave out head_warmup_steps and head_learning_rate")
         super().__init__(model=model, args=args, **kwargs)
         if args.head_warmup_steps is not None and self.is_deepspeed_enabled:
-            raise ValueError(
-                "head_warmup_steps trains one model twice, and DeepSpeed allows one; train the heads first in a run "
-                "without DeepSpeed, with model.backbone.requires_grad_(False)"
-            )
+            raise ValueError("head_warmup_steps trains one model twice, which DeepSpeed does not allow; leave it out")
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
             self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
@@ -177,8 +171,8 @@ class MultiTokenTrainer(TargetTrainer):
         ngram_size, start = core.config.ngram_size, self.num_start_tokens
         if not any(len(tokens) + start > ngram_size for tokens in dataset[self.text_column]):
             raise ValueError(
-                f"ngram_size (N) is {ngram_size}, and no row of the {name} data has more tokens, so that the last head "
-                "would have no target; lower ngram_size, or give longer rows"
+                f"ngram_size (N) is {ngram_size}, and no row of the {name} data has more tokens; lower it, or give "
+                "longer rows"
             )
 
     @property

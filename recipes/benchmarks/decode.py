@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import HEADS, MultiTokenForCausalLM
-from hf_targets.multitoken.draft_heads import KINDS, draft_text
+from lab.draft_heads import KINDS, draft_text
 from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
@@ -80,7 +80,7 @@ def main(setup: Setup) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     methods = methods_of(setup, device)
     base = methods["plain"].model
-    tokenizer = AutoTokenizer.from_pretrained(setup.heads)
+    tokenizer = AutoTokenizer.from_pretrained(next(Path(setup.heads).glob("*-seed*")))
     _, held_out = draft_text(
         base,
         tokenizer,

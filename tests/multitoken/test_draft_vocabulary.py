@@ -127,9 +127,9 @@ def test_a_saved_model_drafts_the_same_tokens(heads_only, tmp_path):
 
 
 def test_wrong_sizes_are_told():
-    with pytest.raises(ValueError, match=f"at most the size of the vocabulary, {VOCAB}, got 1000"):
+    with pytest.raises(ValueError, match="got 1000"):
         MultiTokenForCausalLM.from_base(make_backbone("gpt2"), draft_vocab_size=1000)
     model = limited(make_drafting_model("gpt2"))
-    with pytest.raises(ValueError, match="draft tokens up to 41, which a vocabulary of 41 drops"):
+    with pytest.raises(ValueError, match="draft tokens up to 41"):
         model.resize_token_embeddings(41)
     model.resize_token_embeddings(42)

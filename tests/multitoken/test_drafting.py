@@ -19,12 +19,10 @@ from hf_targets.multitoken.generation import DraftedGenerationOutput
 from tests.tiny_models import (
     CACHED_FAMILIES,
     TARGETS,
-    VOCAB,
     left_padded,
     make_backbone,
     make_drafting_model,
     make_model,
-    teach_heads,
     token_ids,
 )
 
@@ -219,14 +217,6 @@ def test_drafts_work_in_bfloat16_and_every_word_is_a_most_probable_one(family):
         assert behind.max() <= 0.05 * logits.std() * 4  # rounding, to 8 bits of a sum of many terms
 
 
-def test_drafts_for_several_samples_of_a_prompt_make_a_batch():
-    model = make_drafting_model("gpt2")
-    ids = token_ids(1, 5)
-    text = model.generate(ids, draft_tokens=2, do_sample=True, num_return_sequences=3, max_new_tokens=6, top_k=4)
-    assert text.shape[0] == 3
-    assert torch.equal(text[:, :5], ids.expand(3, 5))
-
-
 @pytest.mark.usefixtures("clear_choices")
 def test_a_text_may_fill_all_positions():
     for family in ("gpt_neo", "gpt2"):
@@ -251,24 +241,6 @@ def test_a_backbone_with_a_window_drafts_chains_and_says_so(caplog):
     with caplog.at_level(logging.INFO, logger="hf_targets"):
         make_drafting_model("gpt2").generate(ids, draft_branches=3, **wanted)
     assert not caplog.text
-
-
-def test_stop_strings_end_a_drafted_text_where_they_end_a_plain_one():
-    from hf_targets import train_bpe_tokenizer
-
-    tokenizer = train_bpe_tokenizer(["the cat sat on the mat and the dog sat on the log"] * 4, VOCAB + 250, 64)
-    model = make_model("gpt2").double()
-    model.resize_token_embeddings(len(tokenizer))
-    ids = tokenizer("the cat", return_tensors="pt")["input_ids"]
-    plain = model.generate(ids, **GREEDY)
-    teach_heads(model, plain, torch.ones_like(plain))
-    assert model.generate(ids, draft_tokens=3, return_dict_in_generate=True, **GREEDY).num_accepted_tokens > 0
-    for index in range(1, 6):
-        stop = tokenizer.decode(plain[0, ids.shape[1] + index])
-        wanted = {**GREEDY, "stop_strings": [stop], "tokenizer": tokenizer}
-        expected = model.generate(ids, **wanted)
-        assert expected.shape[1] < plain.shape[1]
-        assert torch.equal(model.generate(ids, draft_tokens=3, **wanted), expected)
 
 
 @branches
@@ -302,22 +274,6 @@ def test_a_cache_that_would_be_lost_or_read_wrongly_is_refused():
         bad(model, r"4 positions.*give the whole text.*got 5", inputs=ids[:1, 4:], past_key_values=filled, **wanted)
 
 
-class EndsByRow(StoppingCriteria):
-    """Stops each row at a length of its own."""
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return input_ids.shape[1] >= torch.tensor([10, 14, 12, 22])
-
-
-@branches
-def test_a_criterion_may_hold_a_value_for_each_row(num_branches):
-    model = make_drafting_model("gpt2")
-    ids, mask = left_padded()
-    wanted = {"attention_mask": mask, "stopping_criteria": StoppingCriteriaList([EndsByRow()]), **GREEDY}
-    expected = model.generate(ids, **wanted)
-    assert torch.equal(model.generate(ids, draft_tokens=3, draft_branches=num_branches, **wanted), expected)
-
-
 class SeesText(TemperatureLogitsWarper):
     """Forbids the last token, which its base class does not look at."""
 
@@ -333,18 +289,6 @@ def test_a_processor_of_ones_own_sees_the_text_whatever_it_inherits(num_branches
     wanted = {"attention_mask": mask, "logits_processor": LogitsProcessorList([SeesText(1.0)]), **GREEDY}
     expected = model.generate(ids, **wanted)
     assert torch.equal(model.generate(ids, draft_tokens=3, draft_branches=num_branches, **wanted), expected)
-
-
-def test_rows_may_be_restricted_by_their_texts_alone():
-    model = make_drafting_model("gpt2")
-    ids, mask = left_padded()
-
-    def allowed(row, text):
-        return [token for token in range(1, VOCAB) if token % 3 != int(text[-1]) % 3]
-
-    wanted = {"attention_mask": mask, "prefix_allowed_tokens_fn": allowed, **GREEDY}
-    expected = model.generate(ids, **wanted)
-    assert torch.equal(model.generate(ids, draft_tokens=3, **wanted), expected)
 
 
 def test_an_ensemble_takes_an_ordinary_assistant():

@@ -72,17 +72,6 @@ def test_no_position_sees_what_comes_after_it(family, target):
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
-@cached_families
-@pytest.mark.usefixtures("clear_choices")
-def test_cached_generation_is_uncached_generation(family):
-    model = make_model(family).double()
-    prompt = {"input_ids": token_ids(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
-    cached = model.generate(**prompt, max_new_tokens=8, do_sample=False)
-    assert torch.equal(cached, model.generate(**prompt, max_new_tokens=8, do_sample=False, use_cache=False))
-    bare = model.backbone.generate(**prompt, max_new_tokens=8, do_sample=False)
-    assert torch.equal(cached, bare)
-
-
 @families
 @pytest.mark.parametrize("weight", [0.0, 0.4])
 @pytest.mark.usefixtures("clear_choices")
@@ -134,11 +123,6 @@ def test_left_padded_rows_generate_what_each_does_alone(family, weight, beams):
     together = model.generate(ids, attention_mask=mask, pad_token_id=0, **options)[:, 7:]
     for number, expected in enumerate(alone):
         assert together[number, : len(expected)].tolist() == expected.tolist()
-
-
-def test_an_ensemble_weight_is_in_its_range():
-    with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
-        make_model("gpt2")(token_ids(2, 8), ensemble_weight=1.5)
 
 
 @pytest.mark.parametrize("target", ["difference", "conditional"])

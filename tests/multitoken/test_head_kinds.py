@@ -4,8 +4,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.multitoken.draft_heads import settings_of
 from hf_targets.multitoken.heads import HEADS, Head
+from lab.draft_heads import settings_of
 from tests.memory import realigned
 from tests.tiny_models import left_padded, make_model, token_ids
 
@@ -46,5 +46,5 @@ def test_a_kind_of_head_from_outside_is_trained_saved_and_drafts(tmp_path):
 
 def test_it_is_a_kind_of_draft_heads_too():
     assert settings_of("gated") == {"target": "difference", "head": "gated"}
-    with pytest.raises(ValueError, match=r"must be one of wdr, .*, conditional, gated, got 'hydra'"):
+    with pytest.raises(ValueError, match="got 'hydra'"):
         settings_of("hydra")

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from hf_targets import MultiTokenConfig
+from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
 from hf_targets.multitoken.heads import FutureHeads
-from tests.tiny_models import TARGETS, make_model, token_ids
+from tests.tiny_models import TARGETS, make_backbone, make_model, token_ids
 
 
 def count(module: torch.nn.Module) -> int:
@@ -82,3 +82,28 @@ def test_bias_is_optional():
 def test_a_field_out_of_range_is_an_error(fields, told):
     with pytest.raises(ValueError, match=told):
         MultiTokenConfig(**fields)
+
+
+def with_dropout(family):
+    """Return a backbone with all the dropout that its family knows."""
+    model = make_backbone(family)
+    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop", "embed_dropout", "dropout", "attention_dropout"):
+        if hasattr(model.config, name):
+            setattr(model.config, name, 0.5)
+    return type(model)(model.config)
+
+
+@pytest.mark.parametrize("family", ["gpt_neo", "gpt2", "llama", "opt"])
+def test_a_frozen_backbone_is_read_without_dropout_while_its_heads_train(family):
+    base = with_dropout(family)
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=3)
+    ids = token_ids(2, 9)
+    with torch.no_grad():
+        model.train()
+        assert not torch.equal(model(ids).logits, model(ids).logits)
+        base.requires_grad_(False)
+        model.train()
+        assert model.heads.training
+        trained = model(ids).logits
+        assert torch.equal(trained, model(ids).logits)
+        torch.testing.assert_close(trained, model.eval()(ids).logits)

@@ -1,7 +1,6 @@
 import pytest
 import torch
 from transformers import DynamicCache, StaticCache
-from transformers.cache_utils import DynamicLayer
 
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 from tests.tiny_models import CONFIGS
@@ -98,15 +97,6 @@ def cache_of(length, held=None):
     return cache
 
 
-def test_the_layer_is_found_in_a_cache_that_has_one():
-    assert HiddenStateCache.find(DynamicCache()) is None
-    assert HiddenStateCache.find(cache_of(3)) is None
-    cache = cache_of(3, held=3)
-    assert HiddenStateCache.find(cache) is cache.layers[-1]
-    cache.layers.append(DynamicLayer())
-    assert HiddenStateCache.find(cache) is cache.layers[-2]
-
-
 @pytest.mark.parametrize("cache", [cache_of(0), cache_of(0, held=0), cache_of(4, held=4)])
 def test_a_cache_that_holds_what_all_its_positions_predicted_passes(cache):
     HiddenStateCache.check(cache)
@@ -119,9 +109,9 @@ def test_a_cache_filled_without_an_ensemble_is_an_error(length, held):
 
 
 def test_a_cache_that_does_not_grow_or_is_offloaded_is_an_error():
-    with pytest.raises(ValueError, match="got a StaticCache; leave out cache_implementation"):
+    with pytest.raises(ValueError, match="StaticCache"):
         HiddenStateCache.check(StaticCache(config=CONFIGS["llama"](), max_cache_len=8))
     offloaded = DynamicCache()
     offloaded.offloading = True
-    with pytest.raises(ValueError, match="got an offloaded one; leave out cache_implementation"):
+    with pytest.raises(ValueError, match="offloaded"):
         HiddenStateCache.check(offloaded)

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import (
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    BertConfig,
     BertModel,
     EsmConfig,
     LongformerConfig,
@@ -21,8 +19,8 @@ from hf_targets.maths.differences import word_differences
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masked import following_tokens
 from tests.memory import realigned
-from tests.tiny_backbones import SMALL, VOCAB, make_backbone, pad_rows, token_ids
-from tests.tiny_masked import MASK, MASKED_CONFIGS, make_masked_backbone, make_masked_model, masked_batch, masked_text
+from tests.tiny_backbones import SMALL, VOCAB, make_backbone
+from tests.tiny_masked import MASK, MASKED_CONFIGS, make_masked_backbone, make_masked_model, masked_batch
 from tests.tiny_seq2seq import make_pair_backbone
 
 every_family = pytest.mark.parametrize("family", MASKED_CONFIGS)
@@ -128,53 +126,22 @@ def test_logits_are_those_of_the_model_bit_for_bit_and_are_skipped_in_training(f
     assert torch.equal(model(**batch, skip_logits=False).logits, expected)
 
 
-def test_roberta_reads_padded_rows_as_each_alone():
-    model = make_masked_model("roberta").double()
-    texts = [masked_text(token_ids(1, length, seed=length) % 45 + 3) for length in (5, 9)]
-    batch = {
-        name: pad_rows([text[name][0] for text in texts], "right", fill)
-        for name, fill in (("input_ids", 0), ("labels", 7))
-    }
-    mask = pad_rows([torch.ones(5), torch.ones(9)], "right", 0).long()
-    together = model(**batch, attention_mask=mask)
-    counts = [(text["labels"] != IGNORED).sum() for text in texts]
-    alone = [model(**text).loss * count for text, count in zip(texts, counts, strict=True)]
-    torch.testing.assert_close(together.loss, sum(alone) / sum(counts))
-
-
-def test_what_has_been_trained_is_fine_tuned_as_any_model_of_its_kind(tmp_path):
-    model = make_masked_model()
-    model.backbone.save_pretrained(tmp_path)
-    tuned = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
-    ids = masked_batch()["input_ids"]
-    torch.testing.assert_close(tuned.base_model(ids)[0], model.base_model(ids)[0])
-    assert tuned(ids).logits.shape == (3, 3)
-
-
 def test_models_that_cannot_have_heads_are_refused_in_words():
+    mobile = MobileBertConfig(**SMALL, intermediate_size=48, embedding_size=16, intra_bottleneck_size=32)
+    esm = EsmConfig(**SMALL, intermediate_size=48, max_position_embeddings=40, pad_token_id=0, mask_token_id=MASK)
     for base, told in (
-        (make_backbone("gpt2"), "GPT2LMHeadModel reads only the tokens before a position"),
-        (make_pair_backbone(), "MarianMTModel has an encoder"),
-        (BertModel(MASKED_CONFIGS["bert"]()), "BertModel has no output embedding to share"),
-        (
-            AutoModelForMaskedLM.from_config(
-                MobileBertConfig(**SMALL, intermediate_size=48, embedding_size=16, intra_bottleneck_size=32)
-            ),
-            "MobileBertForMaskedLM does not call its output matrix once",
-        ),
-        (
-            AutoModelForMaskedLM.from_config(
-                EsmConfig(**SMALL, intermediate_size=48, max_position_embeddings=40, pad_token_id=0, mask_token_id=MASK)
-            ),
-            "EsmForMaskedLM changes its logits after its output matrix, by lm_head.bias; choose another model",
-        ),
-        (make_masked_model(), "has future-token heads already; give its `.backbone`"),
+        (make_backbone("gpt2"), "use MultiTokenForCausalLM"),
+        (make_pair_backbone(), "use MultiTokenForSeq2SeqLM"),
+        (BertModel(MASKED_CONFIGS["bert"]()), "AutoModelForMaskedLM"),
+        (AutoModelForMaskedLM.from_config(mobile), "MobileBertForMaskedLM"),
+        (AutoModelForMaskedLM.from_config(esm), "EsmForMaskedLM"),
+        (make_masked_model(), "heads already"),
     ):
         with pytest.raises(ValueError, match=told):
             MultiTokenForMaskedLM.from_base(base)
 
 
-@pytest.mark.parametrize("pad", [0, 1, 2, 7, None])
+@pytest.mark.parametrize("pad", [0, 7, None])
 def test_padding_ids_do_not_hide_that_a_model_reads_both_sides(pad):
     config = XLMConfig(vocab_size=VOCAB, emb_dim=32, n_layers=1, n_heads=4, pad_index=VOCAB - 1 if pad is None else pad)
     assert MultiTokenForMaskedLM.from_base(AutoModelForMaskedLM.from_config(config)).heads is not None
@@ -201,26 +168,18 @@ def test_heads_alone_come_back_on_their_base_model(load, tmp_path):
 
 def test_wrong_arguments_are_told():
     model, batch = make_masked_model(), masked_batch()
-    with pytest.raises(ValueError, match="that follow a masked one are taken from input_ids, and there are none"):
-        model(inputs_embeds=model.get_input_embeddings()(batch["input_ids"]), labels=batch["labels"])
+    embeds = model.get_input_embeddings()(batch["input_ids"])
+    with pytest.raises(ValueError, match="taken from input_ids"):
+        model(inputs_embeds=embeds, labels=batch["labels"])
     alone = make_masked_model(kind="masked_only")
     embeds = alone.get_input_embeddings()(batch["input_ids"])
     torch.testing.assert_close(alone(inputs_embeds=embeds, labels=batch["labels"]).loss, alone(**batch).loss)
     for name in ("logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights"):
-        with pytest.raises(ValueError, match=f"a masked model takes no {name}: it gives logits of all positions"):
+        with pytest.raises(ValueError, match=name):
             model(**batch, **{name: 1})
-    with pytest.raises(ValueError, match="give the token of each masked position, and -100 elsewhere"):
+    with pytest.raises(ValueError, match="labels"):
         model(batch["input_ids"], labels=batch["labels"][:, 1:])
-    for fields, told in (
-        ({"ngram_size": 0}, r"ngram_size \(N\) must be 1 or more, got 0"),
-        ({"ensemble_weight": 0.1}, "ensemble_weight must be None, got 0.1: a masked model writes no text"),
-        ({"draft_vocab_size": 9}, "draft_vocab_size must be None, got 9"),
-        ({"separate_output_heads": True, "target": "embedding"}, "separate_output_heads must be False"),
-        ({"masked_only": 2}, "masked_only must be"),
-    ):
-        with pytest.raises(ValueError, match=told):
+    target = {"target": "embedding"}
+    for fields in ({"ngram_size": 0}, {"ensemble_weight": 0.1}, {"separate_output_heads": True, **target}):
+        with pytest.raises(ValueError, match=next(iter(fields))):
             MultiTokenMaskedConfig(**fields)
-    with pytest.raises(ValueError, match="no such field of MultiTokenMaskedConfig: ensemble_weight; there are"):
-        MultiTokenForMaskedLM.from_base(make_masked_backbone(), ensemble_weight=0.1)
-    text = MultiTokenMaskedConfig(backbone=BertConfig(vocab_size=VOCAB), masked_only=True).describe()
-    assert "bert model with heads that predict word differences at masked positions" in text and "alone" in text

@@ -1,5 +1,4 @@
 import json
-import logging
 import os
 from math import prod
 from pathlib import Path
@@ -14,7 +13,7 @@ from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.multitoken import medusa
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.medusa import load_medusa_heads, save_medusa_for_vllm
-from tests.hub_server import HubServer, run_against
+from hf_targets.training.lora import add_lora
 from tests.memory import realigned
 from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
 
@@ -209,134 +208,13 @@ def test_the_base_model_is_the_one_given_or_the_one_that_config_json_names(given
     assert model.config.base_model_name_or_path == str(tmp_path / "base")
 
 
-def test_what_was_matched_is_logged(tmp_path, caplog):
-    folder = write(tmp_path / "medusa", medusa_tensors(1, own=False), medusa_num_heads=1)
-    with caplog.at_level(logging.INFO, "hf_targets"):
-        load_medusa_heads(folder, make_backbone("gpt2"))
-    assert "1 heads, layout 'shared'; 0.0.linear.weight -> heads.layers.0.linear.weight, 0.0.linear" in caplog.text
-
-
-def test_heads_and_their_configuration_come_from_the_hub(tmp_path):
-    make_backbone("gpt2").save_pretrained(tmp_path / "base")
-    write(tmp_path / "medusa", medusa_tensors(own=True), base_model_name_or_path=str(tmp_path / "base"))
-    code = f"""
-import huggingface_hub as hf
-from hf_targets.multitoken.medusa import load_medusa_heads
-hf.create_repo("me/medusa")
-first = hf.upload_folder(repo_id="me/medusa", folder_path={str(tmp_path / "medusa")!r}).oid
-hf.delete_file("medusa_lm_head.pt", "me/medusa")
-print(load_medusa_heads("me/medusa", revision=first)[1].num_heads)
-try: load_medusa_heads("me/medusa")
-except ValueError as error: print(error)
-"""
-    with HubServer() as hub:
-        told = run_against(hub, tmp_path / "home", "-c", code).splitlines()
-    assert told[0] == "3"
-    assert told[1].startswith("me/medusa holds none of medusa_lm_head.safetensors, medusa_lm_head.pt, model.safetens")
-
-
 def without(state, *names):
     return {name: tensor for name, tensor in state.items() if name not in names}
-
-
-@pytest.mark.parametrize(
-    ("change", "config", "told"),
-    [
-        (lambda s: without(s, "1.0.linear.bias"), {}, "missing: 1.0.linear.bias; left over: none. It holds 3 heads"),
-        (lambda s: without(s, "1.1.weight"), {}, "missing: 1.1.weight; left over: none"),
-        (lambda s: without(s, *[n for n in s if n[0] == "1"]), {}, "missing: 1.0.linear.bias, 1.0.linear.weight, 1.1"),
-        (lambda s: {**s, "stranger": torch.zeros(1)}, {}, "missing: none; left over: stranger"),
-        (lambda s: {**s, "0.1.bias": torch.zeros(1)}, {}, "left over: 0.1.bias"),
-        (lambda s: s, {"medusa_num_heads": 4}, "missing: 3.0.linear.bias, 3.0.linear.weight, 3.1.weight; left over: n"),
-        (
-            lambda s: {**s, "0.1.linear.weight": torch.zeros(1)},
-            {},
-            r"heads of two residual blocks or more \(0.1.linear",
-        ),
-        (lambda s: {"model.norm.weight": torch.zeros(1)}, {}, "holds no Medusa heads, but model.norm.weight"),
-        (lambda s: {}, {}, "holds no Medusa heads, but nothing"),
-        (lambda s: {**s, "0.0.linear.bias": torch.zeros(7)}, {}, r"0.0.linear.bias is \(7,\), not \(32,\); give the"),
-        (lambda s: medusa_tensors(own=False, width=16), {}, r"0.0.linear.weight is \(16, 16\), not \(32, 32\); 0.0"),
-        (lambda s: medusa_tensors(own=True, vocab=51), {}, r"0.1.weight is \(51, 32\), not \(50, 32\); 1.1.weight is"),
-        (lambda s: list(s.values()), {}, "must hold tensors by name and nothing else, got a list"),
-        (lambda s: {**s, "lr": 0.1}, {}, "must hold tensors by name and nothing else, got a dict"),
-    ],
-)
-def test_a_file_that_is_not_whole_or_does_not_fit_is_told(change, config, told, tmp_path):
-    folder = write(tmp_path / "medusa", change(medusa_tensors(own=True)), **config)
-    with pytest.raises(ValueError, match=told):
-        load_medusa_heads(folder, make_backbone("gpt2"))
-
-
-@pytest.mark.parametrize(
-    ("change", "config", "told"),
-    [
-        (lambda s: s, {}, "left over: blocks.0.layers.0.bias, blocks.1.layers.0.bias, blocks.2.layers.0.bias"),
-        (lambda s: without(s, "lm_heads.2.weight"), {"medusa_fc_bias": True}, "missing: lm_heads.2.weight; left over"),
-        (lambda s: s, {"medusa_fc_bias": True, "original_lm_head": True}, "left over: lm_heads.1.weight, lm_heads.2"),
-        (lambda s: s, {"medusa_fc_bias": True, "num_heads": 4}, "3 heads, and config.json declares 4"),
-        (lambda s: s, {"medusa_fc_bias": True, "logit_scale": 0.5}, "a logit_scale other than 1 are not supported"),
-        (lambda s: {**s, "token_map": torch.arange(9)}, {}, "a truncated vocabulary .token_map. and"),
-        (lambda s: {**s, "blocks.0.layers.1.weight": torch.zeros(1)}, {}, "heads of two residual blocks or more"),
-    ],
-)
-def test_a_file_that_vllm_would_read_otherwise_is_told(change, config, told, tmp_path):
-    folder = write(tmp_path / "vllm", change(vllm_tensors()), "model.safetensors", **config)
-    with pytest.raises(ValueError, match=told):
-        load_medusa_heads(folder, make_backbone("gpt2"))
-
-
-@pytest.mark.parametrize("kept", [0, 10, 3000, -100])
-@pytest.mark.parametrize("file", ["medusa_lm_head.pt", "medusa_lm_head.safetensors"])
-def test_a_file_cut_short_is_told(file, kept, tmp_path):
-    path = write(tmp_path / "medusa", medusa_tensors(own=False), file) / file
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ValueError, match="is not a whole file of tensors"):
-        load_medusa_heads(path, make_backbone("gpt2"))
 
 
 class Unsafe:
     def __reduce__(self):
         return os.mkdir, ("made-by-a-pickle",)
-
-
-def test_a_pickle_runs_no_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = write(tmp_path / "medusa", {**medusa_tensors(own=False), "unsafe": Unsafe()})
-    with pytest.raises(ValueError, match="is not a whole file of tensors"):
-        load_medusa_heads(folder, make_backbone("gpt2"))
-    assert not (tmp_path / "made-by-a-pickle").exists()
-
-
-def test_arguments_that_lead_nowhere_are_told(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty holds none of medusa_lm_head.safetensors, .*; give the file"):
-        load_medusa_heads(tmp_path / "empty", make_backbone("gpt2"))
-    folder = write(tmp_path / "medusa", medusa_tensors(own=False))
-    with pytest.raises(ValueError, match="no such argument: dtype; there are backbone_kwargs, cache_dir"):
-        load_medusa_heads(folder, make_backbone("gpt2"), dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="names the base model of these heads; give it as base"):
-        load_medusa_heads(folder)
-
-
-def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
-    model = make_model("gpt2", head="medusa", target="embedding")
-    save_medusa_for_vllm(model, tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    torch.nn.init.normal_(model.heads[0].linear.weight)
-    monkeypatch.setattr(json, "dumps", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        save_medusa_for_vllm(model, tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_only_separate_output_heads_add_tensors():
-    fields = {"ngram_size": 3, "head": "medusa", "target": "embedding"}
-    shared = FutureHeads(MultiTokenConfig(**fields), WIDTH, VOCAB)
-    assert shared.outputs is None
-    assert set(shared.state_dict()) == {f"layers.{h}.linear.{kind}" for h in range(2) for kind in ("weight", "bias")}
-    own = FutureHeads(MultiTokenConfig(**fields, separate_output_heads=True), WIDTH, VOCAB)
-    assert own.state_dict().keys() - shared.state_dict().keys() == {"outputs.0.weight", "outputs.1.weight"}
 
 
 def test_separate_output_heads_start_as_copies_and_change_apart():
@@ -353,13 +231,6 @@ def test_separate_output_heads_start_as_copies_and_change_apart():
     assert FutureHeads(MultiTokenConfig(ngram_size=3), WIDTH).output(1, output) is output
 
 
-def test_an_output_layer_inside_an_adapter_is_refused():
-    heads = FutureHeads(MultiTokenConfig(target="embedding", separate_output_heads=True), WIDTH, VOCAB)
-    heads.outputs[0] = torch.nn.Sequential(heads.outputs[0])
-    with pytest.raises(ValueError, match=r"must be a torch.nn.Linear, got Sequential; leave it out of the adapter's"):
-        heads.output(1, OutputMap(torch.nn.Linear(WIDTH, VOCAB)))
-
-
 @pytest.mark.parametrize("heads_only", [False, True])
 def test_separate_output_heads_are_saved_and_loaded(heads_only, tmp_path):
     make_backbone("gpt2").save_pretrained(tmp_path / "base")
@@ -371,3 +242,81 @@ def test_separate_output_heads_are_saved_and_loaded(heads_only, tmp_path):
     before, after = model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "told"),
+    [
+        (lambda s: without(s, "1.0.linear.bias"), {}, "missing: 1.0.linear.bias"),
+        (lambda s: {**s, "stranger": torch.zeros(1)}, {}, "left over: stranger"),
+        (lambda s: s, {"medusa_num_heads": 4}, "missing: 3.0.linear.bias"),
+        (lambda s: {**s, "0.1.linear.weight": torch.zeros(1)}, {}, "more than one residual block"),
+        (lambda s: {"model.norm.weight": torch.zeros(1)}, {}, "no Medusa heads"),
+        (lambda s: medusa_tensors(own=False, width=16), {}, r"layers.0.linear.weight is \(16, 16\)"),
+        (lambda s: {**s, "lr": 0.1}, {}, "must hold tensors by name"),
+        (lambda s: {**s, "unsafe": Unsafe()}, {}, "not a whole file of tensors"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_told_and_no_code_of_it_is_run(change, config, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = write(tmp_path / "medusa", change(medusa_tensors(own=True)), **config)
+    with pytest.raises(ValueError, match=told):
+        load_medusa_heads(folder, make_backbone("gpt2"))
+    assert not (tmp_path / "made-by-a-pickle").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "told"),
+    [
+        (lambda s: s, {}, "left over: blocks.0.layers.0.bias"),
+        (lambda s: s, {"medusa_fc_bias": True, "original_lm_head": True}, "left over: lm_heads.1.weight"),
+        (lambda s: s, {"medusa_fc_bias": True, "num_heads": 4}, "declares 4"),
+        (lambda s: s, {"medusa_fc_bias": True, "logit_scale": 0.5}, "logit_scale"),
+        (lambda s: {**s, "token_map": torch.arange(9)}, {}, "token_map"),
+    ],
+)
+def test_a_file_that_vllm_would_read_otherwise_is_told(change, config, told, tmp_path):
+    folder = write(tmp_path / "vllm", change(vllm_tensors()), "model.safetensors", **config)
+    with pytest.raises(ValueError, match=told):
+        load_medusa_heads(folder, make_backbone("gpt2"))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"])
+def test_the_heads_of_a_whole_model_are_loaded_as_its_error_says(file, tmp_path):
+    base, heads = make_backbone("llama"), medusa_tensors(2, own=True)
+    tensors = {**base.state_dict(), **{f"medusa_head.{name}": tensor for name, tensor in heads.items()}}
+    base.save_pretrained(tmp_path / "base")
+    (tmp_path / "whole").mkdir()
+    if file.endswith(".json"):  # the shards are not looked at
+        (tmp_path / "whole" / file).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "one")}))
+    elif file.endswith(".bin"):
+        torch.save(tensors, tmp_path / "whole" / file)
+    else:
+        save_file(tensors, tmp_path / "whole" / file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"a whole model, .* \(Medusa-2\)"):
+        load_medusa_heads(tmp_path / "whole")
+    model, report = load_medusa_heads(write(tmp_path / "heads", heads), tmp_path / "base")
+    assert report.num_heads == 2
+    assert torch.equal(model.heads[1].linear.weight, heads["1.0.linear.weight"])
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "told"),
+    [
+        ("gpt2", {"head": "mlp", "target": "embedding"}, "head='mlp'"),
+        ("gpt2", {"head": "medusa", "target": "difference"}, "target='difference'"),
+        ("phi", {"head": "medusa", "target": "embedding"}, "output bias"),
+    ],
+)
+def test_heads_that_vllm_cannot_hold_are_not_written(family, fields, told, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        save_medusa_for_vllm(make_model(family, **fields), tmp_path / "vllm")
+    assert not (tmp_path / "vllm").exists()
+
+
+def test_heads_that_were_trained_beside_adapters_are_written_once_these_are_merged(tmp_path):
+    tuned = add_lora(make_model("gpt2", head="medusa", target="embedding"), 2)
+    for model in (tuned, tuned.get_base_model()):
+        with pytest.raises(ValueError, match="merge_and_unload"):
+            save_medusa_for_vllm(model, tmp_path / "vllm")
+    save_medusa_for_vllm(tuned.merge_and_unload(), tmp_path / "vllm")

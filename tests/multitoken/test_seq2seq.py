@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, EncoderDecoderCache
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM, MultiTokenSeq2SeqConfig
-from hf_targets.maths.differences import conjugate_coefficients
+from tests.multitoken.by_hand import equations
 from tests.tiny_backbones import VOCAB, make_backbone
 from tests.tiny_seq2seq import (
     PAD,
@@ -22,32 +21,6 @@ some = pytest.mark.parametrize("family", ["marian", "bart", "t5"])
 targets = pytest.mark.parametrize("target", ["difference", "embedding", "conditional"])
 
 
-def states_by_hand(model, batch, ids):
-    """The decoder's hidden states, and its output matrix with its bias, in float64."""
-    backbone = model.backbone.double()
-    encoded = backbone.get_encoder()(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
-    mask = batch["attention_mask"]
-    hidden = backbone.get_decoder()(
-        input_ids=ids, encoder_hidden_states=encoded[0], encoder_attention_mask=mask, use_cache=False
-    )[0]
-    bias = backbone.final_logits_bias[0] if hasattr(backbone, "final_logits_bias") else torch.zeros(VOCAB).double()
-    return hidden, backbone.get_output_embeddings().weight, bias
-
-
-def scale_of(model):
-    """The factor between the decoder's hidden states and what its output matrix reads."""
-    return 32**-0.5 if getattr(model.backbone.config, "scale_decoder_outputs", False) else 1.0
-
-
-def predicted_by_hand(model, hidden, rows, ids, row, at, n):
-    """What head n, at position `at` of a row, says for the target of position at + n."""
-    conjugate = sum(c * rows[ids[row, at + 1 + j]] for j, c in enumerate(conjugate_coefficients(n)))
-    head = model.heads[n - 1]
-    state = hidden[row, at]
-    said = head(state, conjugate) if model.config.head == "conditional" else head(state)
-    return said + conjugate if model.config.target == "difference" else said
-
-
 @families
 def test_a_backbone_keeps_its_logits_bit_for_bit_and_its_loss(family):
     batch, model = pairs(), make_pair_model(family)
@@ -60,37 +33,19 @@ def test_a_backbone_keeps_its_logits_bit_for_bit_and_its_loss(family):
 
 @some
 @targets
-def test_the_loss_is_equation_6_by_brute_force(family, target):
+def test_the_loss_its_gradient_and_the_ensemble_are_the_equations(family, target):
     batch, model = pairs(), make_pair_model(family, target=target, loss_weight=0.3).double()
     ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-    hidden, rows, bias = states_by_hand(model, batch, ids)
-    labels, sums = batch["labels"], [0.0] * 4
-    for row in range(len(labels)):
-        for at in range(labels.shape[1]):
-            for n in range(min(4, at + 1)):  # the prediction of this target that head n made n positions before
-                if labels[row, at] != -100:
-                    state = hidden[row, at] if n == 0 else predicted_by_hand(model, hidden, rows, ids, row, at - n, n)
-                    sums[n] += F.cross_entropy(scale_of(model) * rows @ state + bias, labels[row, at])
-    count = int((labels != -100).sum())
+    encoded = model.get_encoder()(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[0]
+    source = {"encoder_hidden_states": encoded, "encoder_attention_mask": batch["attention_mask"]}
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False, **source)[0]
+    loss, parts, logits = equations(model, hidden, ids, batch["labels"], weight=0.4)
     output = model(**batch)
-    for n, name in enumerate(["next_token", "head_1", "head_2", "head_3"]):
-        torch.testing.assert_close(output.loss_parts[name], sums[n].detach() / count, rtol=1e-9, atol=1e-9)
-    expected = (0.5 * sums[0] + 0.3 / 6 * sum(sums[1:])) / count
-    torch.testing.assert_close(output.loss, expected, rtol=1e-9, atol=1e-9)
-
-
-@some
-@targets
-def test_the_ensemble_is_equation_13_by_brute_force(family, target):
-    batch, model = pairs(), make_pair_model(family, target=target).double()
-    ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-    hidden, rows, bias = states_by_hand(model, batch, ids)
-    logits = model(**batch, ensemble_weight=0.4).logits
-    for row in range(len(ids)):
-        for at in range(ids.shape[1]):
-            terms = [predicted_by_hand(model, hidden, rows, ids, row, at - n, n) for n in range(1, min(4, at + 1))]
-            mixed = 0.6 * hidden[row, at] + 0.4 * sum(terms) / len(terms) if terms else hidden[row, at]
-            torch.testing.assert_close(logits[row, at], scale_of(model) * rows @ mixed + bias, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(torch.stack(list(output.loss_parts.values())), parts.detach(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(output.loss, loss, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(model(**batch, ensemble_weight=0.4).logits, logits, rtol=1e-9, atol=1e-9)
+    gradients = (torch.autograd.grad(one, model.get_output_embeddings().weight)[0] for one in (output.loss, loss))
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
 
 
 @families
@@ -121,33 +76,12 @@ def test_no_gradient_comes_from_future_target_tokens(family, target):
     assert (gradient[1:4] > 0).all()
 
 
-def test_the_conjugate_gives_the_output_matrix_no_gradient():
-    batch, model = pairs(), make_pair_model("mt5").double()  # its output matrix is not tied
-    ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-    hidden, rows, bias = states_by_hand(model, batch, ids)
-    model(**batch).loss.backward()
-    found = model.get_output_embeddings().weight.grad.clone()
-    labels, total = batch["labels"], 0.0
-    for row in range(len(labels)):
-        for at in range(labels.shape[1]):
-            for n in range(min(4, at + 1)):
-                if labels[row, at] != -100:
-                    state, share = hidden[row, at], 0.5
-                    if n:
-                        state = predicted_by_hand(model, hidden, rows.detach(), ids, row, at - n, n)
-                        share = model.config.loss_weight / 6
-                    total = total + share * F.cross_entropy(scale_of(model) * rows @ state + bias, labels[row, at])
-    (expected,) = torch.autograd.grad(total / (labels != -100).sum(), rows)
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
-
-
 @families
-@pytest.mark.parametrize("heads_only", [False, True])
-def test_a_checkpoint_is_the_same_model(family, heads_only, tmp_path):
+def test_heads_alone_come_back_on_their_base_model(family, tmp_path):
     base = make_pair_backbone(family)
     base.save_pretrained(tmp_path / "base")
     model = MultiTokenForSeq2SeqLM.from_base(tmp_path / "base", ngram_size=3, ensemble_weight=0.2).eval()
-    model.save_pretrained(tmp_path / "heads", heads_only=heads_only)
+    model.save_pretrained(tmp_path / "heads", heads_only=True)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "heads")
     assert type(loaded) is MultiTokenForSeq2SeqLM
     assert loaded.config.output_scale == model.config.output_scale
@@ -179,79 +113,48 @@ def test_a_source_may_be_of_another_vocabulary():
         model(input_ids=batch["input_ids"][1:], labels=torch.full((2, 4), 50))
 
 
-class TestBadInput:
-    def test_a_causal_model_is_refused_and_the_other_way_round(self, tmp_path):
-        with pytest.raises(ValueError, match="has no encoder; use MultiTokenForCausalLM"):
-            MultiTokenForSeq2SeqLM.from_base(make_backbone("gpt2"))
-        with pytest.raises(ValueError, match="has an encoder; use MultiTokenForSeq2SeqLM"):
-            MultiTokenForCausalLM.from_base(make_pair_backbone())
-        make_pair_model().save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="of kind 'multitoken_seq2seq', not 'multitoken'"):
-            MultiTokenForCausalLM.from_pretrained(tmp_path)
+def test_the_other_kind_of_base_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no encoder; use MultiTokenForCausalLM"):
+        MultiTokenForSeq2SeqLM.from_base(make_backbone("gpt2"))
+    with pytest.raises(ValueError, match="has an encoder; use MultiTokenForSeq2SeqLM"):
+        MultiTokenForCausalLM.from_base(make_pair_backbone())
+    make_pair_model().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="of kind 'multitoken_seq2seq', not 'multitoken'"):
+        MultiTokenForCausalLM.from_pretrained(tmp_path)
 
-    def test_a_call_without_source_or_text(self):
-        model, batch = make_pair_model(), pairs()
-        with pytest.raises(ValueError, match="the encoder needs a text"):
-            model(decoder_input_ids=batch["input_ids"])
-        with pytest.raises(ValueError, match="the decoder needs a text"):
-            model(input_ids=batch["input_ids"])
 
-    def test_no_decoder_start(self):
-        model = make_pair_model("bart")
-        model.backbone.config.decoder_start_token_id = None
-        with pytest.raises(ValueError, match=r"set config\.decoder_start_token_id"):
-            model(**pairs())
+def test_a_decoder_whose_first_token_is_not_known_is_told():
+    model = make_pair_model("bart")
+    model.backbone.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match=r"set config\.decoder_start_token_id"):
+        model(**pairs())
 
-    def test_labels_of_another_shape(self):
-        batch = pairs()
-        with pytest.raises(ValueError, match=r"the shape of decoder_input_ids, \(3, 4\), got \(3, 6\)"):
-            make_pair_model()(**batch, decoder_input_ids=batch["input_ids"][:, :4])
 
-    def test_ids_outside_of_the_vocabulary(self):
-        batch = pairs()
-        batch["input_ids"][0, 0] = VOCAB
-        with pytest.raises(ValueError, match=f"input_ids must be in .0, {VOCAB - 1}."):
-            make_pair_model()(**batch)
+def test_arguments_that_do_not_fit_are_told():
+    model, batch = make_pair_model(), pairs()
+    source, labels, zeros = batch["input_ids"], batch["labels"], torch.zeros_like(batch["input_ids"])
+    embeds = model.get_input_embeddings()(labels.clamp(min=PAD))
+    for changes, told in (
+        ({"input_ids": None, "attention_mask": None}, "the encoder needs a text"),
+        ({"labels": None}, "the decoder needs a text"),
+        ({"attention_mask": torch.ones(3, 6)}, "attention_mask must be"),
+        ({"labels": labels[:2]}, "got 2 for 3"),
+        ({"input_ids": source[:, :0], "attention_mask": None}, "input_ids .* at least one token"),
+        ({"input_ids": source.clone().fill_(VOCAB)}, "input_ids must be in"),
+        ({"decoder_input_ids": labels[:, :0]}, "decoder_input_ids or .* at least one token"),
+        ({"decoder_input_ids": labels.float()}, "decoder_input_ids must be token ids"),
+        ({"decoder_input_ids": source[:, :4]}, "labels must have the shape"),
+        ({"decoder_inputs_embeds": embeds}, "need token ids"),
+        ({"shift_labels": zeros}, "shift_labels"),
+        ({"position_ids": zeros}, "decoder_position_ids"),
+        ({"token_type_ids": zeros + 1}, "token_type_ids must be 0"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model(**{**batch, **changes})
+    assert torch.equal(model(**batch, token_type_ids=zeros).loss, model(**batch).loss)
 
-    def test_a_source_longer_than_the_positions(self):
-        with pytest.raises(ValueError, match="a source must fit into the model's 40 positions, got 41 tokens"):
-            make_pair_model().generate(torch.full((1, 41), 5))
 
-    def test_arguments_of_causal_models(self):
-        model, batch = make_pair_model(), pairs()
-        zeros = torch.zeros_like(batch["input_ids"])
-        for name, told in (
-            ("shift_labels", "give labels"),
-            ("position_ids", "decoder_position_ids"),
-        ):
-            with pytest.raises(ValueError, match=f"{name} is for causal models.*{told}"):
-                model(**batch, **{name: zeros})
-        with pytest.raises(ValueError, match="token_type_ids must be 0"):
-            model(**batch, token_type_ids=zeros + 1)
-        assert torch.equal(model(**batch, token_type_ids=zeros).loss, model(**batch).loss)
-
-    def test_sources_that_do_not_fit(self):
-        model, batch = make_pair_model(), pairs()
-        source, labels = batch["input_ids"], batch["labels"]
-        for changes, told in (
-            ({"attention_mask": torch.ones(3, 6)}, r"attention_mask must be \(batch, time\), \(3, 7\), got \(3, 6\)"),
-            ({"attention_mask": torch.ones(1, 7)}, r"attention_mask must be \(batch, time\), \(3, 7\), got \(1, 7\)"),
-            ({"labels": labels[:2]}, "got 2 for 3"),
-            ({"input_ids": source[:1], "attention_mask": None}, "got 3 for 1"),
-            ({"input_ids": source[:, :0], "attention_mask": None}, r"^input_ids .* at least one token, got .*\(3, 0\)"),
-            ({"input_ids": source[0], "attention_mask": None}, r"at least one token, got shape \(7,\)"),
-            ({"decoder_input_ids": labels[:, :0]}, r"decoder_input_ids or .* at least one token, got shape \(3, 0\)"),
-            ({"decoder_input_ids": labels.float()}, "decoder_input_ids must be token ids, integers"),
-        ):
-            with pytest.raises(ValueError, match=told):
-                model(**{**batch, **changes})
-
-    def test_more_new_tokens_than_positions(self):
+def test_texts_longer_than_the_positions_are_told():
+    for length, options in ((41, {}), (4, {"max_new_tokens": 60, "eos_token_id": None})):
         with pytest.raises(ValueError, match="must fit into the model's 40 positions"):
-            make_pair_model().generate(torch.full((1, 4), 5), max_new_tokens=60, eos_token_id=None)
-
-    def test_word_differences_without_ids(self):
-        model, batch = make_pair_model(), pairs()
-        embeds = model.get_input_embeddings()(batch["labels"].clamp(min=PAD))
-        with pytest.raises(ValueError, match="need token ids"):
-            model(**batch, decoder_inputs_embeds=embeds)
+            make_pair_model().generate(torch.full((1, length), 5), **options)

@@ -1,27 +1,24 @@
 """Trainers of encoder-decoder models: with heads, without, on bags of words; figures by hand."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import DataCollatorForSeq2Seq
 
 from hf_targets import (
-    BagOfWordsSettings,
-    BagOfWordsTrainer,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
-    cosine_regularization,
     encode_pairs,
     train_joint_bpe,
     translate,
     translation_scores,
 )
 from hf_targets.maths.losses import bag_of_words_losses
+from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from tests.tiny_seq2seq import make_pair_backbone, make_pair_model
 
 TEXTS = ["a b c", "b c", "c a b a c", "a", "b a", "c c c b", "b b a", "a c a c a c a"]
@@ -76,24 +73,6 @@ def test_an_evaluation_reports_the_perplexity_of_every_weight(tokens, tmp_path):
     assert trainer_of(plain, tmp_path).evaluate()["eval_perplexity"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("heads", [True, False])
-def test_gradient_accumulation_is_one_large_batch(heads, tmp_path):
-    found, logged = [], []
-    for size, steps in ((8, 1), (2, 4)):
-        model = make(heads=heads)
-        given = {"per_device_train_batch_size": size, "gradient_accumulation_steps": steps, "max_steps": 1}
-        given |= {"train_sampling_strategy": "sequential", "optim": "sgd", "max_grad_norm": 0}
-        trainer = trainer_of(model, tmp_path, **given, label_smoothing_factor=0.1, cosine_weight=9.0)
-        cosine = cosine_regularization(model.get_output_embeddings().weight).item()
-        trainer.train()
-        assert trainer.state.log_history[0]["loss_cosine"] == pytest.approx(cosine, rel=1e-4)
-        logged.append(trainer.state.log_history[0]["loss"])
-        found.append([parameter.detach().clone() for parameter in model.parameters()])
-    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 def test_batches_have_at_most_so_many_tokens_and_every_pair_once(tmp_path):
     data = rows(30)
     trainer = trainer_of(make(), tmp_path, data=data, tokens_per_batch=48)
@@ -123,19 +102,6 @@ def test_label_smoothing_is_the_models_own(tmp_path):
     torch.testing.assert_close(found, model(**batch, label_smoothing=0.2).loss)
 
 
-def test_plain_seq2seq_trainer_trains_the_heads_too(tmp_path):
-    model = make()
-    before = [parameter.detach().clone() for parameter in model.heads.parameters()]
-    given = {"max_steps": 2, "report_to": "none", "use_cpu": True, "predict_with_generate": True}
-    args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), **given)
-    collator = DataCollatorForSeq2Seq(TOKENIZER, model=model)
-    data = {"train_dataset": rows(), "eval_dataset": rows(3)}
-    trainer = Seq2SeqTrainer(model=model, args=args, data_collator=collator, processing_class=TOKENIZER, **data)
-    trainer.train()
-    assert all(not torch.equal(one, other) for one, other in zip(before, model.heads.parameters(), strict=True))
-    assert trainer.predict(rows(3), max_new_tokens=4).predictions.shape[0] == 3
-
-
 def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
     model = make(heads=False).train()
     batch = dict(DataCollatorForSeq2Seq(TOKENIZER)([dict(row) for row in rows(4)]))
@@ -154,26 +120,6 @@ def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
         trainer_of(make(), tmp_path, BagOfWordsTrainer)
 
 
-def test_what_pairs_are_padded_with_is_asked_for(tmp_path):
-    with pytest.raises(ValueError, match="give processing_class=tokenizer"):
-        MultiTokenSeq2SeqTrainer(model=make(), args=arguments(tmp_path), train_dataset=rows())
-    with pytest.raises(ValueError, match="tokens_per_batch must be 1 or more"):
-        arguments(tmp_path, tokens_per_batch=0)
-
-
-def test_what_makes_texts_is_asked_for_before_anything_is_generated(tmp_path):
-    model = make()
-    collator = DataCollatorForSeq2Seq(TOKENIZER, model=model)
-    given = {"data_collator": collator, "train_dataset": rows(), "eval_dataset": rows(2)}
-    with pytest.raises(ValueError, match="give processing_class=tokenizer, or compute_metrics"):
-        MultiTokenSeq2SeqTrainer(model=model, args=arguments(tmp_path, predict_with_generate=True), **given)
-
-
-def test_the_trainer_of_causal_models_names_the_right_one(tmp_path):
-    with pytest.raises(ValueError, match="has an encoder; train it with MultiTokenSeq2SeqTrainer"):
-        MultiTokenTrainer(model=make(), args=arguments(tmp_path), train_dataset=rows())
-
-
 def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
     trainer = trainer_of(make(), tmp_path, data=rows(30), tokens_per_batch=48, num_train_epochs=2, max_steps=-1)
     trainer.get_train_dataloader()
@@ -185,14 +131,21 @@ def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
         assert told.sampler.epoch == expected
 
 
-def test_labels_without_a_target_for_the_last_head_are_refused(tmp_path):
-    model, data = make(), rows(2)
-    count = model.config.ngram_size
-    for length in (count, count - 1):
-        short = data.map(lambda row, length=length: {"labels": [5] * length})
-        trainer = partial(MultiTokenSeq2SeqTrainer, model, arguments(tmp_path), processing_class=TOKENIZER)
-        if length == count:
-            trainer(train_dataset=short)
-        else:
-            with pytest.raises(ValueError, match=rf"ngram_size \(N\) is {count}, and no row of the train data"):
-                trainer(train_dataset=short)
+def test_what_cannot_be_trained_is_told_before_training(tmp_path):
+    model = make()
+    short = rows(2).map(lambda row: {"labels": [5] * (model.config.ngram_size - 1)})
+    given = {"model": model, "args": arguments(tmp_path), "train_dataset": rows(), "eval_dataset": rows(2)}
+    generating = {"args": arguments(tmp_path, predict_with_generate=True)}
+    generating["data_collator"] = DataCollatorForSeq2Seq(TOKENIZER)
+    for kind, changes, told in (
+        (MultiTokenSeq2SeqTrainer, {}, "processing_class"),
+        (
+            MultiTokenSeq2SeqTrainer,
+            generating,
+            "compute_metrics",
+        ),
+        (MultiTokenSeq2SeqTrainer, {"processing_class": TOKENIZER, "train_dataset": short}, "ngram_size"),
+        (MultiTokenTrainer, {}, "train it with MultiTokenSeq2SeqTrainer"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            kind(**{**given, **changes})

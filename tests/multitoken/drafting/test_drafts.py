@@ -180,23 +180,6 @@ def test_a_tree_of_one_branch_is_the_chain():
     assert tree.depths == chain.depths
 
 
-@pytest.mark.parametrize("branches", [VOCAB, VOCAB + 3, VOCAB**2, VOCAB**4])
-def test_a_tree_never_has_more_branches_than_there_are_paths(branches):
-    draft = draft_tree(Tables(2, sequential=True), *start(2), HEADS, branches)
-    sizes = [draft.depths.count(n) for n in (1, 2, 3)]
-    assert sizes == [min(branches, VOCAB**n) for n in (1, 2, 3)]
-    assert all(len(set(paths_of(draft, row))) == sum(sizes) for row in range(ROWS))  # no path twice
-
-
-@given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
-@settings(max_examples=15, deadline=None, derandomize=True)
-def test_parents_stand_one_level_above_and_before_their_children(seed, count, branches):
-    draft = draft_tree(Tables(seed, sequential=True), *start(seed), count, branches)
-    positions, depths = torch.arange(1, len(draft.depths) + 1), torch.tensor([0, *draft.depths])
-    assert (draft.parents < positions).all()
-    assert (depths[draft.parents] == depths[1:] - 1).all()
-
-
 @given(data=st.data(), nodes=st.integers(0, 7), rows=st.integers(1, 3))
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_ancestors_are_those_met_on_the_way_to_the_last_known_word(data, nodes, rows):

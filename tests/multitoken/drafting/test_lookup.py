@@ -48,18 +48,9 @@ def test_unsure_words_are_replaced_by_what_followed_the_sure_ones_before():
     assert extended([1, 1, 1], [UNSURE] * 3) == [6, 7, 8]
 
 
-def test_words_behind_an_unsure_one_are_replaced_with_it():
-    assert extended([6, 1, 1], [SURE, UNSURE, SURE]) == [6, 7, 8, 9]
-
-
 def test_sure_words_are_kept_and_a_match_comes_behind_them():
     assert extended([6, 7, 8], [SURE] * 3) == [6, 7, 8, 9, 5, 6]
     assert extended([6, 7, 8], [SURE] * 3, num_tokens=1) == [6, 7, 8, 9]
-
-
-def test_without_a_match_the_draft_stays_as_it_is():
-    for confidence in ([UNSURE] * 3, [SURE, UNSURE, UNSURE], [SURE] * 3):
-        assert extended([9, 8, 7], confidence, text=[1, 2, 3, 4]) == [9, 8, 7]
 
 
 def test_a_longer_match_is_preferred():
@@ -79,16 +70,6 @@ def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
     assert extended([9], [just_below]) == [6, 7, 8]
     assert extended([9], [SURE], assistant_confidence_threshold=0.95) == [6, 7, 8]
     assert extended([9], [UNSURE], assistant_confidence_threshold=0.0) == [9, 5, 9]
-
-
-def test_rows_without_a_token_at_a_position_say_so():
-    draft = extend([[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2], [TEXT, [1, 2, 3], TEXT])
-    tokens = [row[there].tolist() for row, there in zip(draft.tokens, draft.exists, strict=True)]
-    assert tokens == [[6, 7, 8, 9], [9, 8], [6, 7, 8, 9, 5]]
-    assert draft.exists.int().diff(dim=1).max() <= 0  # none is missing in between
-    assert draft.depths == [1, 2, 3, 4, 5]
-    assert draft.parents.tolist() == [[0, 1, 2, 3, 4]] * 3
-    assert draft.logits is None
 
 
 def test_a_row_may_become_shorter_than_its_draft():

@@ -135,14 +135,6 @@ def test_rows_stop_where_a_loop_over_single_words_stops_them(several, kinds):
             break
 
 
-def test_padding_is_zero_where_there_is_no_pad_token():
-    config = GenerationConfig(max_length=MAX_LENGTH)
-    config._pad_token_tensor = None
-    rows = Rows(prompts(), LogitsProcessorList(), StoppingCriteriaList(), config, streamer=None, scratch=MAX_STEPS)
-    grow(rows, lengths=[5, 7, 6])
-    assert rows.sequences()[0, 5:].tolist() == [0, 0]
-
-
 READERS = {
     "no repeated pair": lambda: NoRepeatNGramLogitsProcessor(2),
     "least length": lambda: MinLengthLogitsProcessor(8, [1, 2]),
@@ -211,22 +203,6 @@ def test_processors_that_read_the_text_are_called_once_for_each_length_with_all_
         assert torch.equal(processed[row : row + 1], alone)
 
 
-def test_processors_see_nothing_but_texts():
-    reader = Reader()
-    rows = make_rows([reader])
-    grow(rows, lengths=[5, 9, 7])
-    before = [text[0].tolist() for text in rows.texts(torch.arange(BATCH))]
-    rows.process(torch.tensor([2]), torch.full((1, 1), 1), torch.zeros(1, VOCAB))
-    (seen,) = reader.seen
-    asked = [*before[2], 1]
-    assert seen.tolist() == [asked, before[1][:8], asked]
-
-
-def test_without_processors_logits_are_returned_as_they_are():
-    logits = torch.randn(2, VOCAB)
-    assert make_rows().process(torch.tensor([0, 2]), torch.zeros(2, 1, dtype=torch.long), logits) is logits
-
-
 @pytest.mark.parametrize("chosen", [[0, 1, 2], [0, 2], [2]], ids=str)
 def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
     ignored = torch.tensor([0, 3, 6])
@@ -258,11 +234,3 @@ def test_scores_and_logits_are_kept_of_the_words_that_stay_and_are_zero_beyond()
             for row in range(BATCH):
                 expected = kept[row][step] if step < len(kept[row]) else torch.zeros(VOCAB)
                 assert torch.equal(got[step][row], expected)
-
-
-@pytest.mark.parametrize("asked", [{}, {"output_scores": True, "output_logits": True}], ids=str)
-def test_scores_and_logits_are_not_kept_unasked(asked):
-    rows = make_rows(**asked)
-    grow(rows, lengths=[5, 6, 7])
-    assert rows.scores() is None
-    assert rows.logits() is None

@@ -86,16 +86,6 @@ def test_greedy_rows_go_as_far_as_a_walk_along_the_most_probable_words(process, 
         assert scores is processed
 
 
-def test_a_word_that_a_row_does_not_have_is_not_accepted():
-    tokens = torch.tensor([[2, 2], [2, 2]])
-    draft = Draft(tokens, torch.tensor([[0, 1], [0, 1]]), [1, 2], torch.tensor([[True, True], [True, False]]))
-    logits = torch.zeros(2, 3, VOCAB).index_fill(2, torch.tensor([2]), 1.0)
-    for sample in (False, True):
-        found = verify(draft, logits * 1000, as_they_are, sample=sample)
-        assert found.counts.tolist() == [3, 2]
-        assert found.tokens.tolist() == [[2, 2, 2]] * 2
-
-
 def test_a_row_goes_no_further_than_its_end_and_draws_no_more():
     draft = Draft(torch.tensor([[2, 3, 2]] * 2), torch.tensor([[0, 1, 2]] * 2), [1, 2, 3], torch.ones(2, 3).bool())
     logits = torch.full((2, 4, VOCAB), -1000.0)
@@ -111,13 +101,6 @@ def test_a_row_goes_no_further_than_its_end_and_draws_no_more():
             for position in range(count) if sample else ():
                 torch.multinomial(logits[:, position].softmax(dim=-1), 1)
             assert torch.equal(after, torch.rand(1))
-
-
-@pytest.mark.parametrize("sample", [False, True])
-def test_without_a_draft_each_row_gets_one_word(sample):
-    found = verify(empty_draft(3, torch.device("cpu")), torch.randn(3, 1, VOCAB), as_they_are, sample=sample)
-    assert found.counts.tolist() == [1, 1, 1]
-    assert found.positions.tolist() == [[0], [0], [0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

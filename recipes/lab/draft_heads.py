@@ -1,13 +1,12 @@
-"""Heads for drafting, trained on a frozen backbone: on a text, or on text that the backbone writes itself."""
+"""What draft heads are trained on: the kinds of heads, their base model, and text, which the base may write itself."""
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.reformer.repair import repair_reformer
@@ -15,7 +14,6 @@ from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.multitoken.heads import HEADS
-from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 
 KINDS: dict[str, dict[str, Any]] = {
     "wdr": {"target": "difference", "head": "conditional"},
@@ -135,39 +133,3 @@ def draft_text(
         return sample(num_blocks=num_generated, seed=seed), sample(num_blocks=num_held_out, seed=seed + 1)
     texts = load_corpus(dataset, max_train_words=max_train_words, config_name=config_name, text_column=text_column)
     return pack_blocks(texts["train"], tokenizer, block_size), pack_blocks(texts["validation"], tokenizer, block_size)
-
-
-def train_draft_heads(
-    base: PreTrainedModel,
-    kind: str,
-    args: MultiTokenTrainingArguments,
-    train: Dataset,
-    *,
-    ngram_size: int,
-    draft_vocab_size: int | None = None,
-    prepare: Callable[[MultiTokenTrainer], object] | None = None,
-) -> MultiTokenForCausalLM:
-    """Train new draft heads on a frozen base model, and return the model with them.
-
-    The loss is equation (6) with alpha = 1; only the part of the heads has a gradient. The base model is not copied,
-    and runs without dropout.
-
-    Args:
-        kind: A name that `settings_of` takes.
-        ngram_size: N; the heads draft up to N - 1 tokens.
-        draft_vocab_size: They draft only this many tokens, those most frequent in `train`; None: any token.
-        prepare: Called with the trainer before the training, such as `log_briefly`.
-    Raises:
-        ValueError: If the kind is unknown.
-    """
-    settings = {**settings_of(kind), "draft_vocab_size": draft_vocab_size}
-    set_seed(args.seed)
-    model = MultiTokenForCausalLM.from_base(base, ngram_size=ngram_size, loss_weight=1.0, **settings)
-    model.backbone.requires_grad_(False)
-    if model.heads.draft_vocabulary is not None:
-        model.heads.draft_vocabulary.choose(train["input_ids"])
-    trainer = MultiTokenTrainer(model=model, args=args, train_dataset=train)
-    if prepare is not None:
-        prepare(trainer)
-    trainer.train()
-    return model.eval()
