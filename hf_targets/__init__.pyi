@@ -53,7 +53,6 @@ from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
-from .figures.page_style import shown_command as shown_command
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
 from .gaussian_diffusion.distillation import choose_languages as choose_languages
 from .gaussian_diffusion.distillation import distill as distill

@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import Dataset
 from torch import nn
-from transformers import EarlyStoppingCallback, PreTrainedModel
+from transformers import EarlyStoppingCallback
 
 from hf_targets.training.trainer import TargetTrainer
 
@@ -61,12 +61,10 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     return results
 
 
-def is_leaky(model: Any) -> bool:
-    """Return whether a model, its configuration or the model that it wraps reads the tokens that it predicts."""
-    if isinstance(model, nn.Module):  # under LoRA or compiled it has a PreTrainedModel in it
-        return any(is_leaky(part.config) for part in model.modules() if isinstance(part, PreTrainedModel))
-    inner = vars(model).get("backbone")
-    return bool(vars(model).get("paper_leaky")) or (inner is not None and is_leaky(inner))
+def is_leaky(model: nn.Module) -> bool:
+    """Return whether a model or a part of it reads the tokens that it predicts, by `paper_leaky`."""
+    configs = (getattr(part, "config", None) for part in model.modules())
+    return any(getattr(config, "paper_leaky", False) for config in configs)
 
 
 def _figures(metrics: dict[str, float], prefix: str) -> dict[str, float]:
