@@ -45,9 +45,6 @@ from .evaluation.distance_correlation import distance_correlations as distance_c
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
-from .evaluation.repetition import count_ngrams as count_ngrams
-from .evaluation.score_columns import format_column_differences as format_column_differences
-from .evaluation.score_columns import format_columns as format_columns
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import generated_texts as generated_texts
@@ -56,7 +53,6 @@ from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
-from .figures.page_style import shown_command as shown_command
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
 from .gaussian_diffusion.distillation import choose_languages as choose_languages
 from .gaussian_diffusion.distillation import distill as distill
@@ -105,13 +101,8 @@ from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
 from .neural_cache.perplexity import search_cache as search_cache
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
-from .phrases.batches.generated_negatives import Generation as Generation
 from .phrases.batches.generated_negatives import Retokenizer as Retokenizer
 from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
-from .phrases.batches.negatives import InBatch as InBatch
-from .phrases.batches.negatives import PreBatch as PreBatch
-from .phrases.batches.negatives import Prefixes as Prefixes
-from .phrases.batches.negatives import SelfRetrieval as SelfRetrieval
 from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
 from .phrases.citations import with_source_markers as with_source_markers
@@ -127,7 +118,6 @@ from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
 from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
-from .phrases.mining.chunks import closed_class_tagger as closed_class_tagger
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
 from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
 from .phrases.mining.miner import MiningTask as MiningTask

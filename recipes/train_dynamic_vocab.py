@@ -90,7 +90,7 @@ def make_collator(setup: Setup, tokenizer: PreTrainedTokenizerBase, texts: Any, 
     if "corpus_retrieval" in setup.negatives:
         given["corpus_retrieval"] = CorpusRetrieval.from_corpus(rows(), miner.phrases, **given)
     if setup.negatives_model is not None:
-        language_model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
+        language_model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
         given["language_model"] = language_model.to(best_device())
         theirs = AutoTokenizer.from_pretrained(setup.negatives_model)
         given["retokenizer"] = None if theirs.get_vocab() == tokenizer.get_vocab() else Retokenizer(tokenizer, theirs)
@@ -112,6 +112,7 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
     corpus = setup.blocks(texts, tokenizer)
 
     set_seed(args.seed)
+    model: Any
     if setup.model_name_or_path is not None:
         model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
     else:

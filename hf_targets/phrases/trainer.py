@@ -156,6 +156,8 @@ class DynamicVocabTrainer(TargetTrainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
+        if not isinstance(args, DynamicVocabTrainingArguments):
+            raise ValueError(f"args must be DynamicVocabTrainingArguments, got {type(args).__name__}")
         self.has_phrases = isinstance(unwrapped(model), DynamicVocabForCausalLM)
         if self.has_phrases != isinstance(data_collator, PhraseCollator):
             wanted = "a PhraseCollator, which chooses the phrases" if self.has_phrases else "another data_collator"

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from hf_targets.data.progress import progress
 from hf_targets.extras import require
@@ -101,14 +102,14 @@ class DocumentCollection(Mapping[str, str]):
                 finite rows, one a text.
         """
         check_documents(documents)
-        new = dict.fromkeys(documents)
-        exist = {name: text for name, text in self.items() if name in new} if len(self) else {}
+        self.refresh()
+        exist = self._find(list(documents), "text" if replace else "id")
         if exist and not replace:
             raise ValueError(
                 f"an id must be new, and {len(exist)} exist, such as {next(iter(exist))!r}; leave them out, or give "
                 "replace=True"
             )
-        names = [name for name in new if exist.get(name) != documents[name]]
+        names = [name for name in documents if exist.get(name) != documents[name]] if exist else list(documents)
         if not names:
             return
         failed: list[Exception] = []
@@ -141,7 +142,8 @@ class DocumentCollection(Mapping[str, str]):
             ValueError: If an id is not there; nothing is deleted in this case.
         """
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
-        there = set(self).intersection(names)
+        self.refresh()
+        there = self._find(names, "id")
         if len(there) < len(names):
             missing = next(name for name in names if name not in there)
             raise ValueError(f"an id to delete must be there, and {len(names) - len(there)} are not, as {missing!r}")
@@ -195,6 +197,15 @@ class DocumentCollection(Mapping[str, str]):
             search = self.table.search(query_type="hybrid", vector_column_name="vector")
             search = search.vector(vectors[0]).text(queries[0]).distance_type("dot")
         return search.limit(k).to_arrow()
+
+    def _find(self, names: list[str], column: str) -> dict[str, str]:
+        """Return a column of those documents that are there, by id."""
+        wanted, found = pa.array(names, pa.string()), {}
+        for batch in self._columns(*dict.fromkeys(["id", column])):
+            there = compute.is_in(batch["id"], value_set=wanted)  # pyright: ignore[reportAttributeAccessIssue]
+            rows = batch.filter(there)
+            found |= zip(rows["id"].to_pylist(), rows[column].to_pylist(), strict=True)
+        return found
 
     def _encoded(self, documents: Mapping[str, str], names: list[str]) -> pa.RecordBatch:
         schema, texts = self.table.schema, [documents[name] for name in names]

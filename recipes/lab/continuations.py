@@ -59,7 +59,7 @@ class ContinuationSettings(TextSettings):
     dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
 
-    def prefixes(self, texts: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
+    def prefixes(self, texts: Mapping, tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
         """Return the prefixes of the split's text, as `take_prefixes` takes them."""
         rows: Any = tokenizer(list(texts[self.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
         sizes = {"prefix_tokens": self.prefix_tokens, "new_tokens": self.new_tokens}

@@ -51,7 +51,7 @@ def test_every_settings_file_of_a_program_has_its_settings_alone(program):
             assert table.rows
         elif "SETTINGS" in names:
             parse_settings(*names["SETTINGS"], arguments=[str(file), *cpu])
-        else:
+        elif "Setup" in names:
             trained = [
                 kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, TrainingArguments)
             ]

@@ -70,13 +70,14 @@ def test_a_finished_training_is_not_repeated_and_leaves_the_same_weights(kind, o
     (tmp_path / "run").rename(tmp_path / "moved")  # the best checkpoint is the one of the folder as it is now
     again, counter = make(tmp_path / "moved", kind, **options)
     if options and kind == "heads":
-        assert len(list((tmp_path / "moved").glob("checkpoint-*"))) == 2  # the best is not the last
+        assert not (tmp_path / "moved" / "checkpoint-6").exists()  # the best is not the last
     again.train(resume_from_checkpoint=True)
     assert counter.steps == 0
     assert_same(weights(again.model), weights(trainer.model), rtol=0, atol=0)
-    more, counter = make(tmp_path / "moved", kind, max_steps=8)
-    more.train(resume_from_checkpoint=True)
-    assert counter.steps == 2 and more.args.max_steps == 8
+    if not options:
+        more, counter = make(tmp_path / "moved", kind, max_steps=8)
+        more.train(resume_from_checkpoint=True)
+        assert counter.steps == 2
 
 
 def test_a_training_that_had_stopped_early_stays_stopped(tmp_path):
