@@ -59,7 +59,6 @@ from .gaussian_diffusion.distillation import distill as distill
 from .gaussian_diffusion.fairseq_dictionary import fairseq_tokenizer as fairseq_tokenizer
 from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
 from .gaussian_diffusion.selection import LikelihoodRescorer as LikelihoodRescorer
-from .gaussian_diffusion.selection import select_by_bleu as select_by_bleu
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments
 from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
@@ -71,7 +70,6 @@ from .masked_diffusion.rows import add_missing_tokens as add_missing_tokens
 from .masked_diffusion.rows import mask_token_id as mask_token_id
 from .masked_diffusion.rows import sentence_rows as sentence_rows
 from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
-from .masked_diffusion.sampling.sampler import Sampler as Sampler
 from .masked_diffusion.sampling.samplers import SAMPLERS as SAMPLERS
 from .masked_diffusion.sampling.streaming import CanvasStreamer as CanvasStreamer
 from .masked_diffusion.sampling.streaming import CanvasTrace as CanvasTrace

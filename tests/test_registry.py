@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from hf_targets import HEADS, MINERS, SAMPLERS, Head, Sampler
+from hf_targets import HEADS, MINERS, SAMPLERS, Head
+from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.registry import Registry
 
 

@@ -23,7 +23,7 @@ _MARK = re.compile(r">>[^<>]*<<")  # of Marian's models of several target langua
 def distill(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Mapping[str, Dataset],
+    pairs: Mapping[Any, Dataset],
     cache_dir: str | Path,
     *,
     part_size: int = 2000,
