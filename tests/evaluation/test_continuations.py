@@ -71,11 +71,6 @@ def test_a_text_ends_with_its_end_token_whatever_it_shares_a_batch_with():
             assert steps == len(tokens)
 
 
-def test_several_texts_a_prefix_are_refused():
-    with pytest.raises(ValueError, match="num_return_sequences"):
-        continue_prefixes(make_backbone("gpt2"), [Prefix([5], [])], new_tokens=2, num_return_sequences=2)
-
-
 def test_columns_are_those_of_the_texts():
     # "a b a b": of three bigrams one is repeated, of two trigrams and one 4-gram none
     tokens = [[10, 11, 10, 11]]

@@ -96,19 +96,6 @@ class OfLogits(nn.Module):
         return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=self.smoothing)}
 
 
-def test_smoothed_labels_are_those_of_trainer(tmp_path):
-    model = make_backbone("gpt2")
-    seen = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    trainer = trained(tmp_path, model, 100, max_steps=1, label_smoothing_factor=0.3)
-    ids = next(kwargs["input_ids"] for kwargs in seen if len(kwargs["input_ids"]) == 3)
-    (found,) = [one["gradient_diversity"] for one in trainer.state.log_history if "gradient_diversity" in one]
-    batch, written = {"input_ids": ids, "labels": ids}, OfLogits(model, 0.3, shifted=True)
-    assert found == pytest.approx(gradient_diversity(written, batch), rel=1e-4)
-    assert found != pytest.approx(gradient_diversity(model, batch), rel=1e-4)
-    assert type(trainer.label_smoother).__name__ == "LabelSmoother"
-
-
 def causal_run(folder, **options):
     rows = [{"input_ids": ids, "labels": ids} for ids in token_ids(3, 10)]
     return MultiTokenTrainer(make_backbone("gpt2"), MultiTokenTrainingArguments(folder, **options), train_dataset=rows)
@@ -147,16 +134,6 @@ def test_a_plain_model_is_measured_with_the_loss_that_our_trainer_trains(run, sm
     assert log["gradient_diversity"] == pytest.approx(gradient_diversity(written, batch), rel=1e-4)
 
 
-def test_smoothed_labels_of_a_compiled_plain_model_are_those_of_the_next_token(tmp_path):
-    options = {"max_steps": 1, "use_cpu": True, "report_to": "none", "logging_steps": 1, "disable_tqdm": True}
-    compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
-    trainer = causal_run(str(tmp_path), **options, **compiled, label_smoothing_factor=0.3)
-    (batch,) = list(trainer.get_train_dataloader())
-    expected = OfLogits(make_backbone("gpt2"), 0.3, shifted=True)(**batch)["loss"].item()
-    trainer.train()
-    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-4)
-
-
 def test_rows_of_one_long_text_are_measured_from_their_states(tmp_path):
     losses = []
     for every in (2, 0):
@@ -191,12 +168,3 @@ def test_a_model_with_smoothed_loss_draws_dropout_as_it_does_itself():
     assert found[0] != pytest.approx(found[1], rel=1e-3)
     assert found[1] == pytest.approx(gradient_diversity(model, batch), rel=1e-4)
     assert not model.training
-
-
-def test_a_loss_that_a_function_makes_is_told_once(tmp_path, caplog):
-    def function(outputs, labels, num_items_in_batch=None):
-        return outputs.logits.square().mean()
-
-    trainer = trained(tmp_path, make_backbone("gpt2"), 1, compute_loss_func=function)
-    assert not any("gradient_diversity" in entry for entry in trainer.state.log_history)
-    assert caplog.text.count("No gradient diversity is logged") == 1
