@@ -46,6 +46,7 @@ def test_sides_are_as_long_as_their_tokens_however_they_are_padded():
             "labels": row["labels"] + [-100] * target,
         }
 
+    assert pair_lengths(encoded).tolist() == list(map(max, *expected))
     for rows in (encoded, encoded.map(padded), encoded.map(padded).with_format("torch")):
         assert [side.tolist() for side in side_lengths(rows)] == expected
     assert pair_lengths(encoded.map(padded)).tolist() == [width] * 3

@@ -42,6 +42,7 @@ def test_the_same_texts_give_the_same_tokenizer(bpe):
     again = train_bpe_tokenizer(iter(SENTENCES), vocab_size=270, model_max_length=64)
     assert again.backend_tokenizer.to_str() == bpe.backend_tokenizer.to_str()
     assert word_level_tokenizer(SENTENCES[::-1]).get_vocab() == word_level_tokenizer(SENTENCES).get_vocab()
+    assert train_joint_bpe(iter([*PAIRS["source"], *PAIRS["target"]]), 300).get_vocab() == JOINT.get_vocab()
 
 
 def test_padding_is_a_token_of_its_own_and_the_end_of_text_is_begin_end_and_unknown(bpe):

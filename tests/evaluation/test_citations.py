@@ -65,7 +65,7 @@ def test_each_case_is_counted_as_published(answer, expected):
 def test_other_limits_and_readings():
     four = "They sell apples, pears and figs [1][2][3][4]."
     assert scores(four, at_most=None) == pytest.approx((100, 50))  # without 2 or 3 the others entail it
-    assert scores(four, at_most=1) == (0, 0)
+    assert scores(four, at_most=1) == scores("They sell apples [0] and figs [1].", documents=[]) == (0, 0)
     stop = "They sell apples. [1] They sell figs. [4][3]"
     assert scores(stop, after_stop="own") == pytest.approx((100, 200 / 3))
     assert scores("They sell apples. [1]. They sell figs. [4].", after_stop="own") == (100, 100)

@@ -134,6 +134,16 @@ def test_a_plain_model_is_measured_with_the_loss_that_our_trainer_trains(run, sm
     assert log["gradient_diversity"] == pytest.approx(gradient_diversity(written, batch), rel=1e-4)
 
 
+def test_smoothed_labels_of_a_compiled_plain_model_are_those_of_the_next_token(tmp_path):
+    options = {"max_steps": 1, "use_cpu": True, "report_to": "none", "logging_steps": 1, "disable_tqdm": True}
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
+    trainer = causal_run(str(tmp_path), **options, **compiled, label_smoothing_factor=0.3)
+    (batch,) = list(trainer.get_train_dataloader())
+    expected = OfLogits(make_backbone("gpt2"), 0.3, shifted=True)(**batch)["loss"].item()
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_rows_of_one_long_text_are_measured_from_their_states(tmp_path):
     losses = []
     for every in (2, 0):

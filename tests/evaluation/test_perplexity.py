@@ -98,6 +98,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary():
     torch.nn.init.zeros_(model.lm_head.weight)
     assert perplexity_of_blocks(model, [{"input_ids": ROWS[1]}]).per_token == pytest.approx(VOCAB)
     assert perplexity_of_generated_texts(model, ROWS).mean_over_texts == pytest.approx(VOCAB)
+    assert BlockPerplexity(nll=1e6, num_tokens=1, num_words=1).per_word == math.inf
 
 
 def test_dropout_is_off_for_the_measure_and_on_again_after_it():

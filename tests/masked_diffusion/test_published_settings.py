@@ -31,6 +31,10 @@ def test_the_mask_is_that_of_the_tokenizer_that_the_checkpoint_names():
     told = (named, hyper_parameters(), other, {**other, "tokenizer": tokenizer})
     found = [settings_of_training(one, "it").get("mask_token_id") for one in told]
     assert found == [103, 50257, None, len(tokenizer)]
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    assert settings_of_training({**other, "tokenizer": tokenizer}, "it")["mask_token_id"] == len(tokenizer) - 1
+    referring = settings_of_training(hyper_parameters(model={"length": "${block_size}", "n_heads": 4}), "it")
+    assert "max_position_embeddings" not in referring and referring["num_attention_heads"] == 4
 
 
 @pytest.mark.parametrize("nested", [True, False])
