@@ -43,40 +43,23 @@ tokenizers = pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "wor
 @tokenizers
 @settings(max_examples=60, deadline=None)
 @given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
-def test_every_token_but_the_first_is_a_target_exactly_once(tokenizer, texts, block_size):
+def test_blocks_overlap_by_one_token_and_every_token_but_the_first_is_a_target_once(tokenizer, texts, block_size):
     ids = stream(texts, tokenizer)
     assume(len(ids) >= block_size)
     blocks = packed(texts, tokenizer, block_size)
-    assert list(chain.from_iterable(map(targets, blocks))) == ids[1:]
-    if tokenizer is WORDS:
-        assert num_words(blocks) == [len(targets(block)) for block in blocks]
-
-
-@tokenizers
-@settings(max_examples=60, deadline=None)
-@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
-def test_blocks_overlap_by_one_token_and_reassemble_to_the_text(tokenizer, texts, block_size):
-    ids = stream(texts, tokenizer)
-    assume(len(ids) >= block_size)
-    blocks = packed(texts, tokenizer, block_size)
-    real = [[i for i, seen in zip(b["input_ids"], b["attention_mask"], strict=True) if seen] for b in blocks]
-    assert all(first[-1] == second[0] for first, second in pairwise(real))
-    assert [real[0][0], *chain.from_iterable(ids[1:] for ids in real)] == ids
-    assert all(len(b[column]) == block_size for b in blocks for column in ("input_ids", "attention_mask", "labels"))
-
-
-@tokenizers
-@settings(max_examples=60, deadline=None)
-@given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
-def test_only_the_end_of_the_last_block_is_padding(tokenizer, texts, block_size):
-    assume(len(stream(texts, tokenizer)) >= block_size)
-    *full, last = packed(texts, tokenizer, block_size)
+    *full, last = blocks
     assert all(block["attention_mask"] == [1] * block_size and block["labels"] == block["input_ids"] for block in full)
     length = sum(last["attention_mask"])
     assert length >= 2, "a block without a target"
     assert last["attention_mask"] == [1] * length + [0] * (block_size - length)
     assert last["labels"] == last["input_ids"][:length] + [IGNORED] * (block_size - length)
     assert last["input_ids"][length:] == [tokenizer.pad_token_id] * (block_size - length)
+    real = [block["input_ids"][: sum(block["attention_mask"])] for block in blocks]
+    assert all(first[-1] == second[0] for first, second in pairwise(real))
+    assert [real[0][0], *chain.from_iterable(ids[1:] for ids in real)] == ids
+    assert list(chain.from_iterable(map(targets, blocks))) == ids[1:]
+    if tokenizer is WORDS:
+        assert num_words(blocks) == [len(targets(block)) for block in blocks]
 
 
 @settings(max_examples=150, deadline=None)

@@ -158,6 +158,7 @@ def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
         (make_backbone("gpt2"), {"input_ids": token_ids(2, 5)}, "a loss"),
         (make_any("gpt2", "phrases"), training_inputs("phrases"), "batches of one row"),
     ],
+    ids=["one row", "unequal", "frozen", "zero", "infinite", "unlabelled", "phrases"],
 )
 def test_what_cannot_be_measured_is_told(model, batch, told):
     with pytest.raises(ValueError, match=told):

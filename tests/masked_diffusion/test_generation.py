@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 from tests.masked_diffusion.sampling.denoisers import SAMPLERS
 from tests.tiny_models import VOCAB
@@ -49,18 +48,6 @@ def test_padding_on_the_left_changes_nothing_of_a_text(sampler, kind):
     with_padding = generate(model, padded, attention_mask=mask, max_length=12, sampler=sampler)
     assert torch.equal(with_padding.sequences[:, 3:], alone.sequences)
     assert torch.equal(with_padding.sequences[:, :7], padded)
-
-
-def test_each_token_of_first_hitting_is_the_best_one_given_those_before():
-    model, trace = make_mdlm(time_conditioning=False).double(), CanvasTrace()
-    output = generate(model, batch_size=2, sampler="first_hitting", temperature=0, streamer=trace)
-    assert output.num_row_evaluations == 2 * LENGTH
-    before = torch.full((2, LENGTH), MASK)
-    for after in trace.canvases:
-        changed = before != after
-        assert changed.sum(dim=1).tolist() == [1, 1]
-        assert torch.equal(after[changed], model(before).logits.argmax(dim=-1)[changed])
-        before = after
 
 
 def test_without_ids_there_is_one_text_as_long_as_in_training():
