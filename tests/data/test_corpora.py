@@ -1,4 +1,3 @@
-import gzip
 import os
 import re
 import subprocess
@@ -7,10 +6,7 @@ import sys
 import datasets
 import pytest
 from datasets import Dataset, DatasetDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hf_targets.data import corpora
 from hf_targets.data import documentation as documentation_module
 from hf_targets.data.corpora import SPLITS, load_corpus
 from hf_targets.data.documentation import documentation_documents
@@ -21,18 +17,6 @@ LINES = [f"line {number}\n" for number in range(40)]
 @pytest.fixture(scope="session")
 def documentation():
     return load_corpus("documentation")
-
-
-@pytest.fixture
-def save(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = text if isinstance(text, bytes) else text.encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return path
-
-    return write
 
 
 def rows(corpus):
@@ -102,8 +86,8 @@ def test_one_file_is_split_without_overlap_and_only_train_is_cut_to_a_number_of_
     corpus = rows(load_corpus(path))
     assert [row for split in SPLITS for row in corpus[split]] == LINES
     assert [len(corpus[split]) for split in SPLITS] == [36, 2, 2]
-    cut = rows(load_corpus(path, max_train_words=5))
-    assert cut == {**corpus, "train": ["line 0\n", "line 1\n", "line\n"]}
+    for count, kept in ((1, ["line\n"]), (4, LINES[:2]), (5, [*LINES[:2], "line\n"]), (999, LINES[:36])):
+        assert rows(load_corpus(path, max_train_words=count)) == {**corpus, "train": kept}
 
 
 @pytest.mark.parametrize(
@@ -133,19 +117,6 @@ def test_missing_splits_are_carved_from_the_end_of_train(tmp_path, given_splits)
     carved = [split for split in SPLITS if split not in given_splits]
     assert [row for split in ("train", *carved) for row in corpus[split]] == [f"train {n}\n" for n in range(40)]
     assert all(len(corpus[split]) == (2 if split in carved else 40) for split in SPLITS[1:])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    texts=st.lists(st.text(st.sampled_from("ab \t\n\x1cé"), max_size=12).map(lambda row: row + "\n"), min_size=1),
-    count=st.integers(1, 30),
-)
-def test_cut_rows_are_the_beginning_of_the_text_up_to_so_many_words(texts, count):
-    whole, kept = "".join(texts), corpora._first_words(texts, count)
-    cut = "".join(kept)
-    assert whole.startswith(cut.removesuffix("\n"))
-    assert cut.split() == whole.split()[:count]
-    assert all(row.endswith("\n") for row in kept)
 
 
 @pytest.fixture

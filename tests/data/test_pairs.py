@@ -1,6 +1,4 @@
-import gzip
 import json
-import lzma
 import os
 from functools import partial
 
@@ -12,18 +10,6 @@ from hf_targets.data.corpora import SPLITS
 from hf_targets.data.pairs import load_pairs
 
 BEGINS = {"train": "train", "validation": "valid", "test": "test"}
-
-
-@pytest.fixture
-def save(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = text.encode(errors="surrogateescape")
-        path.write_bytes({".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(data))
-        return path
-
-    return write
 
 
 def load(path, source="de", target="en", **options):

@@ -148,7 +148,7 @@ def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
 
 
 @pytest.mark.parametrize(
-    ("model", "batch", "options", "told"),
+    ("model", "batch", "told"),
     [
         (Linear(2), {"samples": torch.ones(1, 2)}, "1 rows"),
         (Linear(2), {"samples": torch.ones(2, 2), "other": torch.ones(3)}, "one row"),
