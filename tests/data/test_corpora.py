@@ -91,11 +91,12 @@ def test_one_file_is_split_without_overlap_and_only_train_is_cut_to_a_number_of_
 
 
 @pytest.mark.parametrize(
-    ("names", "suffix"), [(("train", "valid", "test"), ".txt"), (("x.train", "x.dev", "x.test"), ".txt.gz")]
+    ("names", "suffix", "mark"),
+    [(("train", "valid", "test"), ".txt", "\ufeff"), (("x.train", "x.dev", "x.test"), ".txt.gz", "")],
 )
-def test_a_folder_gives_each_split_from_the_file_of_that_name(save, names, suffix):
+def test_a_folder_gives_each_split_from_the_file_of_that_name(save, names, suffix, mark):
     for name in names:
-        folder = save(f"own/{name}{suffix}", f"\ufeff  first of {name} \r\n\n\u2028 last").parent
+        folder = save(f"own/{name}{suffix}", f"{mark}  first of {name} \r\n\n\u2028 last").parent
     save("own/README.md", "train test")
     assert rows(load_corpus(str(folder))) == {
         split: [f"  first of {name} \n", "\n", "\u2028 last\n"] for split, name in zip(SPLITS, names, strict=True)

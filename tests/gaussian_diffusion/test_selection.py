@@ -33,9 +33,9 @@ def test_scores_are_mean_log_likelihoods_of_each_text_alone(family, monkeypatch)
 @pytest.mark.parametrize(
     ("model", "texts", "told"),
     [
-        (make_backbone("gpt2").eval(), 5, "encoder"),
-        (make_pair_backbone("marian").train(), 5, "evaluation mode"),
-        (make_pair_backbone("marian").eval(), 9999, "got 9999"),
+        (make_backbone("gpt2").eval(), [5], "encoder"),
+        (make_pair_backbone("marian").train(), [5], "evaluation mode"),
+        (make_pair_backbone("marian").eval(), [9999], "got 9999"),
         (make_pair_backbone("marian").eval(), [5] * 99, "positions"),
     ],
 )

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 
 from hf_targets import CanvasTrace
 from lab.curve_steps import CurveStep, curves_of_canvases, plot_curve_steps, principal_plane

@@ -68,7 +68,7 @@ def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num
         other=Method(make_backbone("gpt2", seed=1), {}),
     )
     assert speeds["plain"].tokens_per_pass == speeds["bare"].tokens_per_pass == 1
-    assert speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments)) > 1
+    assert 1 < speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments))
     assert [one.same for one in speeds.values()] == [1, 1, 1, 0]
     assert all(one.tokens_per_second == one.num_tokens / one.seconds > 0 for one in speeds.values())
 
