@@ -45,14 +45,6 @@ def saved(tmp_path):
     return tmp_path
 
 
-def test_what_was_removed_leaves_no_document_in_the_file(saved):
-    vocabulary = PhraseVocabulary.load(saved, BPE)
-    assert set(read_phrases(saved, [])[1]["documents"]) == {"one", "two", "three"}
-    vocabulary.remove(list(vocabulary))
-    vocabulary.save(saved)
-    assert read_phrases(saved, [])[1]["documents"] == []
-
-
 def test_another_tokenizer_is_refused(saved):
     vocabulary = PhraseVocabulary.load(saved, BPE)
     again, other = train_bpe_tokenizer(SENTENCES, vocab_size=300), train_bpe_tokenizer(SENTENCES[:1], vocab_size=300)

@@ -12,15 +12,7 @@ from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.tokenization import character_ends, len_common_prefix
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseVocabulary
-from tests.small_tokenizers import (
-    BPE,
-    METASPACE,
-    TEXTS,
-    WORDS,
-    every_tokenizer,
-    reproducible,
-    subword_tokenizer,
-)
+from tests.small_tokenizers import BPE, METASPACE, TEXTS, WORDS, every_tokenizer, reproducible, subword_tokenizer
 
 
 def ids_of(text, tokenizer):
@@ -188,7 +180,7 @@ def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
 @pytest.mark.parametrize("phrases", [[" \n"], ["a dog", "the"], ["a dog<|endoftext|>"], "the cat"])
 def test_bad_texts_are_refused_and_nothing_is_added(phrases):
     vocabulary = PhraseVocabulary(BPE)
-    with pytest.raises(ValueError, match="got|must"):
+    with pytest.raises(ValueError, match="must"):
         vocabulary.add(phrases)
     assert vocabulary.num_ids == 0
 
