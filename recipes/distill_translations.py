@@ -15,7 +15,8 @@ import torch
 from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_targets import choose_languages, distill
+from hf_targets import distill
+from hf_targets.gaussian_diffusion.distillation import choose_languages
 from lab.settings import parse_settings
 from lab.text import PairSettings
 
