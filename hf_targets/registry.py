@@ -32,14 +32,9 @@ class Registry(Mapping[str, Kind]):
             ValueError: If the name is not an identifier, is reserved, or belongs to another class; or if `cls` is not a
                 class of this kind, or lacks a method.
         """
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"the name of a {self.kind} must be an identifier, got {name!r}; choose another name")
         new = getattr(cls, "__qualname__", repr(cls))
-        if name in self.reserved:
-            raise ValueError(f"{name!r} is a reserved name of a {self.kind}; register {new} under another name")
-        if name in self._classes and self._classes[name] is not cls:
-            taken = self._classes[name].__qualname__
-            raise ValueError(f"the {self.kind} {name!r} is {taken} already; register {new} under another name")
+        if not name.isidentifier() or name in self.reserved or self._classes.get(name, cls) is not cls:
+            raise ValueError(f"{name!r} is no identifier, or the name of another {self.kind}; choose one for {new}")
         if not isinstance(cls, type) or (self.base is not None and not issubclass(cls, self.base)):
             base = "a class" if self.base is None else f"a class derived from {self.base.__qualname__}"
             raise ValueError(f"a {self.kind} must be {base}, got {new}")

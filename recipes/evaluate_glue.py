@@ -59,7 +59,7 @@ def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
         )["score"]
     results["average"] = fmean(results.values())
     if not args.process_index:
-        write_results(args.output_dir, results)
+        write_results(str(args.output_dir), results)
         print(f"Scores of {name}, in percent: {results}")
     return results
 

@@ -20,7 +20,6 @@ from hf_targets import (
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
     add_lora,
-    repair_reformer,
     word_level_tokenizer,
 )
 from lab.card import sample_text, write_card
@@ -65,10 +64,10 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
 
     set_seed(args.seed)
     if setup.model_name_or_path is not None:
-        model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
+        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
-        model = repair_reformer(AutoModelForCausalLM.from_config(config))
+        model = AutoModelForCausalLM.from_config(config)
     if setup.target is not None:
         sizes = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}
         model = MultiTokenForCausalLM.from_base(model, target=setup.target, **sizes)

@@ -11,7 +11,7 @@ its finetuning:
     HF_TARGETS_DATA=data accelerate launch recipes/train_awd_lstm.py recipes/settings/train_awd_lstm/wikitext2.yaml \
         --model_name_or_path runs/train_awd_lstm/wikitext2 --average_from_start true --output_dir runs/finetuned
 
-With cosine regularisation: `--cosine_weight 1`. The paper's table 1, with seeds: recipes/tables/awd_lstm.py.
+With cosine regularisation: `--cosine_weight 1`. The paper's table 1, with seeds: recipes/tables/train_awd_lstm.py.
 """
 
 from dataclasses import dataclass, field
@@ -43,13 +43,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
 class Setup(BlockSettings):
     """Which model is trained on what."""
 
-    dataset: str = field(default="wikitext-2", metadata={"help": "Corpus, text file, folder, or data set on the Hub."})
-    block_size: int = field(
-        default=128, metadata={"help": "Blocks are joined again; only max_validation_blocks counts."}
-    )
-    vocab_size: int | None = field(  # pyright: ignore[reportIncompatibleVariableOverride]
-        default=None, metadata={"help": "Byte-pair pieces, trained on the text; None: all words of the training text."}
-    )
+    words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
     config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of AwdLstmConfig."})
     model_name_or_path: str | None = field(
         default=None,
@@ -73,7 +67,7 @@ SETTINGS = (Setup, AwdLstmTrainingArguments)
 def main(setup: Setup, args: AwdLstmTrainingArguments) -> dict[str, float]:
     """Train or finetune one model, save it with its card, and measure it."""
     texts = setup.load()
-    if setup.vocab_size is None and setup.model_name_or_path is None:
+    if setup.words and setup.model_name_or_path is None:  # the vocabulary does not shrink with max_train_words
         tokenizer = word_level_tokenizer(setup.load(whole=True)["train"]["text"])
     else:
         tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
@@ -86,8 +80,8 @@ def main(setup: Setup, args: AwdLstmTrainingArguments) -> dict[str, float]:
         ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
         model = AwdLstmForCausalLM(AwdLstmConfig(**ids, **setup.config))  # pyright: ignore[reportArgumentType]
     trainer = AwdLstmTrainer(model, args, train_dataset=corpus["train"], eval_dataset=corpus["validation"])
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    results = measure(trainer, corpus["test"])
+    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
     trainer.save_model()
     if trainer.is_world_process_zero():

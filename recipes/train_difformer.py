@@ -20,10 +20,10 @@ from hf_targets import (
     DifformerForConditionalGeneration,
     GaussianDiffusionTrainer,
     GaussianDiffusionTrainingArguments,
-    generated_texts,
     score_texts,
 )
-from hf_targets.training.best_checkpoints import best_checkpoints, load_mean
+from hf_targets.evaluation.translation import generated_texts
+from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings
@@ -64,7 +64,7 @@ SETTINGS = (Setup, GaussianDiffusionTrainingArguments)
 
 def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and score the texts that it writes for the test split."""
-    texts = setup.load()
+    texts: Any = setup.load()
     tokenizer = setup.tokenizer(None, texts)
     corpus = setup.encoded(texts, tokenizer)
 
@@ -97,9 +97,9 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
             scores = score_texts(found, texts["test"], tokenized=setup.tokenized)
             results |= {f"{name}{ending}": value for name, value in scores.items()}
     write_card(
-        args.output_dir, results, dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM", name=args.hub_model_id
+        str(args.output_dir), results, dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM", name=args.hub_model_id
     )
-    write_results(args.output_dir, results)
+    write_results(str(args.output_dir), results)
     print(f"Model and card: {args.output_dir}\n{results}", flush=True)
     return results
 

@@ -22,14 +22,14 @@ from hf_targets import (
     DynamicVocabForCausalLM,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
-    MiningTask,
     PhraseCollator,
     Retokenizer,
     add_lora,
-    best_device,
     negatives_by_name,
     repair_reformer,
 )
+from hf_targets.backbones.weight_access import best_device
+from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings
@@ -90,7 +90,7 @@ def make_collator(setup: Setup, tokenizer: PreTrainedTokenizerBase, texts: Any, 
     if "corpus_retrieval" in setup.negatives:
         given["corpus_retrieval"] = CorpusRetrieval.from_corpus(rows(), miner.phrases, **given)
     if setup.negatives_model is not None:
-        language_model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
+        language_model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
         given["language_model"] = language_model.to(best_device())
         theirs = AutoTokenizer.from_pretrained(setup.negatives_model)
         given["retokenizer"] = None if theirs.get_vocab() == tokenizer.get_vocab() else Retokenizer(tokenizer, theirs)
@@ -112,8 +112,9 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
     corpus = setup.blocks(texts, tokenizer)
 
     set_seed(args.seed)
+    model: Any
     if setup.model_name_or_path is not None:
-        model = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.model_name_or_path))
+        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         model = AutoModelForCausalLM.from_config(config)

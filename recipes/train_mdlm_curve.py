@@ -25,11 +25,11 @@ from hf_targets import (
     LengthProtocol,
     MdlmConfig,
     MdlmForMaskedDiffusion,
-    add_missing_tokens,
     sentence_rows,
     train_bpe_tokenizer,
     wrapped_blocks,
 )
+from hf_targets.masked_diffusion.rows import add_missing_tokens
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings
@@ -68,8 +68,8 @@ class Setup(TextSettings):
                 corpus[split] = wrapped_blocks(text, tokenizer, self.max_length)
             else:
                 corpus[split] = sentence_rows(text, tokenizer, self.max_length, self.length_protocol)
-            if most.get(split) is not None:
-                corpus[split] = corpus[split].take(min(most[split], len(corpus[split])))
+            if (count := most.get(split)) is not None:
+                corpus[split] = corpus[split].take(min(count, len(corpus[split])))
         return corpus
 
 

@@ -6,8 +6,7 @@ It keeps model repositories in memory and answers the part of the Hub's API behi
 
     with HubServer() as hub:
         run_against(hub, tmp_path / "pusher", "-c", "import huggingface_hub; huggingface_hub.create_repo('me/tiny')")
-        run_against(hub, tmp_path / "trainer", "recipes/train.py", "--push_to_hub", "--hub_model_id", "me/trained")
-        assert "config.json" in hub.files("me/trained")
+        assert not hub.files("me/tiny")
 """
 
 import base64
@@ -24,8 +23,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import unquote
-
-import yaml
 
 USER, TOKEN = "me", "hf_test"
 LFS_THRESHOLD = 10 * 2**20
@@ -88,7 +85,6 @@ class HubServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), HubHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.requests: list[tuple[str, str]] = []  # (method, path), in the order of arrival
         self.commits: dict[str, dict[str, dict[str, bytes]]] = {}  # repo id -> commit id -> path -> content
         self.lfs: dict[str, bytes] = {}
         self.lock = threading.Lock()
@@ -127,7 +123,6 @@ class HubHandler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with self.server.lock:
-            self.server.requests.append((self.command, path))
             try:
                 answer = self.answer("GET" if self.command == "HEAD" else self.command, path)
             except HubError as error:
@@ -143,7 +138,7 @@ class HubHandler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = serve
 
     def log_message(self, *args: Any) -> None:
-        """Stay silent: `HubServer.requests` is the log."""
+        """Stay silent."""
 
     def answer(self, method: str, path: str) -> Answer:
         for verb, pattern, handle in self.routes:
@@ -160,11 +155,6 @@ class HubHandler(BaseHTTPRequestHandler):
         return Answer({"type": "user", "name": USER, "orgs": []})
 
     def validate_yaml(self) -> Answer:
-        front_matter = re.match(r"---\n(.*?)^---$", json.loads(self.body)["content"], re.DOTALL | re.MULTILINE)
-        try:
-            yaml.safe_load(front_matter[1] if front_matter else "")
-        except yaml.YAMLError as error:
-            raise HubError(400, f"{error.__class__.__name__} in the model card") from error
         return Answer({"errors": [], "warnings": []})
 
     def create(self) -> Answer:
@@ -212,8 +202,6 @@ class HubHandler(BaseHTTPRequestHandler):
         return Answer({"objects": objects})
 
     def lfs_upload(self, oid: str) -> Answer:
-        if hashlib.sha256(self.body).hexdigest() != oid:
-            raise HubError(400, f"the content is not that of {oid}")
         self.server.lfs[oid] = self.body
         return Answer({})
 

@@ -244,7 +244,7 @@ def _pair_case(family: str, kind: str) -> ModelCase:
         compiled=(lambda: (case.make(), [case.padded((6, 4), "right")])) if (family, kind) in COMPILED else None,
         refuses={
             "token_type_ids": "does not generate from token_type_ids; leave it",
-            "shift_labels": "shift_labels is an argument of causal models",
+            "shift_labels": "shift_labels is for causal models",
         },
         unused=frozenset(name for name in _TABLES_OF_SINES if family == "marian"),
         lacks=lacks,

@@ -38,7 +38,8 @@ class AwdLstmForCausalLM(CausalHead, AwdLstmPreTrainedModel, GenerationMixin):
             return {}
         config, targets = cast(AwdLstmConfig, self.config), cast(Tensor, call.targets)
         count, scored = call.count(targets), targets != IGNORED
-        steps = steps_into_sequence(*targets.shape, call.attention_mask, call.position_ids, targets.device)
+        rows, time = targets.shape
+        steps = steps_into_sequence(rows, time, call.attention_mask, call.position_ids, targets.device)
         squares = outputs.last_hidden_state.float().square().mean(dim=-1)
         changes = outputs.undropped[:, 1:].float().sub(outputs.undropped[:, :-1].float()).square().mean(dim=-1)
         follows = scored[:, 1:] & (steps[:, 1:] > 0)

@@ -1,7 +1,7 @@
 """Runs: stretches of text in the rows of a batch that an LSTM reads one by one, without padding and without a break."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -56,8 +56,9 @@ class Runs:
         if len(kept) == keep.numel() and torch.equal(begins, is_first):
             return None
         number = begins.cumsum(0) - 1
-        packed = pack_sequence(kept.split(number.bincount().tolist()), enforce_sorted=False)
-        order, rank, sizes = packed.sorted_indices, packed.unsorted_indices, packed.batch_sizes
+        packed = pack_sequence(list(kept.split(number.bincount().tolist())), enforce_sorted=False)
+        order, rank = cast(Tensor, packed.sorted_indices), cast(Tensor, packed.unsorted_indices)
+        sizes = packed.batch_sizes
         is_last = F.pad(changes, (0, 1), value=True)
         last_of[rows[is_last]] = rank[number[is_last]]
         run_of = torch.arange(len(kept)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)

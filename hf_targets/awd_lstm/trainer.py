@@ -21,9 +21,8 @@ from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.averaged_trainer import AveragedTrainer
-from hf_targets.training.averaging import AveragingCallback, MeanOfWeights
-from hf_targets.training.epochs import EpochCallback
+from hf_targets.training.averaging import AveragedTrainer, AveragingCallback, MeanOfWeights
+from hf_targets.training.token_batches import EpochCallback
 
 logger = logging.getLogger(__name__)
 _NAMES = "keys", "values"

@@ -89,7 +89,7 @@ def check_masked_backbone(backbone: PreTrainedModel) -> None:
     """
     name = type(backbone).__name__
     if backbone.config.is_encoder_decoder:
-        raise ValueError(f"{name} has an encoder; use MultiTokenForSeq2SeqLM for it")
+        raise ValueError(f"{name} has an encoder; choose a masked model")
     layer = output_embedding(backbone)
     device = execution_device(layer)
     if device.type == "meta" or layer.weight.numel() == 0:
@@ -102,7 +102,7 @@ def check_masked_backbone(backbone: PreTrainedModel) -> None:
     if len(read) != 2:
         raise ValueError(f"{name} does not call its output matrix once a pass, as our heads do; choose another model")
     if torch.equal(read[0][:, 0], read[1][:, 0]):
-        raise ValueError(f"{name} reads only the tokens before a position: it is causal; use MultiTokenForCausalLM")
+        raise ValueError(f"{name} reads only the tokens before a position: it is causal; choose a masked model")
     product, given = layer(read[0]).float(), logits[0].float()
     is_product = product.shape == given.shape and float((product - given).abs().max()) <= rounding_of(layer, given)
     if not is_product or _has_parameters_after(backbone, layer, ids):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel
 
 _EARLIER_ENDS = ("eos_token_id", "stop_strings", "max_time", "stopping_criteria")
 _MOST_OFFSET = 2
@@ -30,18 +30,6 @@ def position_limit(model: PreTrainedModel) -> int | None:
     has_rows = any(isinstance(module, nn.Embedding) and module.num_embeddings in sizes for module in modules)
     tables = (table for name, table in model.named_buffers() if "pos" in name.rpartition(".")[2])
     return limit if has_rows or any(table.ndim == 2 and len(table) == limit for table in tables) else None
-
-
-def token_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None = None) -> int:
-    """Return how many tokens of a text the tokenizer and the model take; `wanted`, if that is fewer."""
-    limit = max_positions(model.config) or tokenizer.model_max_length
-    tables = (module for name, module in model.named_modules() if "position" in name.rpartition(".")[2])
-    # RoBERTa and its kin leave the first rows unused, up to that of padding
-    unused = [
-        table.padding_idx + 1 for table in tables if isinstance(table, nn.Embedding) and table.padding_idx is not None
-    ]
-    limit = min(tokenizer.model_max_length, limit - max(unused, default=0))
-    return limit if wanted is None else min(limit, wanted)
 
 
 def room_after(model: PreTrainedModel, prompt_length: int) -> int | None:

@@ -38,7 +38,7 @@ def weight_hash(model: nn.Module, *, settings: bool = True, rounded_to: torch.dt
         if rounded_to is not None and weight.is_floating_point():
             weight = weight.to(rounded_to)
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

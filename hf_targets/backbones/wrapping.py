@@ -240,8 +240,7 @@ def keep_weights(*models: PreTrainedModel) -> None:
 class Headless:
     """`AutoModel` of a wrapper: loads a checkpoint and returns its `base_model`, a plain model of Transformers.
 
-    Feature extraction relies on `AutoModel` to return hidden states for any checkpoint of Transformers, with or without
-    heads. The heads and the phrase encoder of the checkpoint are dropped.
+    Feature extraction relies on `AutoModel` to return hidden states for any checkpoint. What a target adds is dropped.
     """
 
     config_class: ClassVar[type[PreTrainedConfig]]

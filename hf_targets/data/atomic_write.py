@@ -6,9 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-UNFINISHED = ".unfinished-"
-"""What the names of temporary folders begin with; a killed program leaves them."""
-
 
 @contextmanager
 def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Path]:
@@ -19,7 +16,7 @@ def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Pa
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=UNFINISHED) as unfinished:
+    with TemporaryDirectory(dir=folder, prefix=".unfinished-") as unfinished:
         yield Path(unfinished)
         for name in names:
             os.replace(Path(unfinished, name), folder / name)

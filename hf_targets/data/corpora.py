@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import datasets
 from datasets import Dataset, DatasetDict
+from datasets.exceptions import DatasetsError
 
 from hf_targets.data.documentation import documentation_rows
 
@@ -138,7 +139,7 @@ def load_parts(name_or_path: str, config_name: str | None = None) -> dict[str, D
                 found = datasets.load_dataset("text", data_dir=str(path), encoding="utf-8-sig")
             else:
                 found = datasets.load_dataset(name_or_path, config_name)
-    except (OSError, ValueError, RuntimeError, EOFError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, RuntimeError, EOFError, DatasetsError) as error:
         raise ValueError(
             f"{name_or_path!r} is neither a local file or folder that can be read nor a data set that loads from the "
             f"Hub ({type(error).__name__}: {error.__cause__ or error}); check the name and {config_name=}"

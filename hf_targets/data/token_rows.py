@@ -36,7 +36,7 @@ def texts_of(dataset: Dataset, *columns: str, missing: str | None = None) -> Ite
         rows = rows.with_format(None)
     for number, batch in enumerate(rows.iter(ROWS_AT_ONCE)):
         found = cast(dict[str, list[Any]], batch)
-        texts = {name: [missing if text is None else text for text in found[name]] for name in columns}
+        texts: dict[str, Any] = {name: [missing if text is None else text for text in found[name]] for name in columns}
         for column in columns:
             for row, text in enumerate(texts[column], start=number * ROWS_AT_ONCE):
                 if not isinstance(text, str):

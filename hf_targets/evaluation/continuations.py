@@ -200,8 +200,8 @@ def measure_continuations(
     columns: dict[str, float] = {}
     if feature_model is not None:
         pairs = zip(prefixes, continuations.tokens, strict=True)
-        generated = [tokenizer.decode(prefix.tokens + tokens) for prefix, tokens in pairs]
-        references = [tokenizer.decode(prefix.tokens + prefix.reference) for prefix in prefixes]
+        generated = [str(tokenizer.decode(prefix.tokens + tokens)) for prefix, tokens in pairs]
+        references = [str(tokenizer.decode(prefix.tokens + prefix.reference)) for prefix in prefixes]
         given: Any = {"feature_model": feature_model, "tokenizer": feature_tokenizer}
         columns["mauve"] = 100 * mauve_score(generated, references, **given)
     columns |= {

@@ -101,10 +101,11 @@ def rows_of(batch: Batch) -> list[Batch]:
         )
 
     def part(name: str, row: int) -> Any:
-        value = given[name]
+        value: Any = given[name]
         if isinstance(value, Cache):
-            value = copy.deepcopy(value)
-            value.batch_select_indices(torch.tensor([row]))  # pyright: ignore[reportAttributeAccessIssue]
+            own: Any = copy.deepcopy(value)
+            own.batch_select_indices(torch.tensor([row]))
+            return own
         return value[row : row + 1] if name in counts else value
 
     return [{name: part(name, row) for name in given} for row in range(next(iter(counts.values()), 0))]

@@ -8,7 +8,7 @@ itself, so the result also contains measures of variety.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -145,7 +145,7 @@ def perplexity_of_generated_texts(
         Here each text is read alone, and only generated tokens count.
     """
     if tokenizer is not None and all(isinstance(text, str) for text in texts):
-        texts = tokenizer(list(texts), verbose=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
+        texts = tokenizer(cast(list[str], list(texts)), verbose=False)["input_ids"]  # pyright: ignore
     if not texts or any(isinstance(text, str) for text in texts):
         raise ValueError("texts must be a list of lists of token ids, or of strings with tokenizer=, and not empty")
     rows_of_ids = [list(map(int, text)) for text in texts]

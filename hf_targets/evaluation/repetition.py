@@ -1,6 +1,6 @@
 """Repetition inside texts: rep-2, rep-3, rep-4 and diversity."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
@@ -36,7 +36,7 @@ def measure_repetition(texts: Sequence[Text], *, average: Average = "texts") -> 
 
     Rep-n grows with the length of a text, and depends on the tokenizer. Compare models on the same prefixes, with the
     same number of static tokens, counted in the same words or tokens. The published numbers count the words that spaCy
-    finds in prefix and continuation, after the cut of `shorten_to_equal`.
+    finds in prefix and continuation, once continuation and reference are cut to the length of the shorter one.
 
     Args:
         texts: Each text is a list of words or token ids; give a phrase as the words or tokens in it.
@@ -83,29 +83,6 @@ def distinct_ngrams(texts: Sequence[Text], order: int) -> float:
     """
     ngrams = [ngram for of_text in _ngrams_of_texts(texts, order) for ngram in of_text]
     return len(set(ngrams)) / len(ngrams)
-
-
-def count_ngrams(rows: Iterable[Text], order: int) -> int:
-    """Return the number of distinct n-grams in rows of tokens; an n-gram lies within one row.
-
-    Source: the number of unigrams and bigrams of each language, which the WDR paper compares at the end of section 4.3.
-
-    >>> count_ngrams([["a", "b", "a", "b"], ["b", "b"]], order=2)
-    3
-    """
-    return len(set().union(*(_ngrams(row, order) for row in rows)))
-
-
-def shorten_to_equal(texts: Sequence[Text], others: Sequence[Text]) -> tuple[list[Text], list[Text]]:
-    """Return both lists with each pair cut to the length of its shorter text, as repetition and MAUVE depend on length.
-
-    Args:
-        texts: Each text is a list of tokens, without its prefix.
-        others: One text for each of `texts` to compare it with, such as the true continuation.
-    Source: Lan et al. 2023, who cut texts like this before both measures.
-    """
-    pairs = [(text, other, min(len(text), len(other))) for text, other in zip(texts, others, strict=True)]
-    return [text[:length] for text, _, length in pairs], [other[:length] for _, other, length in pairs]
 
 
 def _ngrams_of_texts(texts: Sequence[Text], order: int) -> list[list[tuple[Hashable, ...]]]:

@@ -1,10 +1,7 @@
 """A web page complete in itself, in the reader's light or dark setting: texts, marks, tables and figures."""
 
 import re
-import shlex
-from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 
 _NOT_IN_HTML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _PAGE = """<!doctype html>
@@ -78,31 +75,3 @@ def shown(text: str) -> str:
     'a &lt;b&gt; &amp; \ufffd'
     """
     return escape(_NOT_IN_HTML.sub("\ufffd", text))
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in HTML; the first column is left, the others right.
-
-    >>> print(table(("", "a"), [("size", "<2")]))
-    <table>
-    <tr><th></th><th>a</th></tr>
-    <tr><td>size</td><td>&lt;2</td></tr>
-    </table>
-    """
-    lines = [f"<tr>{''.join(f'<th>{shown(head)}</th>' for head in heads)}</tr>"]
-    lines += [f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in rows]
-    return "\n".join(["<table>", *lines, "</table>"])
-
-
-def shown_command(arguments: Sequence[str]) -> str:
-    """Return a command line in which absolute paths are their last parts alone, to be shown to others.
-
-    >>> shown_command(["generate.py", "--model", "/home/me/runs/ours", "--html=/tmp/a b.html"])
-    "python generate.py --model ours '--html=a b.html'"
-    """
-    parts = []
-    for argument in arguments:
-        name, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-        path = Path(value).expanduser() if value.startswith("~") else Path(value)
-        parts.append(f"{name}{equals}{path.name if path.is_absolute() else value}")
-    return shlex.join(["python", *parts])

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import PartialState
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,7 +16,6 @@ from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.pair_encoding import encode_sources
 from hf_targets.evaluation.translation import translate
-from hf_targets.training.processes import started_processes
 
 _MARK = re.compile(r">>[^<>]*<<")  # of Marian's models of several target languages
 
@@ -22,7 +23,7 @@ _MARK = re.compile(r">>[^<>]*<<")  # of Marian's models of several target langua
 def distill(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Mapping[str, Dataset],
+    pairs: Mapping[Any, Dataset],
     cache_dir: str | Path,
     *,
     part_size: int = 2000,
@@ -57,7 +58,7 @@ def distill(
         raise ValueError(f"the teacher's tokenizer has no token {missing[0]}, so it would read its letters as text")
     limits = [limit for limit in (position_limit(model), tokenizer.model_max_length) if limit is not None]
     reading: dict[str, Any] = {"truncate": truncate, "source_prefix": source_prefix, "max_source_length": min(limits)}
-    train, state, folder = pairs["train"], started_processes(), Path(cache_dir)
+    train, state, folder = pairs["train"], PartialState(cpu=not torch.accelerator.is_available()), Path(cache_dir)
     if not truncate:
         encode_sources(train, tokenizer, **reading)
     folder.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,7 @@ class GaussianGeneration:
 
         Every candidate begins as noise of its length. In each step the decoder predicts the clean embeddings, and a
         reverse step leads from the state towards them. The text is the most probable word at each position of the last
-        prediction. All candidates of all sources are one batch.
+        prediction. To generate in several threads at once, put the model into evaluation mode.
 
         Settings, from the call or from `generation_config`:
 
@@ -110,8 +110,7 @@ class GaussianGeneration:
             attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
             generation_config: What it has not is that of the model's own.
             lengths: (batch,), of the texts, end token included; None: predicted.
-            generator: Draws all noise; None: the global generator. It draws for all rows at once, so that with one seed
-                a text depends on which sources are beside its own.
+            generator: Draws all noise, for all rows at once; None: the global generator.
             tokenizer: For `minimum_bayes_risk`, which compares words then; None: it compares tokens.
             rescorer: For `rescoring`: the scores (rows,) of texts (rows, time) for sources (rows, source) with masks,
                 the higher the better.
@@ -177,10 +176,8 @@ class GaussianGeneration:
 
     def _given_lengths(self, lengths: Tensor, mask: Tensor, num_lengths: int) -> Tensor:
         limit = self.config.max_position_embeddings
-        if lengths.shape != mask.shape[:1] or lengths.is_floating_point():
-            raise ValueError(f"lengths must be integers, one for each of {len(mask)} sources, got {lengths}")
-        if num_lengths > 1:
-            raise ValueError(f"num_lengths must be 1 where lengths are given, got {num_lengths}")
+        if lengths.shape != mask.shape[:1] or lengths.is_floating_point() or num_lengths > 1:
+            raise ValueError(f"lengths must be integers, one for each of {len(mask)} sources, with num_lengths=1")
         if not ((lengths >= 1) & (lengths <= limit)).all():
             raise ValueError(f"lengths must be in [1, {limit}], the model's positions, got {lengths.tolist()}")
         return lengths.to(mask.device)[:, None]

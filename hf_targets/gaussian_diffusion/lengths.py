@@ -56,8 +56,7 @@ class LengthPredictor(nn.Module):
             least = -(self.num_classes // 2)
             warnings.warn(
                 f"pairs differ in length by more than {self.num_classes} length classes tell apart, {least} to "
-                f"{least + self.num_classes - 1}; they count as the outermost class: leave them out, or make the model "
-                "with more num_length_classes. A GaussianDiffusionTrainer finds them before the training",
+                f"{least + self.num_classes - 1}; they count as the outermost class",
                 stacklevel=2,
             )
         return clipped

@@ -56,6 +56,7 @@ class DifformerForConditionalGeneration(
         "Sentence Curve Language Models", equation (1).
     """
 
+    config: DifformerConfig
     config_class = DifformerConfig
     base_model_prefix = ""
     main_input_name = "input_ids"
@@ -92,12 +93,12 @@ class DifformerForConditionalGeneration(
     @property
     def process(self) -> Process:
         """How embeddings become noise, and the steps back."""
-        return process_of(cast(DifformerConfig, self.config))
+        return process_of(self.config)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Draw matrices with deviation `initializer_range`, and embeddings so that z_0 has variance 1."""
-        config = cast(DifformerConfig, self.config)
+        config = self.config
         if module is self.embed_tokens:
             init.normal_(module.weight, std=cast(int, config.latent_size) ** -0.5)  # pyright: ignore
         elif isinstance(module, nn.Linear | nn.Embedding):
@@ -136,8 +137,7 @@ class DifformerForConditionalGeneration(
             timesteps: (batch,), the times of the noise: steps in [0, T), or with a continuous schedule numbers in
                 [.001, 1]. None: they are drawn.
             noise: (batch, time, latent), of variance 1. None: it is drawn.
-            self_condition: With `self_conditioning="half"`, whether the decoder reads a prediction of its own. None: it
-                is drawn. Processes that share sharded weights must all give the same.
+            self_condition: With `self_conditioning="half"`, whether the decoder reads its own prediction. None: drawn.
             generator: Draws what is not given; None: the global one.
             num_items_in_batch: Divides the loss; None: the number of targets.
             skip_logits: Whether to leave out the logits; None: only in training mode with labels.
@@ -161,7 +161,7 @@ class DifformerForConditionalGeneration(
         }
         if labels is None:
             return DifformerOutput(**of_source)
-        config, process = cast(DifformerConfig, self.config), self.process
+        config, process = self.config, self.process
         _check_labels(config, labels, input_ids)
         is_target = labels != IGNORED
         ids = labels.masked_fill(~is_target, cast(int, config.pad_token_id))
@@ -214,18 +214,10 @@ class DifformerForConditionalGeneration(
         attention_mask: Tensor | None = None,
         wanted: Wanted = NOTHING,
     ) -> Source:
-        """Return what the decoder reads of a source.
-
-        Args:
-            wanted: What to record, in the encoder and in the decoder that reads this.
-        Raises:
-            ValueError: If the source is empty or longer than the positions, or an id is out of range.
-        """
-        config = cast(DifformerConfig, self.config)
+        """Return what the decoder reads of a source; `wanted` says what to record in the encoder and the decoder."""
+        config = self.config
         if input_ids.dim() != 2 or not input_ids.numel():
-            raise ValueError(
-                f"input_ids must be (batch, source), with at least one token, got {tuple(input_ids.shape)}"
-            )
+            raise ValueError(f"input_ids must be (batch, source) with at least one token, got {tuple(input_ids.shape)}")
         check_integers(input_ids=input_ids)
         own = config.source_vocab_size
         check_ids(input_ids, config.vocab_size if own is None else own, "input_ids")
@@ -239,7 +231,7 @@ class DifformerForConditionalGeneration(
 
     def embedded(self, ids: Tensor) -> Tensor:
         """Return z_0 of token ids (batch, time), (batch, time, latent): sqrt(latent) times their embeddings."""
-        config = cast(DifformerConfig, self.config)
+        config = self.config
         self.check_vocabulary()
         rows = self.embed_tokens(ids)
         return cast(int, config.latent_size) ** 0.5 * (
@@ -255,30 +247,15 @@ class DifformerForConditionalGeneration(
         return call_inside(output_embedding(self), compute, embeddings)
 
     def denoise(self, state: Tensor, previous: Tensor, told: Tensor, keep: Tensor, source: Source) -> Prediction:
-        """Return the prediction of clean embeddings.
-
-        Args:
-            state: (batch, time, latent), noisy embeddings.
-            previous: (batch, time, latent), the last prediction, zeros without one.
-            told: (batch,), times as `process.told` gives them.
-            keep: (batch, time), bool, false at padding, which is on the right.
-        """
+        """Return the prediction of clean embeddings, as `DifformerDecoder.forward` does."""
         return self.decoder(state, previous, told, keep, source)
 
     def ensemble(self, prediction: Prediction, weight: float) -> Tensor:
-        """Return predicted embeddings with those that heads predict from earlier positions mixed in, equation (13).
-
-        Args:
-            weight: Lambda, in [0, 1].
-        Raises:
-            ValueError: If there are no heads and the weight is not 0.
-        """
+        """Return predicted embeddings with those that heads predict from earlier positions mixed in, equation (13)."""
         if not weight:
             return prediction.embeddings
         if self.heads is None:
-            raise ValueError(
-                f"ensemble_weight={weight} needs heads; make the model with multitoken={{}}, or leave it out"
-            )
+            raise ValueError(f"ensemble_weight={weight} needs heads; make the model with multitoken={{}}")
         return mix(prediction.embeddings, self._of_heads(prediction.hidden, prediction.embeddings), weight)
 
     def _of_heads(self, hidden: Tensor, embeddings: Tensor) -> list[Tensor]:
@@ -291,7 +268,7 @@ class DifformerForConditionalGeneration(
     ) -> list[Prediction]:
         """Return the predictions that are trained: one, or with `self_conditioning="both"` two."""
         previous = torch.zeros_like(state)
-        if cast(DifformerConfig, self.config).self_conditioning == "both":
+        if self.config.self_conditioning == "both":
             first = self.denoise(state, previous, told, keep, source)
             return [first, self.denoise(state, first.embeddings.detach(), told, keep, source)]
         if reads_itself:
@@ -304,13 +281,13 @@ class DifformerForConditionalGeneration(
         own = squared_errors(prediction.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
         if self.heads is None:
             return own
-        alpha = cast(dict, cast(DifformerConfig, self.config).multitoken)["loss_weight"]
+        alpha = cast(dict, self.config.multitoken)["loss_weight"]
         return weighted_errors(own, self._of_heads(prediction.hidden, clean.detach()), clean, is_target, alpha)
 
     def _word_losses(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the cross-entropies of each row's words at embeddings, summed over its targets, (batch,)."""
         is_target = labels != IGNORED
-        smoothing = cast(float, cast(DifformerConfig, self.config).label_smoothing) if self.training else 0.0
+        smoothing = cast(float, self.config.label_smoothing) if self.training else 0.0
 
         def compute(weight: Tensor, _: None, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             weights = torch.ones(len(targets), device=rows.device)
@@ -321,13 +298,12 @@ class DifformerForConditionalGeneration(
         return words.sum(dim=1) + (total - total.detach()) / len(labels)  # only the total has a gradient
 
     def _table(self, weight: Tensor) -> Tensor:
-        config = cast(DifformerConfig, self.config)
-        if not config.normalize_embeddings:
+        if not self.config.normalize_embeddings:
             return weight
-        return cast(int, config.latent_size) ** 0.5 * F.normalize(weight, dim=-1)
+        return cast(int, self.config.latent_size) ** 0.5 * F.normalize(weight, dim=-1)
 
     def _least_time(self) -> Tensor | float:
-        if not cast(DifformerConfig, self.config).clip_noise:
+        if not self.config.clip_noise:
             return 0.0
         return call_inside(output_embedding(self), lambda weight, _: nearest_neighbour_deviation(self._table(weight)))
 

@@ -16,10 +16,9 @@ from hf_targets.data.pair_encoding import side_lengths
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import AveragedTrainingArguments, TokenBatchArguments
-from hf_targets.training.averaged_trainer import AveragedTrainer
-from hf_targets.training.process_noise import noise_of_this_process
-from hf_targets.training.token_batch_loading import TokenBatchLoading
-from hf_targets.training.trainer import num_targets
+from hf_targets.training.averaging import AveragedTrainer
+from hf_targets.training.token_batches import TokenBatchLoading
+from hf_targets.training.trainer import noise_of_this_process, num_targets
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +55,9 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     """Trainer of `DifformerForConditionalGeneration`, plain or under peft.
 
     Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them. Evaluations
-    report `diffusion`, `words` and `length` of a decoder that has read a prediction of its own, without smoothed
-    labels, at times and with noise from `evaluation_seed`; they depend on how rows are batched. `loss` is their
-    weighted sum.
-    `perplexity` is exp(words): it is of words that are predicted from a noisy text, so it serves to compare
-    checkpoints, and is no bound on the likelihood of a text.
+    report `diffusion`, `words` and `length` of a decoder that has read a prediction of its own, at times and with noise
+    from `evaluation_seed`, and their weighted sum as `loss`. `perplexity` is exp(words): it compares checkpoints, and
+    is no bound on the likelihood of a text.
 
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).

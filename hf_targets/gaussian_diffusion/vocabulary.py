@@ -1,4 +1,4 @@
-"""The embeddings of a Gaussian diffusion model, as Transformers asks for them."""
+"""The one embedding of a Gaussian diffusion model under resizing, adapters and checkpointing."""
 
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: the model has the methods of PreTrainedModel)
@@ -19,18 +19,6 @@ class Vocabulary:
     lm_head: nn.Linear
     encoder: nn.Module
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding of source and text."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding of source and text."""
-        self.embed_tokens = cast(nn.Embedding, value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """Return the output matrix, which is tied to the embedding."""
-        return self.lm_head
-
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
         before, config = self.embed_tokens.num_embeddings, cast(DifformerConfig, self.config)
@@ -39,10 +27,6 @@ class Vocabulary:
         with torch.no_grad():
             resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
         return resized
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output matrix."""
-        self.lm_head = cast(nn.Linear, new_embeddings)
 
     def check_vocabulary(self) -> None:
         """Check that no adapter is on the embedding.

@@ -56,12 +56,10 @@ class MaskedDiffusionGeneration:
         | `confidence`    | those with the highest probability                       | at most `num_steps`        |
         | `entropy_bound` | those with the lowest entropy, as many as the bound lets | depends on the bound       |
 
-        The first three samplers draw from the model's distribution; `first_hitting` has no discretisation error. The
-        last two do not: their text repeats itself more, which lowers its perplexity under another model. Report such a
-        perplexity together with the entropy of the generated tokens.
+        The first three samplers draw from the model's distribution; `first_hitting` has no discretisation error. Text
+        of the last two repeats itself more, which lowers its perplexity under another model.
 
-        To generate in several threads at once, put the model into evaluation mode. In training mode, each call switches
-        dropout off and on again.
+        To generate in several threads at once, put the model into evaluation mode.
 
         Args:
             input_ids: (batch, length), given tokens, with the mask id at positions to fill; None: no given tokens.

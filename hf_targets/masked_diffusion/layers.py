@@ -66,8 +66,7 @@ def rotary_frequencies(
 def rotary_table(length: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines, each (length, head_dim), that rotate queries and keys at positions 0 to length - 1.
 
-    Each pass computes them again, in float32 (float64 for `dtype` float64). They are no buffer, so no checkpoint, cast
-    or move to another device can change them.
+    They are computed again in float32 at least, and are no buffer, so that no checkpoint or cast can change them.
     """
     wide = torch.promote_types(dtype, torch.float32)
     frequencies = rotary_frequencies(head_dim, dtype=wide, device=device)

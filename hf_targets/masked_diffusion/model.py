@@ -75,6 +75,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
     Source: Sahoo et al., "Simple and Effective Masked Diffusion Language Models"; curves: Heo and Choi, section 4.2.
     """
 
+    config: MdlmConfig
     config_class = MdlmConfig
     base_model_prefix = "backbone"
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
@@ -97,7 +98,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
     @property
     def schedule(self) -> NoiseSchedule:
         """The noise schedule: how fast tokens are masked."""
-        config = cast(MdlmConfig, self.config)
+        config = self.config
         return NoiseSchedule(config.noise_schedule, config.sigma_min, config.sigma_max)
 
     @torch.no_grad()
@@ -143,7 +144,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
         Raises:
             ValueError: If the new vocabulary is too small for that id.
         """
-        mask_token_id = cast(int, cast(MdlmConfig, self.config).mask_token_id)
+        mask_token_id = cast(int, self.config.mask_token_id)
         if new_num_tokens is not None and new_num_tokens <= mask_token_id:
             raise ValueError(f"the vocabulary must hold mask_token_id={mask_token_id}, got {new_num_tokens} tokens")
         return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
@@ -157,7 +158,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
             ValueError: If a layer has an adapter.
         """
         check_no_adapters(self, "with_curve copies the weights")
-        config = copy.deepcopy(cast(MdlmConfig, self.config))
+        config = copy.deepcopy(self.config)
         config.curve = as_curve_config(copy.deepcopy(curve))
         model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
         own = model.state_dict()
@@ -221,7 +222,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
         check_segments(token_type_ids)
         check_count(num_items_in_batch, has_labels=labels is not None)
         batch = NoisyBatch.of(
-            cast(MdlmConfig, self.config),
+            self.config,
             self.schedule,
             input_ids,
             attention_mask=attention_mask,
@@ -276,7 +277,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
     def _states(
         self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, wanted: Wanted = NOTHING
     ) -> BackboneOutput:
-        if not cast(MdlmConfig, self.config).time_conditioning:
+        if not self.config.time_conditioning:
             sigma = torch.zeros(1, device=canvas.device)
         elif timesteps is None:
             raise ValueError("a model with time_conditioning needs timesteps, the time of each row's canvas in (0, 1]")
@@ -288,7 +289,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
 
     def _bias_without_mask(self, bias: Tensor) -> Tensor:
         """Return the output bias with -1e6 added for the mask token, which makes it impossible."""
-        is_mask = torch.arange(len(bias), device=bias.device) == cast(MdlmConfig, self.config).mask_token_id
+        is_mask = torch.arange(len(bias), device=bias.device) == self.config.mask_token_id
         return bias.to(torch.promote_types(bias.dtype, torch.float32)) + IMPOSSIBLE * is_mask
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
@@ -302,7 +303,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
     def _substitute(self, hidden: Tensor, canvas: Tensor) -> Tensor:
         """Return log-probabilities in which each unmasked token has probability 1."""
         logits = self._log_softmax(hidden)
-        given = (canvas != cast(MdlmConfig, self.config).mask_token_id)[..., None]
+        given = (canvas != self.config.mask_token_id)[..., None]
         own = torch.full_like(logits, IMPOSSIBLE).scatter(-1, canvas[..., None], 0.0)
         return torch.where(given, own, logits)
 
@@ -313,7 +314,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
         """
         labels, weights = batch.labels, batch.weights
         assert labels is not None and weights is not None
-        masked = (batch.canvas == cast(MdlmConfig, self.config).mask_token_id) & (labels != IGNORED)
+        masked = (batch.canvas == self.config.mask_token_id) & (labels != IGNORED)
         weights = weights[:, None].expand(labels.shape)
         output = output_embedding(self)
 
@@ -348,7 +349,7 @@ class MdlmModel(MdlmForMaskedDiffusion):
         unmasked = {"labels": None, "may_mask": None, "generator": None}
         given = {"attention_mask": attention_mask, "timesteps": timesteps, **unmasked}
         check_segments(token_type_ids)
-        batch = NoisyBatch.of(cast(MdlmConfig, self.config), self.schedule, input_ids, **given)
+        batch = NoisyBatch.of(self.config, self.schedule, input_ids, **given)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)
         return BaseModelOutput(

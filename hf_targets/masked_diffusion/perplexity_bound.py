@@ -45,9 +45,7 @@ class EvaluationNoise:
 
     Args:
         model: Its schedule, mask and number of time steps are used.
-        num_rows: n, the number of rows in the data set.
         num_draws: How many times each row is masked.
-        seed: 0 or more.
     Raises:
         ValueError: If there is no row, or `num_draws` is below 1.
     """
@@ -79,10 +77,8 @@ class EvaluationNoise:
         """Return the masked rows and their times, (batch, length) and (batch,) in float32, on the rows' device.
 
         Args:
-            draw: Index of the draw.
             indices: Indices of the rows in the data set.
-            input_ids: (batch, length).
-            may_mask: (batch, length), true where a token may be masked.
+            input_ids, may_mask: (batch, length), true where a token may be masked.
         """
         times = self.times[draw, list(indices)].float()
         ids, may = input_ids.cpu(), may_mask.cpu()
@@ -195,36 +191,28 @@ def perplexity_bound(
 ) -> PerplexityBound:
     """Return the negative evidence lower bound of a text; its exponential is an upper bound on the perplexity.
 
-    Each row is masked `num_draws` times, at times spread evenly over all rows (`EvaluationNoise`). The
-    -log p(token) of its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), or with the weight of
-    the model's discrete time. `nelbo` is the sum over all rows divided by the number of text tokens (labels other than
-    -100, without predicted padding). Hidden padding and the batch size change only the last digits. The same seed gives
-    the same result.
+    Each row is masked `num_draws` times, at times spread evenly over all rows (`EvaluationNoise`). The -log p(token) of
+    its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), or that of the model's discrete time, and
+    divided by the number of text tokens. Hidden padding and the batch size change only the last digits.
 
     How to read the result:
 
     - It is an estimate of a bound; `standard_error` is its error. The true perplexity of a model is lower by an unknown
       amount. So if one diffusion model has a smaller bound than another, its perplexity may still be larger.
     - A share alpha(1) of the tokens (1e-3 with the log-linear schedule) is never masked and costs nothing, so strictly
-      this is not a bound. A model with a uniform prediction should have log(V - 1). It has in expectation
-      (alpha(s) - alpha(1)) / (1 - s) times that, as times are in [s, 1] with s = 1e-3, as in the published program.
-      This factor is .999 with the log-linear schedule, for any s. Discrete times begin at 1/T; their factor is
-      alpha(0) - alpha(1). Published results have the same error.
-    - It depends on how rows are padded, the `length_protocol` of `masked_diffusion.rows.sentence_rows`. Compare only
-      results with the same protocol. `predicted` bounds the perplexity of a sentence and its length; `conditional`
-      bounds that of a sentence given its length; `published` is no bound, but compares with published results on LM1B.
-    - It is per token of the model's tokenizer, begin and end tokens included. Do not compare it between tokenizers;
-      compare `per_word`, which needs rows with `num_words`.
+      this is no bound: a model with a uniform prediction has .999 log(V - 1). Published results have the same error.
+    - Compare only results with the same `length_protocol` (`masked_diffusion.rows.sentence_rows`).
+    - It is per token of the model's tokenizer; between tokenizers compare `per_word`, which needs `num_words`.
     - A model that predicts K > 1 curves uses the most probable one, as in generation.
 
     Args:
         model: The model to evaluate; its dropout is off meanwhile.
         rows: Rows as from `masked_diffusion.rows`, with `input_ids`, and optionally `attention_mask`, `labels` (-100
-            where a token is not a target), `may_mask` (1 where a token may be masked; default: at targets),
-            `num_tokens` (text tokens, the divisor; default: the number of targets) and `num_words`.
-        num_draws: 1 or more; the error falls as 1 / sqrt(num_draws).
-        seed: Seed of times and masks, 0 or more; the global random state is neither used nor changed.
-        batch_size: Rows in one forward pass, 1 or more.
+            where a token is not a target), `may_mask` (default: at targets), `num_tokens` (text tokens, the divisor;
+            default: the number of targets) and `num_words`.
+        num_draws: The error falls as 1 / sqrt(num_draws).
+        seed: Of times and masks; the global random state is neither used nor changed.
+        batch_size: Rows in one forward pass.
     Raises:
         ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
             than `num_tokens`, rows are of more than one `length_protocol`, or some lack `num_words`.

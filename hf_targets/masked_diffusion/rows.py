@@ -83,30 +83,23 @@ def sentence_rows(
     | `conditional` | is hidden from the model                      | bounds that of the text for who knows its length |
 
     Only a model of `predicted` rows chooses the length of what it generates: a canvas of `max_length` comes out with
-    padding at its end. One of `published` rows has never been asked for padding, and writes none. All three divide by
-    the tokens of text in an evaluation, begin and end tokens included, padding excluded.
+    padding at its end. All three divide by the tokens of text in an evaluation, padding excluded.
 
-    `num_words` is how many words begin in the row, words between white space and line ends, as `pack_blocks` counts
-    them; the end token is the line ends that it stands for, and one at least. Words that are cut off and blank rows
-    count for nothing. The sum is the same for every tokenizer where no row is cut.
+    `num_words` counts the words that begin in the row, between white space and line ends, as `pack_blocks` does; the
+    end token is one line end or more. The sum is the same for every tokenizer where no row is cut.
 
     Args:
         texts: A data set with a column `text`, such as `load_corpus` gives, a sentence a row.
         tokenizer: A fast tokenizer with an EOS or SEP token, and a padding token of its own unless `conditional`.
         max_length: Tokens in a row, with the begin and end tokens; of a `conditional` one at most.
-        length_protocol: One of the table.
         line_ends: Whether each line end is a word.
-
     Returns:
-        `input_ids`, `attention_mask` (ones) and `labels` (the ids), lists of one length in each row, and `num_words`
-        (an integer). `predicted` rows also have `num_tokens`, the tokens of text. `published` rows have labels of -100
-        at padding, and `may_mask` (ones). `DiffusionCollator` pads `conditional` rows.
-
+        `input_ids`, `attention_mask` (ones), `labels` (the ids) and `num_words`. `predicted` rows also have
+        `num_tokens`, the tokens of text. `published` rows have labels of -100 at padding, and `may_mask` (ones).
     Raises:
         ValueError: If `max_length` has no room for a token of text, no row has one, the tokenizer will not do, or there
             is no such protocol.
-    Source: Sahoo et al. 2024: `published` is what its program does on LM1B. It masks padding, which no attention mask
-        hides, multiplies the losses by the attention mask, and divides by its sum.
+    Source: Sahoo et al. 2024: `published` is what its program does on LM1B.
 
     >>> from hf_targets.data.tokenization import train_bpe_tokenizer
     >>> tokenizer = train_bpe_tokenizer(["the cat\n"] * 9, vocab_size=264)
@@ -145,20 +138,15 @@ def wrapped_blocks(
 ) -> Dataset:
     r"""Return the tokens of `texts`, row after row, as blocks between a begin and an end token.
 
-    Each row is a document and is followed by the end token, which stands for the newlines at the end of the row; blank
-    rows are left out. The begin and end tokens, the special tokens in the text and `num_words` (where the end tokens
-    around a block count for nothing) are those of `sentence_rows`. The tokens left over, too few for a block, are
-    dropped with the words that begin in them, which are more or fewer by tokenizer.
+    Each row is a document, followed by the end token; tokens, end tokens and `num_words` (where the end tokens around a
+    block count for nothing) are those of `sentence_rows`. Tokens left over, too few for a block, are dropped.
 
     Args:
         texts: A data set with a column `text`, a document a row.
         tokenizer: A fast tokenizer with an EOS or SEP token.
         block_size: Tokens in a block, with the begin and end tokens.
         line_ends: Whether each line end is a word.
-
-    Returns:
-        `input_ids`, `attention_mask` (ones) and `labels` (the ids), each `block_size` integers, and `num_words`.
-
+    Returns: `input_ids`, `attention_mask` (ones) and `labels` (the ids), each `block_size` integers, and `num_words`.
     Raises:
         ValueError: If `block_size` has no room for a token of text or is above what there is, or the tokenizer will
             not do.
@@ -244,15 +232,11 @@ class DiffusionCollator:
     r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
 
     This padding is hidden: it has the tokenizer's pad id, else its end id, else 0, with attention mask 0, label -100
-    and `may_mask` 0. A row without an attention mask is all real, and one without labels has its ids; `num_words`,
-    `num_tokens` and `may_mask` stay where the rows have them, and other columns are dropped.
-
-    Transformers' `DataCollatorForSeq2Seq` does as much for a tokenizer with a padding token, on the side where that
-    tokenizer pads, and refuses GPT-2's.
+    and `may_mask` 0. A row without labels has its ids; `num_words`, `num_tokens` and `may_mask` stay where the rows
+    have them, and other columns are dropped.
 
     Raises:
-        ValueError: When called, if there is no row, or rows of more than one `length_protocol`, or some have
-            `num_words` and others lack it.
+        ValueError: When called, if rows are of more than one `length_protocol`, or only some have `num_words`.
 
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> texts = Dataset.from_dict({"text": ["the cat\n", "the end of it\n"]})
@@ -274,8 +258,6 @@ class DiffusionCollator:
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the batch; shapes and names are in the class's docstring."""
-        if not features:
-            raise ValueError("a batch must have at least one row, got none")
         check_one_protocol({protocol_columns(row) for row in features})
         check_words(list(features))
         rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
@@ -292,8 +274,8 @@ class DiffusionCollator:
 
 def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
     """Return the ids that a row begins with, at most one, and the id that it ends with."""
-    begins = [id_ for id_ in (tokenizer.bos_token_id, tokenizer.cls_token_id) if id_ is not None]
-    ends = [id_ for id_ in (tokenizer.eos_token_id, tokenizer.sep_token_id) if id_ is not None]
+    begins: list[Any] = [id_ for id_ in (tokenizer.bos_token_id, tokenizer.cls_token_id) if id_ is not None]
+    ends: list[Any] = [id_ for id_ in (tokenizer.eos_token_id, tokenizer.sep_token_id) if id_ is not None]
     if not ends:
         raise ValueError(
             f"a row ends with the tokenizer's EOS or SEP token, and this {type(tokenizer).__name__} has neither; add "

@@ -29,9 +29,8 @@ from hf_targets.masked_diffusion.rows import (
 from hf_targets.maths.losses import IGNORED, perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.arguments import AveragedTrainingArguments
-from hf_targets.training.averaged_trainer import AveragedTrainer
-from hf_targets.training.process_noise import noise_of_this_process
-from hf_targets.training.trainer import WORDS_COLUMN, num_targets
+from hf_targets.training.averaging import AveragedTrainer
+from hf_targets.training.trainer import WORDS_COLUMN, noise_of_this_process, num_targets
 
 TIMES_COLUMN, INDEX_COLUMN = "timesteps", "row_index"
 
@@ -121,10 +120,8 @@ class DiffusionTrainer(AveragedTrainer):
     - With 2 draws or more: `nelbo_standard_error`, and `nelbo_margin`, half the width of the 95% interval.
 
     `evaluate(rows, metric_key_prefix="test")` uses `test_draws`; with any other prefix it uses `evaluation_draws`.
-    Times and masks depend only on the row and the draw (`masked_diffusion.perplexity_bound`). They are the same in each
-    evaluation, for any batch size and any number of processes. `masked_diffusion.perplexity_bound` says what the
-    numbers mean. Compare them only for rows of the same `length_protocol` (`masked_diffusion.rows.sentence_rows`). The
-    loss of a training batch is always divided by the number of labels other than -100.
+    Times and masks depend only on the row and the draw, for any batch size and number of processes. Compare figures
+    only for rows of the same `length_protocol`; `masked_diffusion.perplexity_bound` says what they mean.
 
     Args:
         data_collator: None: a `DiffusionCollator` of the tokenizer (`processing_class`), which pads on the right.
@@ -132,8 +129,7 @@ class DiffusionTrainer(AveragedTrainer):
     Raises:
         ValueError: Before training starts: if the model has another class, a data set has token ids beyond its
             vocabulary or rows of more than one `length_protocol`, the mask differs from the tokenizer's or is among the
-            labels, there are `timesteps` that would not be used, or sharded weights (FSDP, DeepSpeed) should be
-            averaged. In an evaluation: if a row has fewer labels than `num_tokens`.
+            labels, or there are `timesteps` that would not be used.
     """
 
     args: DiffusionTrainingArguments

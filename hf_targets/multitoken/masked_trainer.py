@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masking import MaskingCollator, check_masked, check_share
 from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
-from hf_targets.training.epochs import EpochCallback
+from hf_targets.training.token_batches import EpochCallback
 from hf_targets.training.trainer import TargetTrainer
 
 EVALUATION_SEED = 0

@@ -23,7 +23,7 @@ class MaskingCollator:
     on where a training was resumed. Rows that have `labels` are masked already, and are only padded.
 
     `MultiTokenMaskedTrainer` tells it the epoch. In Transformers' own Trainer, add `EpochCallback(collator)` of
-    `hf_targets.training.epochs`; without it each epoch masks the same tokens.
+    `hf_targets.training.token_batches`; without it each epoch masks the same tokens.
 
     Args:
         tokenizer: With a mask token.

@@ -18,7 +18,7 @@ from hf_targets.evaluation.translation import translation_scores
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.arguments import TokenBatchArguments
-from hf_targets.training.token_batch_loading import TokenBatchLoading
+from hf_targets.training.token_batches import TokenBatchLoading
 
 
 @dataclass

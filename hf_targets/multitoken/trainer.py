@@ -17,7 +17,6 @@ from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.brief_log import is_brief, log_briefly
 from hf_targets.training.trainer import TargetTrainer, num_targets
 
 
@@ -205,8 +204,6 @@ class MultiTokenTrainer(TargetTrainer):
             data_collator=self.data_collator,
             processing_class=self.processing_class,
         )
-        if is_brief(self):
-            log_briefly(trainer)
         own = vars(self.model).get("forward")
         trainer.train()
         trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)

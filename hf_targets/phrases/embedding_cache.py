@@ -157,8 +157,9 @@ class PhraseEmbeddingCache:
         if not missing:
             return self._rows(keys)
         widths = encoder.widths[:1] if encoder.output_projection is None else encoder.widths
-        name = self._file_name(encoder, keys) if is_whole and self.files is not None else None
-        stored = None if name is None else self.files.read(name, [(len(keys), width) for width in widths])
+        files = self.files if is_whole else None
+        name = "" if files is None else self._file_name(encoder, keys)
+        stored = None if files is None else files.read(name, [(len(keys), width) for width in widths])
         if stored is None:
             new = encode(encoder, [keys[number] for number in missing])[: len(widths)]
         else:
@@ -167,8 +168,8 @@ class PhraseEmbeddingCache:
         self._kept = tuple(map(torch.cat, zip(self._kept, new, strict=True))) if start else new
         self._indices |= {keys[number]: start + index for index, number in enumerate(missing)}
         rows = self._rows(keys)
-        if name is not None and stored is None:
-            self.files.write(name, rows[: len(widths)])
+        if files is not None and stored is None:
+            files.write(name, rows[: len(widths)])
         return rows
 
     def _rows(self, keys: list[bytes]) -> tuple[Tensor, Tensor]:

@@ -85,7 +85,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         encoder: PreTrainedModel | None = None,
     ) -> None:
         super().__init__(config)
-        self.backbone = backbone_of(config.backbone, backbone)
+        self.backbone = backbone_of(cast(Any, config.backbone), backbone)
         if find_output_scale(self.backbone, read_causal, "input_ids") not in (None, 1.0):
             raise ValueError(
                 f"{type(self.backbone).__name__} scales its logits, which phrases cannot; choose another base"

@@ -21,8 +21,7 @@ from hf_targets.maths.losses import perplexity
 from hf_targets.phrases.batches.collator import BEFORE_COLUMN, SEED_COLUMN, PhraseCollator
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.trainer import TargetTrainer, num_targets
-from hf_targets.training.weak_methods import WeaklyBound
+from hf_targets.training.trainer import TargetTrainer, WeaklyBound, num_targets
 
 _EVALUATION_SEED = 0  # the same for all training seeds, so that runs are compared on the same phrases
 
@@ -157,6 +156,8 @@ class DynamicVocabTrainer(TargetTrainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
+        if not isinstance(args, DynamicVocabTrainingArguments):
+            raise ValueError(f"args must be DynamicVocabTrainingArguments, got {type(args).__name__}")
         self.has_phrases = isinstance(unwrapped(model), DynamicVocabForCausalLM)
         if self.has_phrases != isinstance(data_collator, PhraseCollator):
             wanted = "a PhraseCollator, which chooses the phrases" if self.has_phrases else "another data_collator"
@@ -227,7 +228,7 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=WeaklyBound(self._epoch, is_needed=False) if is_training else lambda: 0,
+            epoch=WeaklyBound(self._epoch) if is_training else lambda: 0,
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from hf_targets.data.progress import progress
 from hf_targets.extras import require
@@ -64,7 +65,11 @@ class DocumentCollection(Mapping[str, str]):
             [pa.field("id", pa.string(), False), pa.field("text", pa.string(), False), pa.field("vector", vector)],
             metadata={_NOTE: json.dumps({"probe": probe.tolist()})},
         )
-        return cls(folder, encoder, connection.create_table(_TABLE, schema=schema))
+        table, index = connection.create_table(_TABLE, schema=schema), require("lancedb.index", extra="retrieval")
+        table.create_index("id", config=index.BTree(), name="ids")
+        plain = {"base_tokenizer": "icu", "stem": False, "remove_stop_words": False}  # no language is assumed
+        table.create_index("text", config=index.FTS(**plain), name="words")
+        return cls(folder, encoder, table)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], encoder: Encoder) -> "DocumentCollection":
@@ -101,14 +106,14 @@ class DocumentCollection(Mapping[str, str]):
                 finite rows, one a text.
         """
         check_documents(documents)
-        new = dict.fromkeys(documents)
-        exist = {name: text for name, text in self.items() if name in new} if len(self) else {}
+        self.refresh()
+        exist = self._find(list(documents), "text" if replace else "id")
         if exist and not replace:
             raise ValueError(
                 f"an id must be new, and {len(exist)} exist, such as {next(iter(exist))!r}; leave them out, or give "
                 "replace=True"
             )
-        names = [name for name in new if exist.get(name) != documents[name]]
+        names = [name for name in documents if exist.get(name) != documents[name]] if exist else list(documents)
         if not names:
             return
         failed: list[Exception] = []
@@ -132,7 +137,9 @@ class DocumentCollection(Mapping[str, str]):
                     self.table.add(reader)
             except RuntimeError as error:  # LanceDB's, which holds the batches' own as a text
                 raise (failed or [error])[0] from None
-        self._index()
+        words = self.table.index_stats("words")
+        if words.num_unindexed_rows > max(_LEFT_UNINDEXED, words.num_indexed_rows // 4):
+            self.table.optimize()
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents.
@@ -141,7 +148,8 @@ class DocumentCollection(Mapping[str, str]):
             ValueError: If an id is not there; nothing is deleted in this case.
         """
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
-        there = set(self).intersection(names)
+        self.refresh()
+        there = self._find(names, "id")
         if len(there) < len(names):
             missing = next(name for name in names if name not in there)
             raise ValueError(f"an id to delete must be there, and {len(names) - len(there)} are not, as {missing!r}")
@@ -196,22 +204,21 @@ class DocumentCollection(Mapping[str, str]):
             search = search.vector(vectors[0]).text(queries[0]).distance_type("dot")
         return search.limit(k).to_arrow()
 
+    def _find(self, names: list[str], column: str) -> dict[str, str]:
+        """Return a column of those documents that are there, by id."""
+        wanted, found = pa.array(names, pa.string()), {}
+        for batch in self._columns(*dict.fromkeys(["id", column])):
+            there = compute.is_in(batch["id"], value_set=wanted)  # pyright: ignore[reportAttributeAccessIssue]
+            rows = batch.filter(there)
+            found |= zip(rows["id"].to_pylist(), rows[column].to_pylist(), strict=True)
+        return found
+
     def _encoded(self, documents: Mapping[str, str], names: list[str]) -> pa.RecordBatch:
         schema, texts = self.table.schema, [documents[name] for name in names]
         dim = schema.field("vector").type.list_size
         vectors = vectors_of(texts, self.encoder.encode_document, dim)
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dim)
         return pa.record_batch([pa.array(names), pa.array(texts), column], schema=schema)
-
-    def _index(self) -> None:
-        """Index words and ids when there are rows, and again when many new rows have none."""
-        index, words = require("lancedb.index", extra="retrieval"), self.table.index_stats("words")
-        if words is None:
-            self.table.create_index("id", config=index.BTree(), name="ids")
-            plain = {"stem": False, "remove_stop_words": False}  # no language is assumed
-            self.table.create_index("text", config=index.FTS(base_tokenizer="icu", **plain), name="words")
-        elif words.num_unindexed_rows > max(_LEFT_UNINDEXED, words.num_indexed_rows // 4):
-            self.table.optimize()
 
     def __getitem__(self, name: str) -> str:
         rows = self.table.search().where(f"id = {_quoted(name)}").select(["text"]).to_arrow()

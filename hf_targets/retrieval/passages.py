@@ -31,15 +31,11 @@ class Passage(NamedTuple):
 
     @classmethod
     def parse(cls, passage_id: str) -> "Passage":
-        """Return the passage with an id.
-
-        Raises:
-            ValueError: If it is not the id of a passage.
-        """
+        """Return the passage with an id; a ValueError if it is not the id of one."""
         match = _FRAGMENT.fullmatch(passage_id)
         if match is None:
             raise ValueError(
-                f"the id of a passage must end with #char=START,END, got {passage_id!r}; give an id from passages_of"
+                f"the id of a passage must end with #char=START,END, as of passages_of, got {passage_id!r}"
             )
         return cls(match[1], int(match[2]), int(match[3]))
 
@@ -63,10 +59,8 @@ def passages_of(documents: Mapping[str, str], num_words: int = 100, overlap: int
             [0, num_words).
     Source: of the length, Karpukhin et al., "Dense Passage Retrieval", section 4.1.
     """
-    if num_words < 1:
-        raise ValueError(f"num_words must be 1 or more, got {num_words}")
     if not 0 <= overlap < num_words:
-        raise ValueError(f"overlap must be in [0, {num_words}) for passages of {num_words} words, got {overlap}")
+        raise ValueError(f"num_words must be 1 or more and overlap in [0, num_words), got {num_words} and {overlap}")
     check_documents(documents)
     passages = {}
     for name, text in documents.items():
@@ -89,8 +83,6 @@ def source_in_document(passage_id: str, start: int, end: int) -> Passage:
     """
     passage = Passage.parse(passage_id)
     if not 0 <= start <= end <= passage.end - passage.start:
-        raise ValueError(
-            f"characters must be in [0, {passage.end - passage.start}) of passage {passage_id!r}, got "
-            f"[{start}, {end}); count them from the beginning of the passage"
-        )
+        length = passage.end - passage.start
+        raise ValueError(f"characters must be in [0, {length}) of passage {passage_id!r}, got [{start}, {end})")
     return Passage(passage.document, passage.start + start, passage.start + end)

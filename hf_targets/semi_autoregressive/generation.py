@@ -38,7 +38,7 @@ class BlockGenerationMixin(GenerationMixin):
         config = kwargs.get("generation_config", config)
         if tokens_per_step is None:
             found = generation_setting("tokens_per_step", config, self.generation_config)
-            tokens_per_step = 1 if found is None else found
+            tokens_per_step = 1 if found is None else int(found)
         if tokens_per_step not in range(1, most + 1):
             raise ValueError(f"tokens_per_step must be in [1, {most}], as ngram_size says, got {tokens_per_step}")
         if tokens_per_step > 1:

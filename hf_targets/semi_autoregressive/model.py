@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -79,7 +80,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
 
     def __init__(self, config: SemiAutoregressiveConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.backbone = backbone_of(config.backbone, backbone)
+        self.backbone = backbone_of(cast(PreTrainedConfig, config.backbone), backbone)
         if self.backbone.config.is_encoder_decoder:
             raise ValueError(f"{type(self.backbone).__name__} has an encoder; choose a causal model")
         scale = find_output_scale(self.backbone, read_causal, "input_ids")

@@ -1,24 +1,19 @@
-"""The newest whole checkpoint: one that was broken off while it was saved, or lost a part, is passed over."""
+"""A Trainer's checkpoints: the newest whole one, the best ones, and the mean of their weights."""
 
 import json
-import logging
+import math
 import os
-import shutil
-import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from transformers import Trainer
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
-from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME
 
-logger = logging.getLogger(__name__)
-
-_INDICES = {SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME}
-_WEIGHTS = {SAFE_WEIGHTS_NAME, WEIGHTS_NAME, ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME, *_INDICES}
+from hf_targets.backbones.checkpoint import listed
+from hf_targets.backbones.published import read_tensors
 
 
 def newest_checkpoint(folder: str | Path) -> str | None:
@@ -37,103 +32,47 @@ def newest_checkpoint(folder: str | Path) -> str | None:
     return None
 
 
-def newest_whole_checkpoint(trainer: Trainer) -> Path | None:
-    """Return the checkpoint in a trainer's output folder to resume from, None if there is none.
+def best_checkpoints(folder: Path, count: int, *, metric: str = "eval_perplexity") -> list[Path]:
+    """Return the checkpoints of a run's folder whose evaluation had the lowest metric, the best first.
 
-    Newer ones that are not whole are named in a warning, and left as they are.
+    Raises:
+        ValueError: If there are fewer than `count` that were evaluated.
     """
-    folder = Path(trainer.args.output_dir or ".")
-    for checkpoint in map(Path, reversed(sort_checkpoints(str(folder)))):
-        defect = defect_of(checkpoint, trainer)
-        if defect is None:
-            return checkpoint
-        logger.warning("%s is not whole (%s), and is passed over", checkpoint, defect)
-    return None
+    found: list[tuple[float, Path]] = []
+    for checkpoint in map(Path, sort_checkpoints(str(folder))):
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        values = [log[metric] for log in state["log_history"] if metric in log and log["step"] == state["global_step"]]
+        found += [(values[-1], checkpoint)] if values else []
+    if count < 1 or len(found) < count:
+        raise ValueError(
+            f"the mean of {count} checkpoints needs as many that were evaluated and kept, and {folder} has "
+            f"{len(found)}; raise save_total_limit, or average fewer"
+        )
+    best_first = sorted(found, key=lambda one: (math.isnan(one[0]), *one))
+    return [checkpoint for _, checkpoint in best_first[:count]]
 
 
-def set_newer_aside(checkpoint: Path) -> None:
-    """Rename the checkpoints newer than this one, which were passed over, to "broken-checkpoint-...".
+@torch.no_grad()
+def load_mean(model: PreTrainedModel, checkpoints: list[Path]) -> None:
+    """Give a model the mean of the weights of some of its checkpoints, computed in float32 or wider.
 
-    Trainer keeps the checkpoints of the highest numbers: it would keep these, and remove whole ones.
+    Source: Vaswani et al. 2017, section 6.1.
+    Raises:
+        ValueError: If a checkpoint is not whole, or is of another model.
     """
-    newest_first = [Path(name) for name in reversed(sort_checkpoints(str(checkpoint.parent)))]
-    for newer in newest_first[: newest_first.index(checkpoint)]:
-        aside = newer.with_name(f"broken-{newer.name}")
-        if aside.exists():
-            shutil.rmtree(aside)
-        newer.rename(aside)
-        logger.warning("%s is %s now", newer, aside.name)
-
-
-def defect_of(checkpoint: Path, trainer: Trainer) -> str | None:
-    """Return what a checkpoint lacks to go on from, None if it is whole.
-
-    Trainer writes the weights and their configuration first, then the states of the optimizer, of the schedule and of
-    random numbers, and its own state last. So a checkpoint with that was saved to its end. Files that a full disk or a
-    lost machine cut short are found without reading them: JSON is parsed, of tensors only the table of contents is
-    compared with the size of the file.
-    """
-    names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
-    if missing := sorted(_needed_files(trainer) - names):
-        return f"it lacks {', '.join(missing)}"
-    return _lacking_weights(names, trainer) or _damage_of(checkpoint, names)
-
-
-def defect_of_weights(checkpoint: Path, trainer: Trainer) -> str | None:
-    """Return what a checkpoint lacks to load its weights, None if they are whole; of other states it may have none."""
-    names = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*")}
-    of_weights = {name for name in names if Path(name).suffix == ".safetensors" or Path(name).name in _WEIGHTS}
-    return _lacking_weights(names, trainer) or _damage_of(checkpoint, of_weights)
-
-
-def _lacking_weights(names: Iterable[str], trainer: Trainer) -> str | None:
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # their weights are in files of other names
-        return None
-    if {Path(name).name for name in names} & _WEIGHTS:
-        return None
-    return f"it lacks the weights, {SAFE_WEIGHTS_NAME} or {ADAPTER_SAFE_WEIGHTS_NAME}"
-
-
-def is_whole_model(folder: Path) -> bool:
-    """Return whether a folder has a configuration and weights, and none of its files is cut short."""
-    names = {path.name for path in folder.glob("*")}
-    return CONFIG_NAME in names and bool(names & _WEIGHTS) and _damage_of(folder, names) is None
-
-
-def _damage_of(folder: Path, names: Iterable[str]) -> str | None:
-    """Return which file is cut short, with the reason; None if none is."""
-    for name in sorted(names):
-        try:
-            _check_whole(folder / name)
-        except (SafetensorError, zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
-            return f"{name}: {error}"
-    return None
-
-
-def _needed_files(trainer: Trainer) -> set[str]:
-    args = trainer.args
-    needed = {TRAINER_STATE_NAME}
-    needed |= getattr(trainer, "checkpoint_files", set())
-    if args.save_only_model:
-        return needed
-    if not args.save_on_each_node:  # then a node's folder has only the states of its own processes
-        processes = range(args.world_size)
-        needed |= {f"rng_state_{number}.pth" for number in processes} if args.world_size > 1 else {"rng_state.pth"}
-    if not trainer.is_fsdp_enabled and not trainer.is_deepspeed_enabled:
-        needed |= {OPTIMIZER_NAME, SCHEDULER_NAME}
-    return needed
-
-
-def _check_whole(file: Path) -> None:
-    if file.suffix == ".safetensors":
-        with safe_open(file, "pt"):
-            pass
-    elif file.suffix in (".pt", ".pth", ".bin"):
-        zipfile.ZipFile(file).close()
-    elif file.suffix == ".json":
-        content = json.loads(file.read_text(encoding="utf-8"))
-        shards = set(content["weight_map"].values()) if file.name in _INDICES else set()
-        if lost := sorted(name for name in shards if not (file.parent / name).is_file()):
-            raise ValueError(f"it names {', '.join(lost)}, which is missing")
-        if file.name == TRAINER_STATE_NAME and not isinstance(content["global_step"], int):
-            raise ValueError("it has no global_step")
+    total: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        tensors = read_tensors(checkpoint / SAFE_WEIGHTS_NAME)
+        if total and tensors.keys() != total.keys():
+            raise ValueError(f"the checkpoints in {checkpoint.parent} are not all of one model; train it anew")
+        for name, tensor in tensors.items():
+            wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
+            total[name] = wide if name not in total or not tensor.is_floating_point() else total[name] + wide
+    mean = {name: value / len(checkpoints) if value.is_floating_point() else value for name, value in total.items()}
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    lost = trained - mean.keys() - (model.all_tied_weights_keys or {}).keys()
+    extra = mean.keys() - model.state_dict().keys()
+    if lost or extra:
+        raise ValueError(f"the checkpoints are of another model: {listed(sorted(lost | extra))}")
+    model.load_state_dict(mean, strict=False)
+    model.tie_weights()

@@ -3,10 +3,13 @@
 import copy
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakMethod
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
@@ -41,6 +44,35 @@ _UNCOUNTED = -1  # words of a row without the column
 def num_targets(targets: Tensor) -> Tensor:
     """Return how many of the targets (batch, time) of each row are not -100, (batch,)."""
     return (targets != IGNORED).sum(dim=1)
+
+
+class WeaklyBound:
+    """A call of a method that does not keep its object alive, as a trainer's own would; None once that is gone."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = WeakMethod(method)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        method = self._method()
+        return None if method is None else method(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeaklyBound, (self._method(),)
+
+
+@contextmanager
+def noise_of_this_process(args: TrainingArguments) -> Iterator[None]:
+    """Draw random numbers of this process's own, from a seed that all draw; Trainer gives all the same seed."""
+    if args.world_size == 1:
+        yield
+        return
+    drawn = int(torch.randint(2**31, ()))
+    seed = np.random.SeedSequence(drawn, spawn_key=(args.process_index,)).generate_state(1)
+    device = args.device
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+        torch.manual_seed(int(seed[0]))
+        yield
 
 
 def _both(
@@ -83,7 +115,7 @@ class TargetTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self._parts = LossParts()
-        given, own = kwargs.get("compute_metrics"), self._compute_metrics
+        given, own = kwargs.get("compute_metrics"), WeaklyBound(self._compute_metrics)
         if given is None:
             kwargs["compute_metrics"] = own
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
@@ -97,7 +129,7 @@ class TargetTrainer(Trainer):
         if self._model_smooths_labels:
             self.label_smoother = None  # which would take the labels, and need all logits
         elif self.label_smoother is not None:
-            self.label_smoother = cast(Any, self._loss_of_logits)
+            self.label_smoother = cast(Any, WeaklyBound(self._loss_of_logits))
         self._cosine = CosinePenalty(self, getattr(self.args, "cosine_weight", 0.0))
         self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
         named = {"train": self.train_dataset}

@@ -46,7 +46,7 @@ def answer_page(
     follows the reader's light or dark setting, and shows all texts escaped.
 
     Args:
-        footer: A last line, such as `shown_command`.
+        footer: A last line.
         language: Of the texts, a tag of BCP 47 such as "de".
     """
     sections = [_section(number, answer) for number, answer in enumerate(answers, start=1)]

@@ -14,13 +14,13 @@ from hf_targets import (
     PhraseVocabulary,
     TokenNgrams,
     WordNgrams,
-    best_device,
     continue_prefixes,
     documents_of,
     measure_continuations,
     repair_reformer,
     take_prefixes,
 )
+from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
 from lab.intervals import format_intervals
 from lab.tables import differences_table, results_table
@@ -59,7 +59,7 @@ class ContinuationSettings(TextSettings):
     dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
 
-    def prefixes(self, texts: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
+    def prefixes(self, texts: Mapping, tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
         """Return the prefixes of the split's text, as `take_prefixes` takes them."""
         rows: Any = tokenizer(list(texts[self.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
         sizes = {"prefix_tokens": self.prefix_tokens, "new_tokens": self.new_tokens}

@@ -177,7 +177,8 @@ def encoded_rows(rows: Dataset, task: GlueTask, tokenizer: PreTrainedTokenizerBa
     """Return rows as the model reads them, with their `labels`."""
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        read = tokenizer(*(batch[text] for text in task.texts), truncation=True, max_length=max_length)
+        first, second = batch[task.texts[0]], batch[task.texts[1]] if len(task.texts) == 2 else None
+        read = tokenizer(first, second, truncation=True, max_length=max_length)
         return {**read, "labels": batch["label"]}
 
     return rows.map(encode, batched=True, remove_columns=rows.column_names)

@@ -13,7 +13,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from hf_targets.backbones.positions import token_limit
+from hf_targets.backbones.positions import max_positions
 from hf_targets.data.words import word_runs
 
 
@@ -109,3 +109,12 @@ def load_reader(name: str) -> Reader:
     """Load a model that reads short answers, such as `gaotianyu1350/roberta-large-squad`."""
     loader: Any = AutoModelForQuestionAnswering
     return Reader(loader.from_pretrained(name, device_map="auto"), AutoTokenizer.from_pretrained(name))
+
+
+def token_limit(model: Any, tokenizer: Any) -> int:
+    """Return how many tokens of a text the tokenizer and the model take."""
+    limit = max_positions(model.config) or tokenizer.model_max_length
+    tables = [module for name, module in model.named_modules() if "position" in name.rpartition(".")[2]]
+    # RoBERTa and its kin leave the first rows unused, up to that of padding
+    unused = [table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None]
+    return min(tokenizer.model_max_length, limit - 1 - max(unused, default=-1))

@@ -15,10 +15,10 @@ happens before generation, are not counted.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lab.tables import markdown_table
@@ -54,7 +54,8 @@ def model_size(model: PreTrainedModel | PreTrainedConfig) -> ModelSize:
             if parameter.dim() > 2:
                 raise ValueError(f"the analytic cost supports only matrices, got {tuple(parameter.shape)} in {name}")
             weights += parameter.numel() if parameter.dim() == 2 else 0
-    output, config = cast(Tensor, model.get_output_embeddings().weight), model.config
+    head: Any = model.get_output_embeddings()
+    output, config = head.weight, model.config
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelSize(
         weights=weights - output.numel(),

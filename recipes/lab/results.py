@@ -7,7 +7,6 @@ from typing import Any
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
 
-from hf_targets.backbones.leaks import is_leaky
 from hf_targets.training.trainer import TargetTrainer
 
 RESULTS_NAME = "results.json"
@@ -59,6 +58,12 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     if is_leaky(trainer.model):
         return {name.replace("perplexity", "leaky_perplexity"): value for name, value in results.items()}
     return results
+
+
+def is_leaky(model: Any) -> bool:
+    """Return whether a model or a part of it reads the tokens that it predicts, by `paper_leaky`."""
+    configs = (getattr(part, "config", None) for part in model.modules())
+    return any(getattr(config, "paper_leaky", False) for config in configs)
 
 
 def _figures(metrics: dict[str, float], prefix: str) -> dict[str, float]:

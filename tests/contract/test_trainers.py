@@ -274,7 +274,8 @@ def test_the_best_model_is_loaded_at_the_end(case, plain, tmp_path):
     options = {**STEPS, "save_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
     trainer = case.make(tmp_path, plain=plain, **options)
     trainer.train()
-    evaluated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    name = f"eval_{trainer.args.metric_for_best_model}"
+    evaluated = [entry[name] for entry in trainer.state.log_history if name in entry]
     assert len(evaluated) == 2 and trainer.state.best_metric == min(evaluated)
     best = type(trainer.model).from_pretrained(trainer.state.best_model_checkpoint)
     assert_same(weights(trainer.model), weights(best), rtol=0, atol=0)

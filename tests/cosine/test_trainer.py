@@ -189,6 +189,6 @@ def test_without_gamma_a_model_needs_no_output_embeddings(tmp_path):
 
 def test_gamma_is_that_of_the_arguments_where_they_have_one(tmp_path):
     options = {"arguments": TargetTrainingArguments, "cosine_weight": 0.25}
-    assert make_trainer(tmp_path, make_backbone("gpt2"), **options).cosine_weight == 0.25
-    assert make_trainer(tmp_path, make_backbone("gpt2"), given={"cosine_weight": 2.0}, **options).cosine_weight == 2
-    assert make_trainer(tmp_path, make_backbone("gpt2")).cosine_weight == 1
+    assert make_trainer(tmp_path, make_backbone("gpt2"), **options)._cosine.weight == 0.25
+    assert make_trainer(tmp_path, make_backbone("gpt2"), given={"cosine_weight": 2.0}, **options)._cosine.weight == 2
+    assert make_trainer(tmp_path, make_backbone("gpt2"))._cosine.weight == 1

@@ -168,7 +168,6 @@ def test_lengths_are_those_of_a_tokenizers_tokens_if_one_is_given():
     pairs = pairs_of(("the", "the"), ("zzzzzz", "the"))
     assert rows(filter_pairs(pairs)[0]) == rows(pairs)
     assert rows(filter_pairs(pairs, tokenizer=BPE)[0]) == [("the", "the")]
-    assert len(BPE("zzzzzz")["input_ids"]) > 1.5 * len(BPE("the")["input_ids"])
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,10 @@ def test_a_bar_is_closed_on_errors_and_the_next_work_has_one_again(at_once, capf
     with pytest.raises(ValueError, match="no more"), progress(3, "work", unit="step") as bar:
         bar.update(1)
         raise ValueError("no more")
-    assert "1/3" in capfd.readouterr().err
     with progress(2, "other work", unit="step") as bar:
         bar.update(2)
-    assert "2/2" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "1/3" in told and "2/2" in told
 
 
 def test_a_part_of_other_work_has_no_bar_of_its_own(at_once, capfd):

@@ -11,7 +11,6 @@ from hf_targets.evaluation.continuations import (
     measure_continuations,
     take_prefixes,
 )
-from hf_targets.evaluation.score_columns import format_columns
 from tests.tiny_backbones import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
@@ -95,13 +94,3 @@ def test_columns_are_those_of_the_texts():
     expected = -sum(logits[position, id_] for position, id_ in zip(range(1, 5), tokens[0], strict=True)) / 4
     assert columns["generated_ppl"] == pytest.approx(expected.exp().item(), rel=1e-4)
     assert "mauve" not in columns
-
-
-def test_the_table_has_a_row_a_model_and_leaves_missing_columns_empty():
-    table = format_columns({"base": [{"a": 1.0}], "ours": [{"a": 2.0, "b": 3.25}]})
-    assert table.splitlines() == [
-        "| model | a | b |",
-        "| --- | ---: | ---: |",
-        "| base | 1.00 |  |",
-        "| ours | 2.00 | 3.25 |",
-    ]

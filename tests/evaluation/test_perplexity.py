@@ -122,18 +122,10 @@ def test_variety_is_that_of_what_was_generated_by_hand():
     found = perplexity_of_generated_texts(MODEL, texts, prefix_lengths=[3, 1])
     assert (found.distinct_order, found.distinct) == (4, 1.0)
     assert found.entropy == pytest.approx(-(4 / 7 * math.log(4 / 7) + 3 / 7 * math.log(3 / 7)))
+    halves = -(2 / 5 * math.log(2 / 5) + 3 / 5 * math.log(3 / 5))
+    assert found.mean_entropy_of_texts == pytest.approx((halves + math.log(2)) / 2)
     short = perplexity_of_generated_texts(MODEL, [[9, 1], [8, 1]], prefix_lengths=1)
     assert (short.distinct_order, short.distinct, short.entropy) == (1, 0.5, 0)
-
-
-def test_the_mean_entropy_of_texts_is_of_each_text_alone_and_not_of_all_together():
-    halves = -(1 / 3 * math.log(1 / 3) + 2 / 3 * math.log(2 / 3))
-    found = perplexity_of_generated_texts(MODEL, [[9, 1, 2, 3, 4], [9, 5, 5, 6], [9, 1, 1]], prefix_lengths=1)
-    assert found.mean_entropy_of_texts == pytest.approx((math.log(4) + halves + 0) / 3)
-    apart = perplexity_of_generated_texts(MODEL, [[9, 1, 1], [9, 2, 2]], prefix_lengths=1)
-    assert (apart.mean_entropy_of_texts, apart.entropy) == (0, pytest.approx(math.log(2)))
-    alone = perplexity_of_generated_texts(MODEL, [ROWS[1]])
-    assert alone.mean_entropy_of_texts == pytest.approx(alone.entropy)
 
 
 def test_a_text_in_a_loop_is_probable_under_a_model_that_copies_and_says_that_it_is_not_varied():

@@ -6,11 +6,9 @@ from hypothesis import strategies as st
 
 from hf_targets.evaluation.repetition import (
     Repetition,
-    count_ngrams,
     distinct_ngrams,
     measure_repetition,
     repeated_ngrams,
-    shorten_to_equal,
 )
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=4)
@@ -87,10 +85,6 @@ def test_distinct_ngrams_fall_with_likeness_between_texts_and_repetition_does_no
     assert repeated_ngrams(alike, 2) == repeated_ngrams(unlike, 2) == 0
 
 
-def test_pairs_are_cut_to_the_shorter_one():
-    assert shorten_to_equal([[1, 2, 3], [4]], [[5, 6], [7, 8]]) == ([[1, 2], [4]], [[5, 6], [7]])
-
-
 @pytest.mark.parametrize(
     ("texts", "order", "says"),
     [
@@ -117,9 +111,3 @@ def test_tensors_and_arrays_are_counted_as_lists_are():
     for rows in (torch.tensor(texts), list(torch.tensor(texts)), np.array(texts)):
         assert measure_repetition(rows) == measure_repetition(texts)
         assert distinct_ngrams(rows, 2) == distinct_ngrams(texts, 2)
-
-
-@given(rows=st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6), order=st.integers(1, 4))
-def test_only_the_distinct_ngrams_within_rows_count(rows, order):
-    windows = {tuple(row[start : start + order]) for row in rows for start in range(len(row) - order + 1)}
-    assert count_ngrams(iter(rows), order) == count_ngrams(rows * 2, order) == len(windows)

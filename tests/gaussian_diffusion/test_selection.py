@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from sacrebleu import sentence_bleu
 from transformers import MBartConfig, MBartForConditionalGeneration
 
-from hf_targets import LikelihoodRescorer, select_by_bleu
+from hf_targets import LikelihoodRescorer
 from hf_targets.gaussian_diffusion import selection
+from hf_targets.gaussian_diffusion.selection import select_by_bleu
 from tests.gaussian_diffusion.models import make_difformer
 from tests.tiny_backbones import VOCAB, make_backbone
 from tests.tiny_seq2seq import EOS, PAD, make_pair_backbone, make_pair_model, pairs

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from lab.runs import compare, parse_table
 from tests.programs import ROOT
-from tests.recipes.running import small_text
+from tests.recipes.running import run_recipe, small_text
 from tests.trainer_runs import assert_same
 
 
@@ -82,23 +82,21 @@ def test_a_table_is_read_from_a_file_and_the_command_line(tmp_path):
 
 
 def test_a_run_killed_in_its_training_ends_as_the_unbroken_one(tmp_path):
-    settings = ROOT / "recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml"
-    steps = ["--max_steps", "40", "--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "steps"]
-    steps += ["--eval_steps", "2", "--save_total_limit", "3", "--only", "wdr", "--seeds", "3"]
-    command = [sys.executable, str(ROOT / "recipes/tables/finetune_gptneo_wdr.py"), str(settings), *steps]
-    command += ["--dataset", small_text(), "--output_dir"]
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    script, settings = "recipes/tables/finetune_gptneo_wdr.py", "recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml"
+    steps = ["--max_steps", "24", "--save_strategy", "steps", "--save_steps", "4", "--eval_strategy", "steps"]
+    steps += ["--eval_steps", "4", "--save_total_limit", "3", "--only", "wdr", "--seeds", "3"]
+    given = [*steps, "--dataset", small_text(), "--output_dir"]
+    broken, whole = tmp_path / "broken" / "wdr-seed3", tmp_path / "whole" / "wdr-seed3"
     quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*command, broken], **quiet) as process:
-        checkpoint, deadline = broken / "wdr-seed3" / "checkpoint-6" / "trainer_state.json", time.monotonic() + 300
+    with subprocess.Popen([sys.executable, script, settings, *given, broken.parent], **quiet) as process:
+        checkpoint, deadline = broken / "checkpoint-8" / "trainer_state.json", time.monotonic() + 300
         while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    assert not (broken / "wdr-seed3" / "results.json").exists()
+    assert not (broken / "results.json").exists()
     for folder in (broken, whole):
-        assert subprocess.run([*command, folder], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
-    models = [load_file(folder / "wdr-seed3" / "model.safetensors") for folder in (broken, whole)]
-    assert_same(*models, rtol=0, atol=0)
-    found, expected = (json.loads((folder / "wdr-seed3" / "results.json").read_text()) for folder in (broken, whole))
+        run_recipe("tables/finetune_gptneo_wdr", *given, folder.parent)
+    assert_same(*(load_file(folder / "model.safetensors") for folder in (broken, whole)), rtol=0, atol=0)
+    found, expected = (json.loads((folder / "results.json").read_text()) for folder in (broken, whole))
     assert {**found, "seconds": 0} == {**expected, "seconds": 0}

@@ -152,17 +152,6 @@ def test_a_perplexity_and_its_interval_are_exponentials():
     assert (endless.perplexity, endless.per_word) == (math.inf, None)
 
 
-@pytest.mark.parametrize("draws", [2, 4, 8])
-def test_an_interval_of_few_draws_holds_the_mean_as_often_as_it_says(draws):
-    nelbos = 3 + torch.randn(4000, draws, generator=torch.Generator().manual_seed(draws), dtype=torch.float64)
-    held = 0
-    for row in nelbos:
-        nelbo, error = mean_bound(row[None], 1)
-        low, high = PerplexityBound(nelbo, 1, None, draws, error).interval
-        held += low <= math.exp(3) <= high
-    assert held / len(nelbos) == pytest.approx(0.95, abs=0.015)
-
-
 def test_words_are_counted_where_all_rows_say_how_many():
     counted = [{**row, "num_words": 2} for row in rows_of(4, 6)]
     found = perplexity_bound(MODEL, counted)
@@ -213,7 +202,7 @@ def test_a_schedule_that_leaves_much_unmasked_is_no_bound_and_says_so():
     [
         ([], {}, "row"),
         ([{"input_ids": [1], "labels": [IGNORED]}], {}, "target"),
-        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], {}, "hole"),
+        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], {}, "ends"),
         ([{"input_ids": [1, 2], "labels": [1]}], {}, "shapes"),
         ([{"input_ids": [1]}], {"num_draws": 0}, "draw"),
         ([{"input_ids": [VOCAB]}], {}, f"got {VOCAB}"),

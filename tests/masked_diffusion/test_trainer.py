@@ -3,15 +3,12 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.masked_diffusion.trainer import DiffusionTrainingArguments
 from hf_targets.maths.losses import IGNORED
-from hf_targets.training.averaging import AVERAGING_NAME
 from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
 from tests.masked_diffusion.training import InOrder, blocks, bound, make_trainer, masked_blocks
 from tests.tiny_models import VOCAB, make_backbone
@@ -92,20 +89,6 @@ def test_rows_of_different_lengths_are_padded_on_the_right_with_a_tokenizer_alon
     assert trainer.evaluate()["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
     with pytest.raises(ValueError, match="processing_class"):
         make_trainer(tmp_path, train=ragged).train()
-
-
-def test_adapters_are_trained_averaged_and_resumed(tmp_path):
-    def run(folder, resume=None):
-        model = get_peft_model(make_mdlm(), LoraConfig(r=2, target_modules=["attn_qkv", "attn_out"]))
-        trainer = make_trainer(folder, model, ema_decay=0.5, save_strategy="steps", save_steps=2)
-        trainer.train(resume_from_checkpoint=resume)
-        return trainer
-
-    whole, resumed = run(tmp_path / "run"), run(tmp_path / "run2", resume=str(tmp_path / "run" / "checkpoint-2"))
-    assert_same(weights(whole.model), weights(resumed.model), rtol=0, atol=0)
-    changed = load_file(tmp_path / "run" / "checkpoint-4" / AVERAGING_NAME)
-    assert all("lora_" in name for name in changed if name != "num_updates")
-    assert whole.evaluate()["eval_nelbo"] == resumed.evaluate()["eval_nelbo"]
 
 
 def test_bad_input_is_told_before_training_starts(tmp_path):

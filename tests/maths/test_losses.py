@@ -285,15 +285,3 @@ def test_a_smoothing_that_is_no_share_is_refused(smoothing):
     hidden, weight, targets, _ = problem(2)
     with pytest.raises(ValueError, match="label_smoothing"):
         weighted_cross_entropy(hidden, weight, targets, torch.ones(2), label_smoothing=smoothing)
-
-
-def test_gradients_of_a_scaled_loss_are_scaled_gradients():
-    """As with a GradScaler: the factor reaches the backward pass only."""
-    hidden, weight, targets, bias = problem(32, dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.float16):
-        total, _ = weighted_cross_entropy(hidden, weight, targets, torch.ones(32), bias)
-    scaled = torch.autograd.grad(total * 2.0**12, (hidden, weight, bias))
-    with torch.autocast("cpu", dtype=torch.float16):
-        again, _ = weighted_cross_entropy(hidden, weight, targets, torch.ones(32), bias)
-    for one, other in zip(scaled, torch.autograd.grad(again, (hidden, weight, bias)), strict=True):
-        torch.testing.assert_close(one, other * 2.0**12, rtol=0, atol=0)

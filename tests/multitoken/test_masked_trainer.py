@@ -5,14 +5,9 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 
-from hf_targets import (
-    MaskingCollator,
-    MultiTokenMaskedTrainer,
-    MultiTokenMaskedTrainingArguments,
-    mask_rows,
-    word_level_tokenizer,
-)
+from hf_targets import MaskingCollator, MultiTokenMaskedTrainer, MultiTokenMaskedTrainingArguments, word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
+from hf_targets.multitoken.masking import mask_rows
 from tests.tiny_backbones import VOCAB, token_ids
 from tests.tiny_masked import MASK, make_masked_backbone, make_masked_model
 from tests.trainer_runs import SHORT, assert_same, losses, weights

@@ -17,7 +17,7 @@ ROWS = ("plain", "plain-finetuned", "cosine", "cosine-finetuned")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lstm") / "out"
-    return folder, run_recipe("tables/awd_lstm", *SMALL, "--seeds", "0", "1", "--output_dir", folder)
+    return folder, run_recipe("tables/train_awd_lstm", *SMALL, "--seeds", "0", "1", "--output_dir", folder)
 
 
 def results(folder):
@@ -63,4 +63,5 @@ def test_a_run_that_was_broken_off_ends_as_the_unbroken_one(trained, tmp_path):
     run_recipe("train_awd_lstm", *SMALL, *given, "--resume_from_checkpoint", newest)
     one, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in (whole, tmp_path))
     assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
-    assert results(whole) == pytest.approx(results(tmp_path))
+    one, other = ({name: x for name, x in results(folder).items() if name != "seconds"} for folder in (whole, tmp_path))
+    assert one == pytest.approx(other)

@@ -1,11 +1,9 @@
-"""What a phrase miner is, what one is made for, and what it finds in texts, in this process or in several."""
+"""What a phrase miner is, what one is made for, and what it finds in a text."""
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _SENTENCE_END = re.compile(r"""[.!?]+["'\u201d\u2019)\]]*(?=\s+[^\sa-z]|\s*$)|[\u3002\uff01\uff1f]""", re.MULTILINE)
-_CHUNKS = 8  # for each process, so that none waits long for the last
 
 
 class PhraseMiner(Protocol):
@@ -69,22 +66,6 @@ class MinedText:
         ends = text.offsets[tokens[:, 1] - 1, 1]
         starts = np.minimum(begins[tokens[:, 0]], ends)
         return cls(tuple(text.ids), np.column_stack([tokens, starts, ends]))
-
-
-def mined_texts(
-    documents: Collection[str], tokenizer: PreTrainedTokenizerBase, miner: PhraseMiner, num_proc: int | None = None
-) -> Iterator[MinedText]:
-    """Yield what a miner finds in each document, in their order.
-
-    Args:
-        num_proc: The number of processes; None: this process.
-    """
-    find = partial(MinedText.of, tokenizer=tokenizer, miner=miner)
-    if num_proc is None or not documents:
-        yield from map(find, documents)
-        return
-    with ProcessPoolExecutor(min(num_proc, len(documents))) as processes:
-        yield from processes.map(find, documents, chunksize=-(-len(documents) // (num_proc * _CHUNKS)))
 
 
 def _next_character(document: str, start: int) -> int:

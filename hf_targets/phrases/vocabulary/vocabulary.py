@@ -2,7 +2,7 @@
 
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, cast
 
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.progress import progress
 from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
-from hf_targets.phrases.mining.miner import MinedText, PhraseMiner, mined_texts
+from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
 from hf_targets.phrases.vocabulary.files import read_phrases, write_phrases
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
 from hf_targets.phrases.vocabulary.store import PhraseStore, TokenIds, integers, one_for_each, phrase_key, several
@@ -159,7 +159,6 @@ class PhraseVocabulary(PhraseStore):
         documents: Mapping[str, str] | Iterable[str],
         miner: PhraseMiner,
         *,
-        num_proc: int | None = None,
         markers: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Add the phrases that `miner` finds in some documents, and return the id of each distinct phrase.
@@ -168,11 +167,8 @@ class PhraseVocabulary(PhraseStore):
 
         Args:
             documents: A mapping from names to texts, or only texts, which get the names "0", "1", ....
-            num_proc: The number of processes that look through the documents; None: this process alone. The result is
-                the same. It pays for many documents and a slow miner, such as `ConstituencyPhrases`.
             markers: A text for each document that ends its phrases, such as "[1]", so that a phrase cites where it
                 comes from. A source is the phrase without it. None: no text.
-
         Raises:
             ValueError: If `documents` is a single text, the tokenizer is not a fast one, the miner gives an invalid
                 phrase, or a document has no marker.
@@ -182,47 +178,37 @@ class PhraseVocabulary(PhraseStore):
             named = cast(Mapping[str, str], documents)
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
-        endings = {name: self._ending(name, markers) for name in named}
+        for name in named:
+            self._ending(name, markers)
         found = []
         with progress(len(named), "mining phrases", unit="document") as bar:
-            for name, mined in zip(named, mined_texts(named.values(), self.tokenizer, miner, num_proc), strict=True):
-                found.append((name, mined))
+            for name, text in named.items():
+                found.append((name, MinedText.of(text, self.tokenizer, miner)))
                 bar.update()
-        return self._add_found(found, endings)
+        return self.add_mined(found, markers=markers)
 
     def add_mined(
         self, documents: Iterable[tuple[str, MinedText]], *, markers: Mapping[str, str] | None = None
     ) -> list[int]:
-        """Add the phrases that `MinedText.of` found in named documents before, as `add_documents` does."""
-        found = list(documents)
-        return self._add_found(found, {name: self._ending(name, markers) for name, _ in found})
+        """Add the phrases that `MinedText.of` found in named documents before, as `add_documents` does.
 
-    def _add_found(self, found: Sequence[tuple[str, MinedText]], endings: Mapping[str, tuple[int, ...]]) -> list[int]:
-        """Add the phrases of documents with their sources, and return the id of each distinct phrase."""
-        for name, mined in found:
-            self._check_mined(mined, endings[name])
+        `MinedText.of` is slow with a parser: it may run in several processes, and its results are added here.
+        """
+        found = [(name, mined, self._ending(name, markers)) for name, mined in documents]
+        for _, mined, ending in found:
+            num_special = np.append(0, np.cumsum(np.isin(mined.ids, list(self._special_ids))))
+            firsts, stops = mined.spans[:, :2].T
+            if ((stops - firsts + len(ending) < 2) | (num_special[firsts] < num_special[stops])).any():
+                raise ValueError("a phrase must have two tokens or more and no special token, and a miner gave others")
         ids: dict[int, None] = {}
         with self._lock:
-            for name, mined in found:
-                tokens, ending = phrase_key(mined.ids), phrase_key(endings[name])
-                size = array("q").itemsize
-                firsts, stops = (mined.spans[:, :2].T * size).tolist()
-                of_document = self._add(tokens[first:stop] + ending for first, stop in zip(firsts, stops, strict=True))
+            for name, mined, ending in found:
+                tokens, key = phrase_key(mined.ids), phrase_key(ending)
+                edges = (mined.spans[:, :2] * array("q").itemsize).tolist()
+                of_document = self._add(tokens[first:stop] + key for first, stop in edges)
                 self._sources.add(name, of_document, mined.spans[:, 2], mined.spans[:, 3])
                 ids |= dict.fromkeys(of_document)
         return list(ids)
-
-    def _check_mined(self, mined: MinedText, ending: tuple[int, ...]) -> None:
-        """Refuse the first phrase of a document that `add_token_ids` would refuse, if there is one."""
-        ids, edges = np.array(mined.ids, np.int64), np.zeros(len(mined.ids) + 1, np.int64)
-        np.add.at(edges, mined.spans[:, 0], 1)
-        np.add.at(edges, mined.spans[:, 1], -1)
-        used = np.concatenate([ids[edges[:-1].cumsum() > 0], ending]).astype(np.int64)
-        in_range = ((used >= 0) & (used < self.vocab_size)).all() and not np.isin(used, list(self._special_ids)).any()
-        lengths = mined.spans[:, 1] - mined.spans[:, 0] + len(ending)
-        if not in_range or (lengths < 2).any():
-            for first, stop in mined.spans[:, :2].tolist():
-                self._checked(mined.ids[first:stop] + ending)
 
     def _ending(self, name: str, markers: Mapping[str, str] | None) -> tuple[int, ...]:
         """Return the tokens of a document's marker."""
@@ -231,14 +217,6 @@ class PhraseVocabulary(PhraseStore):
         if not markers.get(name):
             raise ValueError(f"each document needs a marker, and {name!r} has none")
         return tuple(tokenize_mid_text([markers[name]], self.tokenizer)[0])
-
-    def merge(self, other: "PhraseVocabulary") -> dict[int, int]:
-        """Add the phrases and sources of another vocabulary, and return a mapping from its ids to those of this one."""
-        if other.tokenizer is not self.tokenizer:
-            self._check_tokenizer(other.fingerprint, "the other vocabulary")
-        ids = list(other)
-        phrases, sources = [other.token_ids(id_) for id_ in ids], [other.sources(id_) for id_ in ids]
-        return dict(zip(ids, self.add_token_ids(phrases, sources=sources), strict=True))
 
     @property
     def fingerprint(self) -> str:
@@ -298,13 +276,10 @@ class PhraseVocabulary(PhraseStore):
         """
         file, settings, arrays = read_phrases(folder, special_token_ids(tokenizer))
         vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
-        vocabulary._check_tokenizer(settings["tokenizer"], f"the vocabulary in {file}")
+        if settings["tokenizer"] != vocabulary.fingerprint:
+            raise ValueError(f"the vocabulary in {file} was made with another tokenizer; load it with that one")
         edges, data = (arrays["offsets"] * 8).tolist(), arrays["tokens"].tobytes()
         for slot, is_alive in enumerate(arrays["is_alive"].tolist()):
             vocabulary._append(data[edges[slot] : edges[slot + 1]], is_alive=is_alive)
         vocabulary._sources = SourceTable.of_rows(settings["documents"], arrays["sources"])
         return vocabulary
-
-    def _check_tokenizer(self, fingerprint: str, owner: str) -> None:
-        if fingerprint != self.fingerprint:
-            raise ValueError(f"all phrases must have the same tokenizer, and {owner} has another; use that one")

@@ -1,16 +1,40 @@
-"""Loading of pairs in batches of about as many tokens each, for any Trainer."""
+"""Loading of pairs in batches of about as many tokens each, and the epoch that their order depends on."""
 
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: the Trainer has the rest)
 
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from datasets import Dataset
 from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainerState
 
 from hf_targets.data.batches import TokenBatchSampler
 from hf_targets.data.pair_encoding import pair_lengths
-from hf_targets.training.epochs import EpochCallback
+
+
+class HasEpochs(Protocol):
+    """Something, such as a sampler, whose order depends on the epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch, from 0 on."""
+
+
+class EpochCallback(TrainerCallback):
+    """Tells batches their epoch, also in the epoch that a run of several processes resumes: accelerate does not."""
+
+    def __init__(self, sampler: HasEpochs) -> None:
+        self.sampler = sampler
+        self._epoch: int | None = None
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Begin to count."""
+        self._epoch = None
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+        """Choose the order of the epoch that begins, or goes on; `state.epoch` does not count those of a stream."""
+        self._epoch = int((state.epoch or 0.0) + 1e-6) if self._epoch is None else self._epoch + 1
+        self.sampler.set_epoch(self._epoch)
 
 
 class TokenBatchLoading:

@@ -2,8 +2,8 @@
 
 Table 1 of the paper on WikiText-2 (one GPU; its test perplexities are 66.0 and 65.2 with gamma = 1, then 65.8 and 64.1
 finetuned, then 52.0 and 50.0 with the cache), and the published AWD-LSTM on Penn Treebank (58.8, 56.5 and 52.5):
-    HF_TARGETS_DATA=data accelerate launch recipes/tables/awd_lstm.py recipes/settings/tables/awd_lstm/wikitext2.yaml
-    HF_TARGETS_DATA=data accelerate launch recipes/tables/awd_lstm.py recipes/settings/tables/awd_lstm/ptb.yaml
+    HF_TARGETS_DATA=data accelerate launch recipes/tables/train_awd_lstm.py \
+        recipes/settings/tables/train_awd_lstm/wikitext2.yaml  # or ptb.yaml
 At a size for a CPU: `.../ptb_cpu.yaml` and `.../wikitext2_cpu.yaml`; in minutes, on documentation: `.../smoke.yaml`.
 A row with `finetunes` goes on from the models of that row, and stands below it. Measured: recipes/cosine.md.
 """

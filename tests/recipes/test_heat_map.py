@@ -2,7 +2,7 @@ import math
 
 from PIL import Image
 
-from hf_targets.figures.heat_map import HeatMap, plot_heat_maps
+from lab.heat_map import HeatMap, plot_heat_maps
 
 LABELS = {"xlabel": "N", "ylabel": "alpha", "quantity": "perplexity"}
 
