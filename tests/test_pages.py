@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import hf_targets
 from tests.test_house import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,13 +60,28 @@ def test_links_lead_to_files_and_headings_that_exist(name):
         assert not anchor or anchor in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in headings]
 
 
-def test_every_recipe_and_settings_file_is_on_the_page():
-    table = PAGES["README.md"]
-    for recipe in (ROOT / "recipes").glob("*.py"):
-        row = next(line for line in table.splitlines() if f"`{recipe.name}`" in line)
-        settings = {path.stem for path in (ROOT / "recipes" / "settings" / recipe.stem).glob("*.yaml")}
-        assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), recipe.name
-    for benchmark in (ROOT / "recipes" / "benchmarks").glob("*.py"):
-        row = next(line for line in table.splitlines() if f"`benchmarks/{benchmark.name}`" in line)
-        settings = {path.stem for path in (ROOT / "recipes/settings/benchmarks" / benchmark.stem).glob("*.yaml")}
-        assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), benchmark.name
+def test_every_script_and_settings_file_is_in_the_table_of_the_page():
+    for folder in ("", "tables/", "benchmarks/"):
+        for script in (ROOT / "recipes" / folder).glob("*.py"):
+            row = next(
+                line for line in PAGES["README.md"].splitlines() if line.startswith(f"| `{folder}{script.name}`")
+            )
+            settings = {path.stem for path in (ROOT / "recipes" / "settings" / folder / script.stem).glob("*.yaml")}
+            assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), script
+
+
+@pytest.mark.parametrize("name", ["README.md", *(f"recipes/{page}" for page in PAGES)])
+def test_commands_name_scripts_and_settings_that_exist(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for path in re.findall(r"\brecipes/[\w./-]+\.(?:py|ya?ml|md)", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_each_public_name_is_shown_to_a_reader():
+    notebooks = [path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb")]
+    examples = [
+        "\n".join(re.findall(r"^\s*(?:>>>|\.\.\.) .*$", path.read_text(encoding="utf-8"), re.M))
+        for path in (ROOT / "hf_targets").rglob("*.py")
+    ]
+    words = set(re.findall(r"\w+", "\n".join([README, *PAGES.values(), *notebooks, *examples])))
+    assert [name for name in hf_targets.__all__ if name not in words] == []

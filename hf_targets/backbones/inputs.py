@@ -255,11 +255,6 @@ def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None
         raise ValueError(f"{name} in [{start}, {stop - 1}], got {values[wrong][0].item()}")
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a number, and not True or False."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def can_look(tensor: Tensor) -> bool:
     """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces or transforms code."""
     return tensor.is_cpu and not torch.compiler.is_compiling() and not inside_transform()

@@ -65,7 +65,11 @@ class DocumentCollection(Mapping[str, str]):
             [pa.field("id", pa.string(), False), pa.field("text", pa.string(), False), pa.field("vector", vector)],
             metadata={_NOTE: json.dumps({"probe": probe.tolist()})},
         )
-        return cls(folder, encoder, connection.create_table(_TABLE, schema=schema))
+        table, index = connection.create_table(_TABLE, schema=schema), require("lancedb.index", extra="retrieval")
+        table.create_index("id", config=index.BTree(), name="ids")
+        plain = {"base_tokenizer": "icu", "stem": False, "remove_stop_words": False}  # no language is assumed
+        table.create_index("text", config=index.FTS(**plain), name="words")
+        return cls(folder, encoder, table)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], encoder: Encoder) -> "DocumentCollection":
@@ -133,7 +137,9 @@ class DocumentCollection(Mapping[str, str]):
                     self.table.add(reader)
             except RuntimeError as error:  # LanceDB's, which holds the batches' own as a text
                 raise (failed or [error])[0] from None
-        self._index()
+        words = self.table.index_stats("words")
+        if words.num_unindexed_rows > max(_LEFT_UNINDEXED, words.num_indexed_rows // 4):
+            self.table.optimize()
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents.
@@ -213,16 +219,6 @@ class DocumentCollection(Mapping[str, str]):
         vectors = vectors_of(texts, self.encoder.encode_document, dim)
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dim)
         return pa.record_batch([pa.array(names), pa.array(texts), column], schema=schema)
-
-    def _index(self) -> None:
-        """Index words and ids when there are rows, and again when many new rows have none."""
-        index, words = require("lancedb.index", extra="retrieval"), self.table.index_stats("words")
-        if words is None:
-            self.table.create_index("id", config=index.BTree(), name="ids")
-            plain = {"stem": False, "remove_stop_words": False}  # no language is assumed
-            self.table.create_index("text", config=index.FTS(base_tokenizer="icu", **plain), name="words")
-        elif words.num_unindexed_rows > max(_LEFT_UNINDEXED, words.num_indexed_rows // 4):
-            self.table.optimize()
 
     def __getitem__(self, name: str) -> str:
         rows = self.table.search().where(f"id = {_quoted(name)}").select(["text"]).to_arrow()

@@ -106,8 +106,7 @@ def check_queries(queries: Sequence[str], k: int) -> None:
         ValueError: If `queries` is no list of texts or holds one without text, or `k` is no number of 1 or more.
     """
     check_texts(queries, "queries")
-    for number, query in enumerate(queries):
-        if not query.strip():
-            raise ValueError(f"a query must have text, and query {number} is {query!r}; leave it out")
+    if not all(map(str.strip, queries)):
+        raise ValueError(f"a query must have text, got {list(queries)!r:.60}; leave out empty ones")
     if not isinstance(k, int) or k < 1:
         raise ValueError(f"k must be an integer, 1 or more, got {k!r}")

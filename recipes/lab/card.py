@@ -53,7 +53,7 @@ _TASKS = {
         "fill-mask",
         'inputs = tokenizer("The [MASK] is", return_tensors="pt")\n'
         'best = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].argmax(dim=-1)\n'
-        "print(tokenizer.decode(best))",
+        "print(repr(tokenizer.decode(best)))",
     ),
 }
 """To each Auto class the Hub's name of its task, and code that uses `model` and `tokenizer`."""

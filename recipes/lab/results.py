@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from torch import nn
 from transformers import EarlyStoppingCallback
 
 from hf_targets.training.trainer import TargetTrainer
@@ -61,7 +60,7 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     return results
 
 
-def is_leaky(model: nn.Module) -> bool:
+def is_leaky(model: Any) -> bool:
     """Return whether a model or a part of it reads the tokens that it predicts, by `paper_leaky`."""
     configs = (getattr(part, "config", None) for part in model.modules())
     return any(getattr(config, "paper_leaky", False) for config in configs)

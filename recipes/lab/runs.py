@@ -47,7 +47,7 @@ class Table:
     overwrite: bool = False
 
 
-def parse_table(recipe: Any, *, description: str = "", arguments: Sequence[str] | None = None) -> Table:
+def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequence[str] | None = None) -> Table:
     """Return the table that `script.py table.yaml [--name value ...]` asks for.
 
     Args:

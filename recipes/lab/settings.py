@@ -16,7 +16,9 @@ from transformers import HfArgumentParser
 from hf_targets.training.plugins import import_plugins
 
 
-def parse_settings(*dataclass_types: type, description: str = "", arguments: Sequence[str] | None = None) -> tuple:
+def parse_settings(
+    *dataclass_types: type, description: str | None = "", arguments: Sequence[str] | None = None
+) -> tuple:
     """Fill dataclasses from `script.py [settings.yaml] [--name value ...]`, as `HfArgumentParser` does.
 
     Without any argument the description is printed, and the script ends. `--plugins module_or_file ...` imports these
@@ -34,7 +36,7 @@ def parse_settings(*dataclass_types: type, description: str = "", arguments: Seq
 
 
 def stated_settings(
-    *dataclass_types: type, description: str = "", arguments: Sequence[str] | None = None
+    *dataclass_types: type, description: str | None = "", arguments: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return the settings that a YAML file and the command line state, by name, each of the type of its field.
 
@@ -45,7 +47,7 @@ def stated_settings(
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
-        print(description.strip())
+        print((description or "").strip())
         raise SystemExit(2)
     parser = _parser(dataclass_types, description)
     written: Any = {}
@@ -82,7 +84,7 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
         parser.error(str(error).partition("__init__() ")[2] or str(error))
 
 
-def _parser(dataclass_types: Sequence[type], description: str) -> HfArgumentParser:
+def _parser(dataclass_types: Sequence[type], description: str | None) -> HfArgumentParser:
     usage = "%(prog)s [settings.yaml] [--name value ...]"
     parser: Any = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=usage, description=description)  # pyright: ignore
     parser.add_argument("--plugins", nargs="+", help="Modules or files to import first.")

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_targets.evaluation.timing import settled_time
-from hf_targets.maths.statistics import format_mean
-from lab.tables import markdown_table
+from lab.tables import format_mean, markdown_table
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Tables of results in Markdown: means over seeds with their standard errors, and which differences are any."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from hf_targets.maths.statistics import format_difference, format_mean
+from hf_targets.maths.statistics import mean_and_standard_error
 
 Results = Mapping[str, Sequence[Mapping[str, float]]]
 """To each row its results, one a seed, as `lab.runs.compare` returns them."""
@@ -103,3 +104,38 @@ def _mean(key: str, seeds: Sequence[Mapping[str, float]]) -> str:
     if key == "ensemble_weight":
         return ", ".join(f"{value:g}" for value in sorted({value for value in values if value is not None}))
     return format_mean(values, digits=0 if key in ("seconds", "parameters") else 2)
+
+
+def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
+    """Return "mean ± standard error" of the values that are not None; the error only if there are two or more.
+
+    >>> format_mean([1.0, 3.0]), format_mean([1.0]), format_mean([None])
+    ('2.00 ± 1.00', '1.00', '')
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    mean, error = mean_and_standard_error(known)
+    return f"{mean:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def format_difference(values: Sequence[float], reference: Sequence[float], digits: int = 2) -> str:
+    """Return the difference of two means with its standard error, marked "none" if it is below two standard errors.
+
+    The error is sqrt(e1^2 + e2^2), where e1 and e2 are the standard errors of the two means. A single value has no
+    standard error; the result then says "one seed" and does not tell whether the means differ.
+
+    >>> format_difference([1.0, 1.2], [2.0, 2.2])
+    '-1.00 ± 0.14'
+    >>> format_difference([1.0, 3.0], [2.0, 2.2])
+    'none (-0.10 ± 1.00)'
+    >>> format_difference([1.0], [2.0])
+    '-1.00 (one seed)'
+    """
+    (mean, error), (base, base_error) = mean_and_standard_error(values), mean_and_standard_error(reference)
+    difference = mean - base
+    if error is None or base_error is None:
+        return f"{difference:+.{digits}f} (one seed)"
+    both = math.hypot(error, base_error)
+    shown = f"{difference:+.{digits}f} ± {both:.{digits}f}"
+    return shown if abs(difference) >= 2 * both and difference else f"none ({shown})"

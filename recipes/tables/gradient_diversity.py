@@ -15,12 +15,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import pack_blocks, plot_gradient_diversity
-from hf_targets.maths.statistics import format_mean
 from lab.checkpoint_diversity import checkpoint_diversities, run_checkpoints, tokenizer_of_runs
 from lab.results import write_results
 from lab.runs import run_folder
 from lab.settings import parse_settings
-from lab.tables import markdown_table
+from lab.tables import format_mean, markdown_table
 from lab.text import BlockSettings
 
 

@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import finetune_gptneo_wdr as recipe
 
-from hf_targets.maths.statistics import format_mean
 from lab.heat_map import HeatMap, plot_heat_maps
 from lab.runs import Table, compare, parse_table
-from lab.tables import Results, markdown_table
+from lab.tables import Results, format_mean, markdown_table
 
 TITLES = {"embedding": "simple N-gram", "difference": "word differences"}
 

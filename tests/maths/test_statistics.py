@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_targets.maths.statistics import format_difference, format_mean, mean_and_standard_error, student_margin
+from hf_targets.maths.statistics import mean_and_standard_error, student_margin
+from lab.tables import format_difference, format_mean
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))

@@ -84,7 +84,7 @@ def test_bad_documents_are_refused(make, documents):
 
 @pytest.mark.parametrize(
     ("queries", "k", "word"),
-    [("a query", 1, "list"), (["fine", " "], 1, "query 1"), (["fine"], 0, "k must"), ([None], 1, "None")],
+    [("a query", 1, "list"), (["fine", " "], 1, "must have text"), (["fine"], 0, "k must"), ([None], 1, "None")],
 )
 def test_bad_queries_are_refused(queries, k, word):
     with pytest.raises(ValueError, match=word):

@@ -72,7 +72,7 @@ def test_a_finished_training_is_not_repeated_and_leaves_the_same_weights(kind, o
     if options and kind == "heads":
         assert not (tmp_path / "moved" / "checkpoint-6").exists()  # the best is not the last
     again.train(resume_from_checkpoint=True)
-    assert counter.steps == 0
+    assert counter.steps == (2 if options and kind == "heads" else 0)  # the last checkpoint was not kept
     assert_same(weights(again.model), weights(trainer.model), rtol=0, atol=0)
     if not options:
         more, counter = make(tmp_path / "moved", kind, max_steps=8)
