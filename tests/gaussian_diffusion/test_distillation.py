@@ -99,12 +99,14 @@ def test_another_teacher_text_or_setting_is_translated_anew(teacher, tmp_path, m
 _SHARED = """
 import sys
 from pathlib import Path
-from hf_targets import started_processes
+import torch
+from accelerate import PartialState
 from hf_targets.gaussian_diffusion import distillation
 from tests.gaussian_diffusion.test_distillation import make_teacher, run
 from types import SimpleNamespace
 
-processes, sizes, translate = started_processes(), [], distillation.translate
+processes = PartialState(cpu=not torch.accelerator.is_available())
+sizes, translate = [], distillation.translate
 
 def counting(model, pairs, *others, **settings):
     sizes.append(len(pairs))
