@@ -5,7 +5,8 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MBartTokenizer, NllbTokenizer
 
-from hf_targets import choose_languages, distill, encode_pairs, load_pairs, train_joint_bpe, translate
+from hf_targets import distill, encode_pairs, load_pairs, train_joint_bpe, translate
+from hf_targets.gaussian_diffusion.distillation import choose_languages
 from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
 from tests.trainer_runs import run_processes
@@ -98,12 +99,13 @@ def test_another_teacher_text_or_setting_is_translated_anew(teacher, tmp_path, m
 _SHARED = """
 import sys
 from pathlib import Path
-from hf_targets import started_processes
+import torch
+from accelerate import PartialState
 from hf_targets.gaussian_diffusion import distillation
 from tests.gaussian_diffusion.test_distillation import make_teacher, run
-from types import SimpleNamespace
 
-processes, sizes, translate = started_processes(), [], distillation.translate
+processes = PartialState(cpu=not torch.accelerator.is_available())
+sizes, translate = [], distillation.translate
 
 def counting(model, pairs, *others, **settings):
     sizes.append(len(pairs))
@@ -112,7 +114,6 @@ def counting(model, pairs, *others, **settings):
 distillation.translate = counting
 found = run(make_teacher(), Path(sys.argv[1]) / "out")
 Path(sys.argv[1], f"{processes.process_index}.txt").write_text(str([sizes, found["train"]["target"][:]]))
-trainer = SimpleNamespace(accelerator=processes)
 """
 
 
@@ -128,7 +129,7 @@ def test_a_source_beyond_the_teachers_positions_is_told_before_any_translation_o
     values = model.config.to_dict() | {"max_position_embeddings": 40}
     small = AutoModelForSeq2SeqLM.from_config(MarianConfig(**values)).eval()
     long = Dataset.from_dict({"source": ["a b", "a b " * 30], "target": ["x", "y" * 999]})
-    with pytest.raises(ValueError, match="at most 40 tokens, and 1 of 2 have more"):
+    with pytest.raises(ValueError, match="at most 40 tokens"):
         run((small, tokenizer, {"train": long}), tmp_path, part_size=1)
     assert not any(tmp_path.iterdir())
     assert len(run((small, tokenizer, {"train": long}), tmp_path, truncate=True)["train"]) == 2
@@ -178,9 +179,7 @@ def test_languages_are_those_of_the_tokenizer(teacher):
     tokenizer = OfManyLanguages()
     assert choose_languages(tokenizer, "de", "en") == {"forced_bos_token_id": 8}
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("de", "en")
-    for pair in (("fr", "en"), ("de", None)):
-        with pytest.raises(ValueError, match="does not have the languages"):
-            choose_languages(tokenizer, *pair)
     assert choose_languages(teacher[1], None, None) == {}
-    with pytest.raises(ValueError, match="does not have the languages"):
-        choose_languages(teacher[1], "de", "en")
+    for one, pair in ((tokenizer, ("fr", "en")), (tokenizer, ("de", None)), (teacher[1], ("de", "en"))):
+        with pytest.raises(ValueError, match="languages"):
+            choose_languages(one, *pair)

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from transformers import AutoModel
 
 from tests.gaussian_diffusion.models import KINDS, make_difformer, noisy_pairs
-from tests.trainer_runs import weights
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 ALL = {"output_hidden_states": True, "output_attentions": True}
@@ -46,29 +44,3 @@ def test_states_are_what_the_layers_read_and_weights_what_they_attend_with(kind)
         torch.testing.assert_close(weights_.sum(dim=-1), torch.ones(weights_.shape[:-1]))
     source = batch["attention_mask"].repeat_interleave(rows // 3, dim=0)
     assert not output.cross_attentions[0].masked_select(source[:, None, None] == 0).any()
-
-
-@every_kind
-def test_nothing_is_recorded_that_is_not_asked_for(kind):
-    model, batch = eager(kind)
-    names = ("encoder_hidden_states", "decoder_hidden_states", "encoder_attentions", "cross_attentions")
-    output = model(**batch)
-    assert all(getattr(output, name) is None for name in names)
-    assert not any(module._forward_hooks for module in model.modules())
-    model(**batch, **ALL)
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_the_configuration_asks_and_auto_model_gives_those_of_the_encoder(tmp_path):
-    model, batch = eager("difformer")
-    model.save_pretrained(tmp_path)
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    features = AutoModel.from_pretrained(tmp_path, attn_implementation="eager", **ALL)
-    output, expected = features(**source), model(**source, **ALL)
-    assert weights(features).keys() == weights(model).keys()
-    for found, asked in (
-        (output.hidden_states, expected.encoder_hidden_states),
-        (output.attentions, expected.encoder_attentions),
-    ):
-        assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(found, asked, strict=True))
-    assert expected.decoder_hidden_states is None

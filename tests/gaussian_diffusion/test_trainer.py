@@ -1,7 +1,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_targets import (
     GaussianDiffusionTrainer,
@@ -68,28 +68,20 @@ def test_evaluations_are_the_same_whenever_they_are_made(data, tmp_path):
 
 
 def test_what_cannot_be_trained_is_told(data, tmp_path):
-    tokenizer, _corpus = data
     args = GaussianDiffusionTrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
-    with pytest.raises(ValueError, match="trains DifformerForConditionalGeneration, got GPT2LMHeadModel"):
-        GaussianDiffusionTrainer(make_backbone("gpt2"), args, processing_class=tokenizer)
-    with pytest.raises(ValueError, match="give processing_class=tokenizer"):
+    with pytest.raises(ValueError, match="GPT2LMHeadModel"):
+        GaussianDiffusionTrainer(make_backbone("gpt2"), args, processing_class=data[0])
+    with pytest.raises(ValueError, match="processing_class"):
         GaussianDiffusionTrainer(make_difformer(), args)
-    with pytest.raises(ValueError, match="label_smoothing_factor must be 0"):
-        GaussianDiffusionTrainingArguments(output_dir=str(tmp_path), label_smoothing_factor=0.1)
-    with pytest.raises(ValueError, match="evaluation_seed must be 0 or more"):
-        GaussianDiffusionTrainingArguments(output_dir=str(tmp_path), evaluation_seed=-1)
-    lone = Dataset.from_dict({"input_ids": [[3, 4]], "attention_mask": [[1, 1]]})
-    with pytest.raises(ValueError, match="lacks labels"):
-        GaussianDiffusionTrainer(make_difformer(), args, processing_class=tokenizer, train_dataset=lone)
+    for field, value in (("label_smoothing_factor", 0.1), ("evaluation_seed", -1)):
+        with pytest.raises(ValueError, match=field):
+            GaussianDiffusionTrainingArguments(output_dir=str(tmp_path), **{field: value})
 
 
 def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tmp_path, caplog):
     lengths = [(3, 13), (3, 12), (13, 3), (14, 3)]  # 20 classes: -10 to 9
-    sides = {"input_ids": 0, "attention_mask": 0, "labels": 1}
-    rows = {
-        name: [[1 if name == "attention_mask" else 5] * one[side] for one in lengths] for name, side in sides.items()
-    }
-    pairs = Dataset.from_dict(rows)
+    sources, texts = ([[1] * one[side] for one in lengths] for side in (0, 1))
+    pairs = Dataset.from_dict({"input_ids": sources, "attention_mask": sources, "labels": texts})
     args = GaussianDiffusionTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, report_to="none")
 
     def make(**sets):
@@ -108,9 +100,10 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
     args.clip_lengths = True
     make(train_dataset=pairs)
     assert "2 of 4 pairs differ in length" in caplog.text
-    plain = TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
     with pytest.warns(UserWarning, match="pairs differ in length"):
-        Trainer(make_difformer(), plain, train_dataset=pairs, data_collator=DataCollatorForSeq2Seq(data[0])).train()
+        make_difformer()(
+            **{name: torch.ones(1, 3 + 10 * (name == "labels")).long() for name in ("input_ids", "labels")}
+        )
 
 
 def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):

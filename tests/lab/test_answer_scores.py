@@ -14,7 +14,6 @@ from lab.answer_scores import (
     normalized_answer,
     short_answers_found,
     token_f1,
-    told_answer,
 )
 
 pytest.importorskip("rouge_score")
@@ -95,9 +94,3 @@ def test_columns_of_provenance_are_shares_of_all_answers_and_shares_of_nothing_a
     }  # fmt: skip
     columns = measure_provenance([answer(provenance=(0, 0, 0, 0, 0, ()))])
     assert columns["documents_used"] == 0 and not {"from_documents", "right_markers"} & columns.keys()
-
-
-def test_a_line_has_the_figures_of_one_answer():
-    documents = [{"title": "", "text": "a cat"}, {"title": "", "text": "a dog"}]
-    told = told_answer(answer(), documents, lambda premise, claim: claim in premise, lambda text: [text])
-    assert told.startswith("Citation recall 100%, precision 100%. 75% of the characters stand in phrases of 1 of 2")

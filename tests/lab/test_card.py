@@ -1,4 +1,3 @@
-import ast
 import re
 import sys
 
@@ -7,7 +6,7 @@ from huggingface_hub import ModelCard
 from transformers import GPT2Config
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from lab.card import command_line, sample_text, write_card
+from lab.card import command_line, write_card
 from tests.programs import run_program
 from tests.small_tokenizers import BPE
 from tests.tiny_models import make_backbone
@@ -15,17 +14,13 @@ from tests.tiny_models import make_backbone
 RESULTS = {"perplexity": 151.4, "perplexity_ensemble": 140.2, "validation_perplexity": 3.0, "seconds": 7.0}
 
 
-def code_of(folder):
-    (code,) = re.findall(r"```python\n(.*?)```", str(ModelCard.load(folder / "README.md")), re.DOTALL)
-    return code
-
-
 def run_code(folder, where):
     """Run the Python code on a folder's card in another process, whose working folder is `where`."""
-    done = run_program(code_of(folder), folder=where)
+    (code,) = re.findall(r"```python\n(.*?)```", str(ModelCard.load(folder / "README.md")), re.DOTALL)
+    done = run_program(code, folder=where)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-    return code_of(folder)
+    return code
 
 
 def test_a_card_that_is_loaded_again_has_what_is_known_of_its_model(tmp_path):
@@ -55,8 +50,6 @@ def test_the_code_on_a_card_runs(plain, tmp_path):
     model.save_pretrained(folder)
     BPE.save_pretrained(folder)
     write_card(folder, RESULTS, dataset="some text")
-    texts = [node.value for node in ast.walk(ast.parse(code_of(folder))) if isinstance(node, ast.Constant)]
-    assert texts.count(str(folder)) == 2
     run_code(folder, tmp_path)
 
 
@@ -64,9 +57,3 @@ def test_a_command_on_a_card_has_no_token(monkeypatch):
     given = ["recipe.py", "--hub_token", "hf_secret", "--hub-token=hf_secret", "--rows", "a b"]
     monkeypatch.setattr(sys, "argv", given)
     assert command_line() == "python recipe.py --hub_token ... ... --rows 'a b'"
-
-
-def test_a_sample_has_no_more_tokens_than_the_model_has_positions():
-    model = make_backbone("gpt2", vocab_size=300)
-    sample = sample_text(model, BPE, "The ", seed=0)
-    assert sample.startswith("The") and sample == sample_text(model, BPE, "The ", seed=0)

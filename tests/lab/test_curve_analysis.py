@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from PIL import Image
 
-from hf_targets.curves.reconstruction import reconstruction_error
 from hf_targets.maths.bsplines import inverse_matrix
-from lab.curve_analysis import error_importance, plot_error_importance, plot_reconstruction_error
+from lab.curve_analysis import error_importance
 
 GRID = ([5, 12], [1.5, 2.0, 3.0], [0.01, 0.2])
 
@@ -40,11 +38,3 @@ def test_a_higher_degree_weighs_errors_of_the_whole_text_less():
     low, high = error_importance([32], [2.0], [0.01, 0.2])
     assert high.eigenvalue_ratio > 20 * low.eigenvalue_ratio
     assert high.mean_ratio < 0.3 < low.mean_ratio < 1
-
-
-def test_results_become_figures(tmp_path):
-    plot_error_importance(error_importance(*GRID), tmp_path / "importance.png")
-    assert Image.open(tmp_path / "importance.png").size == (1275, 600)
-    rows = reconstruction_error([5, 10, 15], [1.0, 2.0], [0.0, 0.33], num_sequences=2)
-    plot_reconstruction_error(rows, tmp_path / "errors.png")
-    assert Image.open(tmp_path / "errors.png").size == (150 + 525 * 2, 600)

@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 
 from hf_targets import distance_correlation
-from lab.dependence import DependenceSettings, _disturbed, block_dependence, plot_dependence
+from lab.dependence import DependenceSettings, _disturbed, block_dependence
 from tests.semi_autoregressive.models import KINDS, make_block_model
 from tests.tiny_backbones import token_ids
 
@@ -65,10 +65,3 @@ def test_equal_seeds_give_equal_figures(kind):
     one, other, third = (block_dependence(model, ROWS, FEW, seed=seed) for seed in (1, 1, 2))
     assert one == other != third
     assert all(0 <= entry.correlation <= 1 and -1 <= entry.unbiased <= 1 for entry in one)
-
-
-def test_the_figure_is_drawn_of_models_with_and_without_dropout(tmp_path):
-    found = block_dependence(make_block_model(), ROWS, FEW)
-    by_noise = [one for one in found if one.disturbance == "noise"]
-    plot_dependence({"words": found + found, "noise alone": by_noise}, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").stat().st_size > 10_000

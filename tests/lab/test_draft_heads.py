@@ -2,16 +2,10 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 
-from lab.draft_heads import draft_text, load_base, settings_of
+from lab.draft_heads import draft_text, load_base
 from tests.tiny_models import make_backbone, make_model
-
-
-def test_an_unknown_kind_is_told():
-    with pytest.raises(ValueError, match="got 'eagle'"):
-        settings_of("eagle")
 
 
 def test_the_base_of_a_model_with_heads_is_its_backbone_and_keeps_the_name_it_was_loaded_by(tmp_path):

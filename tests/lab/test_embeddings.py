@@ -1,13 +1,10 @@
 """What a page on embeddings is made of: frequencies, comparisons, a table, figures."""
 
-import warnings
-
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lab.embedding_figures import FIGURES, write_figures
 from lab.embeddings import (
     inspect_embeddings,
     inspection_rows,
@@ -45,29 +42,6 @@ def test_a_classifier_of_digits_tells_them_apart_and_leaves_the_random_state():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def some_inspections():
-    plain = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    digits = {"hidden_states": plain.abs(), "labels": torch.arange(30) % 3}
-    return {
-        "_a $cone": inspect_embeddings(
-            plain + 2, frequencies=torch.arange(30), hidden_states=torch.cat([plain, -plain])
-        ),
-        "classes": inspect_embeddings(plain[:3], **digits),
-    }
-
-
-def test_the_table_has_what_is_known_of_each_model():
-    found = some_inspections()
-    cells = {name: row for name, *row in inspection_rows(found)}
-    assert cells["embeddings"] == ["30", "3"] and cells["rank correlation of norm and frequency"][1] == ""
-    none, exists = cells["a uniformly negative direction"]
-    assert none == "no" and exists.startswith("yes, margin 0.")
-    numbers = [one.numbers() for one in found.values()]
-    assert [one["has_negative_direction"] for one in numbers] == [False, True]
-    assert numbers[1]["norm_frequency_correlation"] is None
-    assert inspect_embeddings(torch.eye(3)).numbers()["margin"] is None
-
-
 def test_frequencies_say_nothing_where_they_are_alike():
     rows = torch.eye(4) * torch.arange(1, 5)
     one = inspect_embeddings(rows, frequencies=torch.tensor([1, 2, 3, 4]))
@@ -75,13 +49,3 @@ def test_frequencies_say_nothing_where_they_are_alike():
     alike = inspect_embeddings(rows, frequencies=torch.full((4,), 2))
     assert alike.numbers()["norm_frequency_correlation"] is None
     assert "nan" not in str(inspection_rows({"one": alike}))
-
-
-def test_figures_are_drawn_of_what_is_known_whatever_models_are_called(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lines = write_figures(some_inspections(), tmp_path)
-    assert {file.stem for file in tmp_path.glob("*.png")} == set(FIGURES) and lines.count("![") == 4
-    (tmp_path / "other").mkdir()
-    write_figures({"one": inspect_embeddings(torch.eye(5))}, tmp_path / "other")
-    assert not (tmp_path / "other" / "norms.png").exists()

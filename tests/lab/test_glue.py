@@ -110,9 +110,7 @@ def test_both_texts_of_a_pair_are_read(name, data):
     assert ("token_type_ids" in rows[1]) is (name == "bert")
 
 
-def test_examples_and_fields_of_the_model_may_be_changed(data, tmp_path):
-    few = fine_tune(str(data / "bert"), "sst2", arguments(tmp_path), max_length=32, max_train_examples=1)
-    assert few["score"] == 50  # it has class 0, as half of the validation split
+def test_fields_of_the_model_may_be_changed(data, tmp_path):
     losses = [
         fine_tune(str(data / "crammed"), "sst2", arguments(tmp_path, max_steps=1), model_fields=fields, max_length=32)
         for fields in ({"classifier_pooling": "cls"}, None)

@@ -26,12 +26,6 @@ def test_a_difference_that_holds_at_every_prefix_is_found_though_prefixes_differ
     assert "| 0.00 to 0.00 |" in first
 
 
-def test_a_column_that_few_texts_have_has_no_interval():
-    tokens = [[1, 2, 3, 4, 5], [], [], []]
-    table = format_intervals({"a": [continuations(tokens, [4] * 4, [0] * 4, [1.0] * 4)]})
-    assert "| a | too few texts |" in table and "nan" not in table
-
-
 def test_one_prefix_has_no_interval_and_unequal_prefixes_are_refused():
     one, two = (continuations([[1, 2, 3, 4]] * count, [4] * count, [0] * count, [1.0] * count) for count in (1, 2))
     assert format_intervals({"plain": [one]}) == "One prefix has no interval."

@@ -3,8 +3,6 @@
 import pytest
 import torch
 from transformers import (
-    BartConfig,
-    BartForSequenceClassification,
     BertConfig,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -14,10 +12,9 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from lab.judges import Entailment, Reader, load_entailment, load_reader, shares_words
+from lab.judges import Entailment, Reader, load_entailment, shares_words
 
 PAIRS = [("Title: Cats\nCats sleep all day.", "Cats sleep."), ("Dogs bark.", "Cats sleep."), ("A", "B c d e f g")]
 QUESTIONS = ["Who sat?", "Where did the dog sleep?", "Why?"]
@@ -87,13 +84,6 @@ def test_a_sequence_to_sequence_model_entails_where_it_writes_one(monkeypatch):
     assert read[1] == "premise: Dogs bark. hypothesis: Cats sleep."
 
 
-def test_an_encoder_decoder_that_classifies_is_a_classifier(tmp_path):
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
-    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
-    config = BartConfig(vocab_size=330, **sizes, id2label=LABELS, eos_token_id=tokenizer().eos_token_id)
-    assert load_entailment(saved(tmp_path, BartForSequenceClassification(config)))._label == 1
-
-
 def test_no_more_is_read_than_a_model_has_positions_beyond_its_padding():
     sizes = SIZES | {"max_position_embeddings": 34}
     model = RobertaForSequenceClassification(RobertaConfig(**sizes, pad_token_id=1, num_labels=3, id2label=LABELS))
@@ -127,15 +117,3 @@ def test_answers_are_the_best_spans(max_answer_tokens):
         assert reader(QUESTIONS, CONTEXTS) == expected
         found += expected
     assert "" in found and any(found)
-
-
-def test_where_the_first_token_scores_highest_there_is_no_answer(monkeypatch, tmp_path):
-    reader = load_reader(saved(tmp_path, reading_model()))
-
-    def scores(input_ids, **others):
-        logits = torch.zeros(input_ids.shape)
-        logits[:, 0] = 1.0
-        return QuestionAnsweringModelOutput(start_logits=logits, end_logits=logits)
-
-    monkeypatch.setattr(reader.model, "forward", scores)
-    assert reader(QUESTIONS, CONTEXTS) == ["", "", ""]

@@ -5,7 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from lab.pairwise import QUESTION, PairwiseJudge, _filled
+from lab.pairwise import PairwiseJudge
 from tests.tiny_backbones import make_backbone
 
 PREFIXES = ["The cat", "A dog", "The {braces}"]
@@ -50,11 +50,6 @@ def test_margins_change_sign_with_the_texts_and_are_0_for_equal_ones():
     assert judge(batch_size=2).margins(PREFIXES, FIRSTS, FIRSTS) == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_a_judge_that_favours_a_place_prefers_nothing(monkeypatch):
-    monkeypatch.setattr(PairwiseJudge, "_first_ahead", lambda self, prefixes, firsts, seconds: [0.9] * len(prefixes))
-    assert judge().preferences(PREFIXES, FIRSTS, SECONDS).none == 1
-
-
 def test_shares_count_margins_beyond_the_tie(monkeypatch):
     monkeypatch.setattr(PairwiseJudge, "margins", lambda self, *texts: [0.5, 0.1, 0.0, -0.3])
     shares = judge().preferences([], [], [], tie=0.1)
@@ -81,11 +76,6 @@ def test_the_question_is_a_message_where_the_tokenizer_has_a_chat_template():
         "<{{ messages[0].role }}>{{ messages[0].content }}</>{{ add_generation_prompt }}"
     )
     assert chatting._asked("Which?") == "<user>Which?</>True"
-
-
-def test_the_published_question_has_room_for_any_text():
-    asked = _filled(QUESTION, {"prefix": "{first}", "first": "1 {x}", "second": "2"})
-    assert "Beginning: {first}\n\nContinuation 1: 1 {x}\n\nContinuation 2: 2\n" in asked
 
 
 def test_a_judge_without_numbers_prefers_nothing_and_says_so():

@@ -37,19 +37,7 @@ def test_lines_and_lists_are_read_alike_packed_or_not(content, pack, tmp_path):
     assert load_questions(tmp_path / "file") == ITEMS
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"question": " "},
-        {"docs": []},
-        {"docs": [{"title": "T", "text": " "}]},
-        {"docs": [{"text": "a"}]},
-        {"qa_pairs": [{"short_answers": ["a"]}]},
-        {"annotations": [{}]},
-        {"annotations": None},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", [{"question": " "}, {"docs": [{"text": "a"}]}, {"annotations": None}], ids=str)
 def test_a_question_that_lacks_a_part_is_named(change, tmp_path):
     (tmp_path / "file").write_text(LINES + json.dumps(CATS | change))
     with pytest.raises(ValueError, match="question 3 "):
@@ -73,7 +61,6 @@ def test_a_prompt_is_the_demonstration_then_the_question_as_published(tmp_path):
         "Document [1](Title: T1): Birds sing.\nDocument [2](Title: T2): Dogs bark at\n\nAnswer:"
     )
     assert prompt.endswith("\n\n\n" + asked(tmp_path, demonstration=False).prompts[0])
-    assert asked(tmp_path, instruction="light").prompts[0].startswith("Instruction: Write a high-quality answer")
     assert cited_prompt("A?", [{"title": "", "text": "b"}], instruction="Write.").startswith("Write.\n\nQuestion: A?")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables.search_multitoken import chosen_of, chosen_table, outcomes_of, plot, search_table
+from tables.search_multitoken import chosen_of, chosen_table, outcomes_of
 
 from lab.runs import Table
 
@@ -58,18 +58,8 @@ def test_a_training_that_diverged_is_not_chosen():
     assert chosen_of(outcomes)[1].name == "difference-2-1.0"
 
 
-def test_the_table_has_the_best_lambda_of_each_row_and_test_figures_are_those_of_the_chosen_one(tmp_path):
+def test_test_figures_are_those_of_the_chosen_lambda():
     outcomes = search(difference_3_0_3=[(40.0, 30.0, 35.0)], embedding_2_1_0=[(45.0, 46.0, 44.0)])
-    assert search_table(outcomes).splitlines() == [
-        "| target | N | alpha 0.3 (lambda) | alpha 1 (lambda) |",
-        "| --- | --- | ---: | ---: |",
-        "| simple N-gram | 2 | 50.00 (0) | **44.00 (0.4)** |",
-        "| simple N-gram | 3 | 50.00 (0) | 50.00 (0) |",
-        "| word differences | 2 | 50.00 (0) | 50.00 (0) |",
-        "| word differences | 3 | **30.00 (0.2)** | 50.00 (0) |",
-    ]
     test = {one.name: [results_of((42.0, 33.0, 20.0), "")] for one in outcomes}  # another lambda is lower there
     line = chosen_table(chosen_of(outcomes), test).splitlines()[-1]
     assert line == "| word differences | N = 3, alpha = 0.3, lambda = 0.2 | 40.00 | 30.00 | 42.00 | 33.00 |"
-    plot(outcomes, tmp_path / "search.png")
-    assert (tmp_path / "search.png").stat().st_size > 1000

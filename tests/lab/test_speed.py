@@ -6,7 +6,7 @@ from transformers import GenerationConfig
 
 from lab import speed
 from lab.speed import DecodingMethod as Method
-from lab.speed import Speed, compare_speeds, format_speeds
+from lab.speed import compare_speeds
 from tests.tiny_models import make_backbone, make_drafting_model, token_ids
 from tests.tiny_seq2seq import make_pair_drafting_model, pairs
 
@@ -65,30 +65,11 @@ def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num
         plain=Method(model, {}),
         bare=Method(model.backbone, {}),
         drafts=Method(model, arguments),
-    )
-    assert speeds["plain"].tokens_per_pass == speeds["bare"].tokens_per_pass == 1
-    assert speeds["plain"].accepted_per_pass == 0
-    assert speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments))
-    assert speeds["drafts"].tokens_per_pass > 1
-
-
-def test_where_the_prompt_s_pass_is_the_only_one_a_pass_brings_a_token():
-    model = make_drafting_model("gpt2")
-    speeds = measure(max_new_tokens=1, plain=Method(model, {}), drafts=Method(model, {"draft_tokens": 3}))
-    assert [one.tokens_per_pass for one in speeds.values()] == [1, 1]
-    assert [one.num_tokens for one in speeds.values()] == [6, 6]
-
-
-def test_drafts_give_the_same_texts_and_another_model_does_not():
-    model = make_drafting_model("gpt2")
-    speeds = measure(
-        plain=Method(model, {}),
-        chain=Method(model, {"draft_tokens": 3}),
-        tree=Method(model, {"draft_tokens": 3, "draft_branches": 3}),
         other=Method(make_backbone("gpt2", seed=1), {}),
     )
+    assert speeds["plain"].tokens_per_pass == speeds["bare"].tokens_per_pass == 1
+    assert speeds["drafts"].tokens_per_pass == pytest.approx(counted(model, **arguments)) > 1
     assert [one.same for one in speeds.values()] == [1, 1, 1, 0]
-    assert speeds["plain"].num_tokens == speeds["chain"].num_tokens == speeds["tree"].num_tokens
     assert all(one.tokens_per_second == one.num_tokens / one.seconds > 0 for one in speeds.values())
 
 
@@ -102,12 +83,6 @@ def test_same_is_the_share_of_equal_rows_of_all_batches():
     assert (speeds["a"].same, speeds["b"].same) == (1, 2 / 3)
 
 
-def test_a_row_is_the_same_however_long_the_others_are():
-    one, other = [[1, END, 0, 0], [1, 2, 3, END]], [[1, END], [1, 2]]
-    speeds = measure(batches=[token_ids(2, 2)], a=Method(Recites(one), {}), b=Method(Recites(other), {}))
-    assert speeds["b"].same == 0.5
-
-
 @pytest.mark.parametrize("end", [END, [END, 8]], ids=str)
 def test_the_end_token_counts_and_padding_behind_it_does_not(end):
     texts = [[1, 2, 3, 4], [1, END, 0, 0], [END, END, END, END], [1, 2, 3, END]]
@@ -115,14 +90,6 @@ def test_the_end_token_counts_and_padding_behind_it_does_not(end):
     found = measure(batches=[token_ids(4, 3)], a=Method(model, {}))["a"]
     assert found.num_tokens == 4 + 2 + 1 + 4
     assert found.tokens_per_pass == (11 - 4) / (4 * 4 - 4)  # the prompt's pass brings each row a token
-
-
-def test_arguments_are_passed_on_and_the_counter_is_taken_off_again():
-    model = Recites([[1, 2, 3, 4]])
-    found = measure(batches=[token_ids(2, 3)], a=Method(model, {"passes": 2, "max_new_tokens": 3}))["a"]
-    assert found.num_tokens == 6
-    assert found.tokens_per_pass == (6 - 2) / (2 * 2 - 2)
-    assert not model._forward_hooks
 
 
 def test_seconds_are_the_median_of_rounds_in_which_the_ways_take_turns(monkeypatch):
@@ -145,28 +112,11 @@ def test_seconds_are_the_median_of_rounds_in_which_the_ways_take_turns(monkeypat
     assert speeds["a"].tokens_per_second == 1
 
 
-def test_a_table_compares_with_its_first_row():
-    table = format_speeds([Speed("plain", 2.0, 200, 1.0, 1.0), Speed("drafts", 1.0, 250, 2.25, 0.875)])
-    assert table.splitlines() == [
-        "| decoding | tokens / s | x plain | tokens / pass | accepted / pass | same text |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-        "| plain | 100 | 1.00 | 1.00 | 0.00 | 100% |",
-        "| drafts | 250 | 2.50 | 2.25 | 1.25 | 88% |",
-    ]
-
-
-@pytest.mark.parametrize("family", ["marian", "t5"])
-def test_translations_are_counted_and_compared_too(family):
-    model, batch = make_pair_drafting_model(family, "difference"), pairs(4)
+def test_translations_are_counted_and_compared_too():
+    model, batch = make_pair_drafting_model("marian", "difference"), pairs(4)
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    draft = {"draft_tokens": 3, "eos_token_id": None}
-    methods = {
-        "plain": Method(model.backbone, {"eos_token_id": None}),
-        "heads": Method(model, {"eos_token_id": None}),
-        "drafts": Method(model, draft),
-    }
-    plain, heads, drafts = compare_speeds(methods, [source], max_new_tokens=10, rounds=1)
+    plain, draft = {"eos_token_id": None}, {"draft_tokens": 3, "eos_token_id": None}
+    methods = {"plain": Method(model.backbone, plain), "drafts": Method(model, draft)}
+    plain, drafts = compare_speeds(methods, [source], max_new_tokens=10, rounds=1)
     assert plain.num_tokens == drafts.num_tokens == 40
-    assert plain.tokens_per_pass == heads.tokens_per_pass == 1
-    assert plain.same == heads.same == drafts.same == 1
-    assert drafts.tokens_per_pass > 1
+    assert drafts.tokens_per_pass > plain.tokens_per_pass == plain.same == drafts.same == 1

@@ -5,7 +5,6 @@ from hf_targets import CurveConfig
 from hf_targets.maths.bsplines import basis_matrix
 from tests.masked_diffusion.models import CURVES, MASK, make_mdlm, masked_ids
 from tests.masked_diffusion.reference import logits_of_row, published_state, subs
-from tests.tiny_backbones import pad_rows
 
 IDENTITY = {"num_control_points_ratio": 1.0, "degree": 1, "margin": 0.0}  # N = L and B = I
 kinds = pytest.mark.parametrize("kind", CURVES)
@@ -61,21 +60,3 @@ def test_logits_are_those_of_the_points_of_the_predicted_curve(kind, mode):
         points = (output.control_points[row].T @ basis).T
         expected = subs(state, points, canvas[row], MASK)
         torch.testing.assert_close(output.logits[row], expected, rtol=1e-10, atol=1e-10)
-
-
-@curved
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_padding_and_text_of_a_row_do_not_change_the_curve_of_another(kind, mode):
-    model = make_mdlm(kind).double().train(mode == "train")
-    first, outputs = masked_ids(1, 6, seed=1)[0], []
-    for other, side in ((masked_ids(1, 9, seed=2)[0], "left"), (masked_ids(1, 9, seed=3)[0], "right")):
-        ids = pad_rows([first, other], side, 5)
-        mask = pad_rows([torch.ones(6).long(), torch.ones(9).long()], side, 0)
-        outputs.append(model(ids, attention_mask=mask))
-    one, two = outputs
-    count = model.config.curve.num_control_points_for(6)
-    torch.testing.assert_close(one.control_points[0], two.control_points[0])
-    assert not torch.equal(one.control_points[1], two.control_points[1])
-    torch.testing.assert_close(model(first[None]).control_points[0], one.control_points[0, :count])
-    if one.curve_probabilities is not None:
-        torch.testing.assert_close(one.curve_probabilities[0], two.curve_probabilities[0])

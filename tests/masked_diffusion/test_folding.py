@@ -40,18 +40,13 @@ def test_a_model_of_less_precision_is_folded_in_its_own_type(dtype, tolerance):
 
 
 @kinds
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_folding_makes_a_copy_without_modulation_and_leaves_the_model_as_it_was(kind, dtype):
-    model, batch = make_mdlm(kind).to(dtype), masked_batch()
-    model.set_attn_implementation("eager")
+def test_folding_makes_a_copy_without_modulation_and_leaves_the_model_as_it_was(kind):
+    model, batch = make_mdlm(kind), masked_batch()
     before, expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}, model(**batch).loss
     folded = model.fold_modulation()
-    assert folded.config.folded
-    assert not model.config.folded
-    assert folded.config._attn_implementation == "eager"
+    assert folded.config.folded and not model.config.folded
     names = [name for name, _ in folded.named_parameters()]
     assert not any(word in name for name in names for word in ("adaLN", "sigma_map", "norm"))
-    assert sum("attn_qkv.bias" in name for name in names) == 3
     folded.train()(**batch).loss.backward()
     assert all(parameter.grad is not None for parameter in folded.parameters())
     with torch.no_grad():

@@ -5,16 +5,10 @@ import torch
 
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+from tests.masked_diffusion.sampling.denoisers import SAMPLERS
 from tests.tiny_models import VOCAB
 
 LENGTH = 16  # the model's max_position_embeddings
-SAMPLERS = {
-    "ancestral": {"num_steps": 6},
-    "cached": {"num_steps": 6},
-    "first_hitting": {},
-    "confidence": {"num_steps": 4},
-    "entropy_bound": {"entropy_bound": 4.0},
-}
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 
 

@@ -37,13 +37,3 @@ def test_attentions_are_distributions_over_the_positions_that_are_not_padding(ki
     if kind == "plain":
         assert output.attentions[0].shape == (3, 4, 9, 9)
         assert (output.attentions[0][1, :, :6, 6:] == 0).all()
-
-
-def test_what_is_not_asked_for_is_not_returned_and_the_configuration_asks_too():
-    canvas = masked_ids(2, 9)
-    output = make_mdlm()(canvas)
-    assert output.hidden_states is None and output.attentions is None
-    model = make_mdlm(output_hidden_states=True, output_attentions=True, attn_implementation="eager")
-    output = model(canvas)
-    assert len(output.hidden_states) == 4 and len(output.attentions) == 3
-    assert model(canvas, output_hidden_states=False).hidden_states is None

@@ -2,27 +2,13 @@
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM
 
-from hf_targets import CurveConfig
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
 from tests.tiny_backbones import pad_rows
 from tests.tiny_models import VOCAB
 
 kinds = pytest.mark.parametrize("kind", CURVES)
 sides = pytest.mark.parametrize("side", ["left", "right"])
-
-
-@kinds
-def test_without_a_curve_outputs_are_plain_mdlms_bit_for_bit(kind):
-    plain, batch = make_mdlm(), masked_batch()
-    curve = CURVES[kind] and CurveConfig(**CURVES[kind])
-    without, expected = plain.with_curve(curve).with_curve(None), plain(**batch)
-    assert without.config.curve is None
-    assert torch.equal(without(**batch).logits, expected.logits)
-    assert torch.equal(without(**batch).loss, expected.loss)
-    assert without(**batch).control_points is None
-    assert without(**batch).curve_probabilities is None
 
 
 @kinds
@@ -68,6 +54,8 @@ def test_padded_rows_have_the_bounds_and_curves_of_each_row_alone_at_its_time(ki
         if single.control_points is not None:
             count = single.control_points.shape[1]
             torch.testing.assert_close(together.control_points[row, :count], single.control_points[0])
+        if single.curve_probabilities is not None:
+            torch.testing.assert_close(together.curve_probabilities[row], single.curve_probabilities[0])
     torch.testing.assert_close(together.loss, sum(one.row_nelbos.sum() for one in alone) / (4 + 8 + 1))
 
 
@@ -92,16 +80,13 @@ def test_what_is_no_target_is_never_masked_and_not_counted(kind):
 
 @kinds
 @sides
-def test_eager_attention_is_sdpa(kind, side, tmp_path):
-    make_mdlm(kind).save_pretrained(tmp_path)
+def test_eager_attention_is_sdpa(kind, side):
+    model, logits = make_mdlm(kind), []
     ids = pad_rows([masked_ids(1, length, seed=length)[0] for length in (5, 9)], side, 0)
     mask = pad_rows([torch.ones(length, dtype=torch.long) for length in (5, 9)], side, 0)
-    logits = []
     for attention in ("eager", "sdpa"):
-        model = AutoModelForMaskedLM.from_pretrained(tmp_path, attn_implementation=attention)
-        assert model.config._attn_implementation == attention
+        model.set_attn_implementation(attention)
         logits.append(model(ids, attention_mask=mask).logits[mask == 1])
-    assert not torch.equal(*logits) or kind == "plain"
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
 
 
@@ -119,9 +104,6 @@ _IDS = clean_ids(2, 6)
 _HOLE = torch.ones(2, 6)
 _HOLE[1, 3] = 0
 BAD_CALLS = {
-    "no token": ({"input_ids": _IDS[:, :0]}, "at least one token"),
-    "not ids": ({"input_ids": _IDS.float()}, "integers"),
-    "an id too low": ({"input_ids": _IDS - 60}, "input_ids"),
     "a label that is the mask": ({"labels": _IDS.clamp(min=49)}, "the mask, 49"),
     "a hole": ({"attention_mask": _HOLE}, "hole"),
     "padding alone": ({"attention_mask": torch.zeros(2, 6)}, "no token"),
@@ -129,7 +111,6 @@ BAD_CALLS = {
     "a time above 1": ({"timesteps": torch.tensor([0.5, 1.5])}, "timesteps"),
     "text masked already": ({"timesteps": None}, "clean text"),
     "labels shifted": ({"input_ids": _IDS, "labels": _IDS.roll(1, 1), "timesteps": None}, "the same or -100"),
-    "a second segment": ({"token_type_ids": torch.ones(2, 6).long()}, "segment"),
     "may_mask of another shape": ({"may_mask": torch.ones(2, 3), "timesteps": None}, "may_mask"),
     "may_mask without a target": ({"may_mask": torch.zeros(2, 6), "timesteps": None}, "each target"),
     "may_mask and times": ({"may_mask": torch.ones(2, 6)}, "no timesteps yet"),

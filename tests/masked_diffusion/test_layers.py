@@ -1,18 +1,14 @@
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import (
     DitBlock,
     LayerNorm,
-    _rotate,
     rotary_frequencies,
     rotary_table,
 )
 from tests.masked_diffusion import reference
-from tests.masked_diffusion.models import make_mdlm
 
 CPU = torch.device("cpu")
 SMALL = {"vocab_size": 20, "hidden_size": 16, "num_attention_heads": 2, "cond_dim": 6, "num_hidden_layers": 1}
@@ -40,25 +36,6 @@ def test_rotary_frequencies_are_the_published_bits():
     assert torch.equal(cosines, angles.cos().repeat(1, 2))
     assert torch.equal(sines, angles.sin().repeat(1, 2))
     assert rotary_table(5, 64, torch.float64, CPU)[0].dtype == torch.float64
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
-def test_scores_depend_on_distances_alone(one, other, shift):
-    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 50, 8)
-    table = rotary_table(50, 8, torch.float64, CPU)
-    scores = (_rotate(query, *table) @ _rotate(key, *table).mT)[0, 0]
-    torch.testing.assert_close(scores[one, other], scores[one + shift, other + shift])
-
-
-def test_a_block_with_zero_modulation_is_the_identity_and_a_new_one_has_it():
-    model = make_mdlm()
-    fresh = type(model)(model.config)
-    hidden, condition = torch.randn(2, 5, 32), torch.randn(2, 8)
-    rotary = rotary_table(5, 8, torch.float32, CPU)
-    for block in fresh.backbone.blocks:
-        assert torch.equal(block(hidden, condition, rotary, None), hidden)
-    assert not torch.equal(model.backbone.blocks[0](hidden, condition, rotary, None), hidden)
 
 
 @pytest.mark.parametrize("folded", [False, True])

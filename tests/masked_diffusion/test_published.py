@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -113,13 +114,6 @@ def test_a_folder_comes_back_bit_for_bit_with_what_its_config_says(name, time_co
     assert same_weights(model, MdlmForMaskedDiffusion.from_pretrained(tmp_path / "ours"))
 
 
-def test_what_is_given_goes_over_what_the_config_says(tmp_path):
-    write(tmp_path, make_mdlm().to_published())
-    model = load(tmp_path, dropout=0.5, mask_token_id=3, noise_schedule="cosine")
-    assert (model.config.dropout, model.config.mask_token_id, model.schedule.name) == (0.5, 3, "cosine")
-    assert model.config.max_position_embeddings == 24
-
-
 @pytest.mark.parametrize("kind", CURVES)
 def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
     curve = CURVES[kind] and CurveConfig(**CURVES[kind])
@@ -127,51 +121,38 @@ def test_fine_tuning_of_a_curve_begins_with_published_weights(kind):
     model = load(original, curve=curve)
     without = model.with_curve(None)
     assert all(torch.equal(tensor, original[name]) for name, tensor in without.to_published().items())
-    assert model(masked_ids(2, 9)).logits.isfinite().all()
-    if curve is None or curve.num_curves == 1:
+    with nullcontext() if curve is None or curve.num_curves == 1 else pytest.raises(ValueError, match="backbone"):
         assert model.to_published().keys() == original.keys()
-    else:
-        with pytest.raises(ValueError, match="backbone"):
-            model.to_published()
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 8])
 def test_heads_follow_from_the_frequencies_or_else_from_the_config(num_heads, tmp_path):
     model, canvas = make_mdlm(num_attention_heads=num_heads), masked_ids(2, 9)
-    tensors = model.to_published()
-    again = load(tensors)
-    assert torch.equal(again(canvas).logits, model(canvas).logits)
+    tensors, expected = model.to_published(), model(canvas).logits
+    assert torch.equal(load(tensors)(canvas).logits, expected)
     del tensors[FREQUENCIES]
     write(tmp_path, tensors, {**CONFIG, "n_heads": num_heads})
-    read = realigned(load(tmp_path))
-    assert torch.equal(read(canvas).logits, model(canvas).logits)
-    given = load(tensors, num_attention_heads=num_heads)
-    assert torch.equal(given(canvas).logits, model(canvas).logits)
+    assert torch.equal(realigned(load(tmp_path))(canvas).logits, expected)
+    assert torch.equal(load(tensors, num_attention_heads=num_heads)(canvas).logits, expected)
 
 
-def test_frequencies_rounded_to_half_precision_are_taken_and_others_refused(tmp_path):
+def test_frequencies_rounded_to_half_precision_are_taken_and_others_refused():
     tensors = make_mdlm().to_published()
     tensors[FREQUENCIES] = tensors[FREQUENCIES].bfloat16()
     load(tensors)
-    foreign = {**tensors, FREQUENCIES: 1.0 / 500_000 ** (torch.arange(0, 8, 2) / 8)}
     with pytest.raises(ValueError, match="rotary frequencies"):
-        load(foreign)
+        load({**tensors, FREQUENCIES: 1.0 / 500_000 ** (torch.arange(0, 8, 2) / 8)})
     with pytest.raises(ValueError, match="num_attention_heads=8"):
         load(tensors, num_attention_heads=8)
-    write(tmp_path, {**tensors, FREQUENCIES: tensors[FREQUENCIES].float()}, {**CONFIG, "n_heads": 2})
-    with pytest.raises(ValueError, match="rotary frequencies"):
-        load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"backbone.blocks.1.mlp.0.bias": None}, "missing: backbone.blocks.1.mlp.0.bias"),
-        ({"extra": torch.ones(1)}, "not in the model: extra"),
-        ({"backbone.blocks.2.attn_qkv.bias": torch.ones(96)}, "not in the model: backbone.blocks.2.attn_qkv.bias"),
-        ({"backbone.output_layer.linear.weight": torch.ones(49, 32)}, "of another shape: .*output_layer.linear.weight"),
-        ({"backbone.blocks.3.norm1.weight": torch.ones(32)}, "missing: backbone.blocks.3.adaLN_modulation.bias"),
-        ({EMBEDDING: None}, "has no backbone.vocab_embed.embedding but"),
+        ({"backbone.blocks.1.mlp.0.bias": None}, "missing"),
+        ({"extra": torch.ones(1)}, "not in the model"),
+        ({"backbone.output_layer.linear.weight": torch.ones(49, 32)}, "another shape"),
+        ({EMBEDDING: None}, "embedding"),
     ],
 )
 def test_tensors_missing_left_over_or_of_another_shape_are_refused(changes, word):

@@ -86,15 +86,6 @@ def test_blocks_hold_the_documents_each_with_its_end_but_for_less_than_a_block(t
         assert block["labels"] == block["input_ids"] and block["attention_mask"] == [1] * block_size
 
 
-@settings(max_examples=40, deadline=None)
-@given(texts=TEXTS)
-def test_a_row_has_the_words_between_white_space_its_line_ends_and_its_end(texts):
-    assume(any(text.strip() for text in texts))
-    rows = sentence_rows(data(texts), BPE, max_length=999)
-    ends = [text.count("\n") + (not text.endswith("\n")) for text in texts]
-    assert rows["num_words"][:] == [len(t.split()) + n for t, n in zip(texts, ends, strict=True) if t.strip()]
-
-
 @pytest.mark.parametrize("max_length", range(2, 11))
 def test_each_token_of_a_whole_word_tokenizer_is_a_word_however_a_row_is_cut(max_length):
     for row in sentence_rows(data(SENTENCES), WORDS, max_length, "conditional").to_list():
@@ -108,14 +99,6 @@ def test_a_word_that_is_cut_in_two_is_counted_where_it_begins():
     assert BERT.tokenize("the cats") == ["the", "cat", "##s"]
     assert [sentence_rows(texts, BERT, length)["num_words"][0] for length in (3, 4, 5)] == [2, 3, 3]
     assert wrapped_blocks(texts, BERT, 4)["num_words"][:] == [2, 1]
-
-
-def test_a_word_whose_first_characters_the_tokenizer_drops_is_counted_once():
-    dropping = plain({"a": 0, "b": 1, "c": 2, "?": 3}, eos_token="c")
-    rows = sentence_rows(data(["a xb x", "x xx"]), dropping, 9, "conditional").to_list()
-    assert [row["input_ids"] for row in rows] == [[0, 1, 2]], "a row of which nothing is left is blank"
-    assert [row["num_words"] for row in rows] == [4]
-    assert wrapped_blocks(data(["a x", "b"]), dropping, 3)["num_words"][:] == [3, 2], "the last x goes to a"
 
 
 @makers

@@ -52,13 +52,6 @@ def test_ancestral_sampling_is_the_chain_of_its_steps(sampler, schedule):
     assert chi_square(pair_counts(output.sequences), expected) < 1.6  # 35 degrees of freedom: 1 in 100
 
 
-def test_the_chain_test_would_see_another_number_of_steps():
-    denoiser = Reader(2, seed=1, timed=True)
-    output = sample(denoiser, (20_000, 2), "cached", num_steps=3)
-    assert chi_square(pair_counts(output.sequences), chain(denoiser, NoiseSchedule(), num_steps=1)) > 3
-    assert chi_square(pair_counts(output.sequences), chain(denoiser, NoiseSchedule(), num_steps=8)) > 3
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_first_hitting_draws_one_token_and_then_the_other_given_it(schedule):
     denoiser = Reader(2, seed=1)

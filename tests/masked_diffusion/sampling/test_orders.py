@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hf_targets.masked_diffusion.sampling import entropy_bound
 from hf_targets.masked_diffusion.sampling.confidence import most_confident
 from hf_targets.masked_diffusion.sampling.entropy_bound import entropies, within_bound
-from hf_targets.masked_diffusion.sampling.sampler import rank
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from tests.masked_diffusion.sampling.denoisers import MASK, VOCAB, Product, Reader, canvas_of, sample
 
@@ -85,10 +84,6 @@ def test_of_equal_confidences_the_left_is_kept_and_impossible_tokens_are_still_m
     kept = most_confident(masked, confidence, torch.tensor([1, 3]))
     assert kept.tolist() == [[True, False, False, False], [False, False, True, False]]
     assert torch.equal(most_confident(masked, confidence, torch.tensor([3, 3])), masked)
-
-
-def test_ranks_count_what_is_smaller_or_equal_and_further_left():
-    assert rank(torch.tensor([[3.0, 1.0, 3.0, -math.inf, math.inf]])).tolist() == [[2, 1, 3, 0, 4]]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

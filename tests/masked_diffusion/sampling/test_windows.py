@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.masked_diffusion.sampling.canvas import Filling, Window, window_starts
+from hf_targets.masked_diffusion.sampling.canvas import window_starts
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
-from tests.masked_diffusion.sampling.denoisers import MASK, SAMPLERS, VOCAB, Reader, canvas_of, sample
+from tests.masked_diffusion.sampling.denoisers import MASK, SAMPLERS, Reader, canvas_of, sample
 
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 
@@ -88,17 +88,6 @@ def test_time_starts_at_1_in_every_window(sampler):
     sample(denoiser, (1, 12), sampler, window=6, stride=3, **SAMPLERS[sampler])
     times = torch.cat([t for *_, t in denoiser.calls])
     assert int((times > 0.999).sum()) == 3
-
-
-def test_rows_are_shown_with_their_own_positions_padding_and_time():
-    denoiser = Reader(3)
-    canvas = canvas_of([[1, 2, MASK, 3, 4], [1, MASK, MASK, 4, 5]], [[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
-    window = Window(Filling(denoiser, canvas), slice(1, 4))
-    where = torch.tensor([[False, False, False], [False, True, False]])
-    assert window.log_probabilities(where, torch.tensor([0.25, 0.5])).shape == (1, VOCAB)
-    (ids, asked, mask, times), *_ = denoiser.calls
-    assert (ids.tolist(), asked.tolist()) == ([[MASK, MASK, 4]], [[False, True, False]])
-    assert (mask.tolist(), times.tolist()) == ([[1, 1, 1]], [0.5])
 
 
 @pytest.mark.parametrize(("length", "stride"), [(4, 0), (9, 6), (7, None)])
