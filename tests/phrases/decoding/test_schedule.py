@@ -47,9 +47,9 @@ def test_a_run_counts_the_tokens_of_phrases_and_those_of_each_vocabulary_apart()
     run = PhraseGenerationState(make_phrase_model().phrase_table, [phrases, phrases], schedule=schedule)
     run.prompt_length = 2
     ids = torch.tensor([[1, 2, VOCAB, 3], [1, 2, 3, VOCAB + 1], [1, 2, 3, 4], [1, 2, 4, 5]])  # two rows, or beams, each
-    run.table_at(ids)
+    table = run.table_at(ids)
     assert counts == [0, 0, 4, 2]
-    run.table_at(ids[:, :3])  # a beam of fewer tokens takes no phrase back
+    assert run.table_at(ids[:, :3]) is table  # a beam of fewer tokens takes no phrase back, and no new table is made
     assert counts[-2:] == [4, 2]
 
 
