@@ -220,7 +220,7 @@ def test_a_miner_s_spans_that_are_none_are_refused(spans):
     ],
 )
 def test_rows_that_make_no_sequence_are_refused(row):
-    with pytest.raises(ValueError, match="input_ids|row"):
+    with pytest.raises(ValueError, match=r"input_ids|row"):
         collator()([row])
 
 

@@ -188,7 +188,7 @@ def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
 @pytest.mark.parametrize("phrases", [[" \n"], ["a dog", "the"], ["a dog<|endoftext|>"], "the cat"])
 def test_bad_texts_are_refused_and_nothing_is_added(phrases):
     vocabulary = PhraseVocabulary(BPE)
-    with pytest.raises(ValueError, match="got|must"):
+    with pytest.raises(ValueError, match=r"got|must"):
         vocabulary.add(phrases)
     assert vocabulary.num_ids == 0
 
