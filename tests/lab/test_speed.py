@@ -81,6 +81,8 @@ def test_same_is_the_share_of_equal_rows_of_all_batches():
         b=Method(Recites([[1, 2], [3, 5], [5, 6]]), {}),
     )
     assert (speeds["a"].same, speeds["b"].same) == (1, 2 / 3)
+    ended = {"a": Method(Recites([[1, END, 0, 0], [1, 2, 3, END]]), {}), "b": Method(Recites([[1, END], [1, 2]]), {})}
+    assert measure(batches=[token_ids(2, 2)], **ended)["b"].same == 0.5  # however long the other rows are
 
 
 @pytest.mark.parametrize("end", [END, [END, 8]], ids=str)

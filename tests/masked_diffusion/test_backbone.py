@@ -19,9 +19,12 @@ def with_curve(model, **fields):
 @pytest.mark.parametrize("time_conditioning", [False, True])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_rows_are_what_the_formulas_give(kind, time_conditioning, mode):
-    model = make_mdlm(kind, time_conditioning=time_conditioning).double().train(mode == "train")
+    mask = 17 if time_conditioning else MASK
+    model = make_mdlm(kind, time_conditioning=time_conditioning, mask_token_id=mask).double().train(mode == "train")
     rows, times = [masked_ids(1, 7, seed=seed)[0] for seed in range(3)], torch.tensor([0.2, 0.5, 1.0]).double()
+    rows = [row.masked_fill(row == MASK, mask) for row in rows]
     logits = model(torch.stack(rows), timesteps=times).logits
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(3, 7).double())
     state = published_state(model)
     for row, time, got in zip(rows, times, logits, strict=True):
         sigma = -torch.log(1 - 0.999 * time).item() if time_conditioning else 0.0

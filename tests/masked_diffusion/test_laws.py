@@ -37,11 +37,9 @@ def test_the_loss_is_the_bound_summed_position_by_position(kind, mode):
 @sides
 def test_padded_rows_have_the_bounds_and_curves_of_each_row_alone_at_its_time(kind, side):
     model = make_mdlm(kind, time_conditioning=True).double().train()
-    lengths, times = (5, 9, 1), torch.tensor([0.3, 0.6, 1.0])
-    batches = [masked_batch(1, length, seed=length) for length in lengths]
-    batches[2] = {"input_ids": torch.tensor([[MASK]]), "labels": torch.tensor([[7]])}
-    for batch, time in zip(batches, times, strict=True):
-        batch["timesteps"] = time[None]
+    lengths, times = (5, 9, 2), torch.tensor([0.3, 0.6, 1.0])
+    pairs = zip(lengths, times, strict=True)
+    batches = [{**masked_batch(1, length, seed=length), "timesteps": time[None]} for length, time in pairs]
     alone = [model(**batch, skip_logits=False) for batch in batches]
     ids = pad_rows([batch["input_ids"][0] for batch in batches], side, MASK)
     mask = pad_rows([torch.ones(length, dtype=torch.long) for length in lengths], side, 0)

@@ -131,6 +131,8 @@ def test_heads_follow_from_the_frequencies_or_else_from_the_config(num_heads, tm
     tensors, expected = model.to_published(), model(canvas).logits
     assert torch.equal(load(tensors)(canvas).logits, expected)
     del tensors[FREQUENCIES]
+    with pytest.raises(ValueError, match="num_attention_heads"):
+        load(tensors)
     write(tmp_path, tensors, {**CONFIG, "n_heads": num_heads})
     assert torch.equal(realigned(load(tmp_path))(canvas).logits, expected)
     assert torch.equal(load(tensors, num_attention_heads=num_heads)(canvas).logits, expected)

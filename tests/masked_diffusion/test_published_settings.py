@@ -1,4 +1,3 @@
-import json
 import warnings
 
 import pytest
@@ -31,6 +30,10 @@ def test_the_mask_is_that_of_the_tokenizer_that_the_checkpoint_names():
     told = (named, hyper_parameters(), other, {**other, "tokenizer": tokenizer})
     found = [settings_of_training(one, "it").get("mask_token_id") for one in told]
     assert found == [103, 50257, None, len(tokenizer)]
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    assert settings_of_training({**other, "tokenizer": tokenizer}, "it")["mask_token_id"] == len(tokenizer) - 1
+    referring = settings_of_training(hyper_parameters(model={"length": "${block_size}", "n_heads": 4}), "it")
+    assert "max_position_embeddings" not in referring and referring["num_attention_heads"] == 4
 
 
 @pytest.mark.parametrize("nested", [True, False])
@@ -93,21 +96,6 @@ def test_what_is_given_goes_over_what_a_checkpoint_tells_and_a_contradiction_is_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(content, mask_token_id=MASK, noise_schedule="linear", sigma_max=8.0, dropout=0.0)
-
-
-def test_a_checkpoint_goes_over_the_config_beside_it(tmp_path):
-    torch.save(checkpoint(make_mdlm(), hyper_parameters=hyper_parameters(data={})), tmp_path / "last.ckpt")
-    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_length": 99, "mask_index": MASK}))
-    config = load(tmp_path / "last.ckpt").config
-    assert (config.max_position_embeddings, config.mask_token_id) == (24, MASK)
-
-
-def test_the_number_of_heads_is_never_guessed():
-    tensors = make_mdlm().to_published()
-    del tensors[FREQUENCIES]
-    with pytest.raises(ValueError, match="num_attention_heads"):
-        load(tensors, mask_token_id=MASK)
-    assert load(tensors, mask_token_id=MASK, num_attention_heads=2).config.num_attention_heads == 2
 
 
 def training(**content):

@@ -125,6 +125,8 @@ def test_special_tokens_written_out_in_the_text_are_ordinary_text(make):
 @pytest.mark.parametrize("padding", [False, True])
 def test_tokens_that_a_tokenizer_lacks_are_added_behind_its_own_and_no_others(padding):
     lacking = plain({"a": 0, "?": 1, "e": 2}, eos_token="e", pad_token="e")
+    with pytest.raises(ValueError, match="mask token"):
+        mask_token_id(lacking)
     tokenizer = add_missing_tokens(lacking, padding=padding)
     assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (3, 4 if padding else 2)
     assert len(add_missing_tokens(tokenizer, padding=padding)) == 4 + padding
@@ -132,25 +134,18 @@ def test_tokens_that_a_tokenizer_lacks_are_added_behind_its_own_and_no_others(pa
 
 
 @pytest.mark.parametrize(
-    ("make", "texts", "length", "word"),
+    ("make", "texts", "tokenizer", "length", "word"),
     [
-        (sentence_rows, SENTENCES, 2, "max_length"),
-        (wrapped_blocks, SENTENCES, 2, "block_size"),
-        (sentence_rows, ["\n", " \t\n"], 9, "blank"),
-        (wrapped_blocks, ["a b"], 8, "do not fill"),
+        (sentence_rows, SENTENCES, BPE, 2, "max_length"),
+        (wrapped_blocks, SENTENCES, BPE, 2, "block_size"),
+        (sentence_rows, ["\n", " \t\n"], BPE, 9, "blank"),
+        (wrapped_blocks, ["a b"], BPE, 8, "do not fill"),
+        (wrapped_blocks, ["a"], plain({"a": 0, "?": 1}), 9, "EOS or SEP"),
     ],
 )
-def test_texts_that_do_not_fill_a_row_are_refused(make, texts, length, word):
+def test_texts_that_do_not_fill_a_row_and_a_tokenizer_without_an_end_are_refused(make, texts, tokenizer, length, word):
     with pytest.raises(ValueError, match=word):
-        make(data(texts), BPE, length)
-
-
-def test_a_tokenizer_without_the_tokens_that_rows_need_is_refused():
-    lacking = plain({"a": 0, "?": 1})
-    with pytest.raises(ValueError, match="mask token"):
-        mask_token_id(lacking)
-    with pytest.raises(ValueError, match="EOS or SEP"):
-        wrapped_blocks(data(["a"]), lacking, 9)
+        make(data(texts), tokenizer, length)
 
 
 @tokenizers

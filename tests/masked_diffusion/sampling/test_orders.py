@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets.masked_diffusion.sampling import entropy_bound
-from hf_targets.masked_diffusion.sampling.confidence import most_confident
 from hf_targets.masked_diffusion.sampling.entropy_bound import entropies, within_bound
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from tests.masked_diffusion.sampling.denoisers import MASK, VOCAB, Product, Reader, canvas_of, sample
@@ -76,14 +75,6 @@ def test_confidence_shares_a_rows_tokens_evenly_among_the_steps(num_steps):
         expected = sorted(count // num_steps + (step < count % num_steps) for step in range(num_steps))
         assert sorted(size for size in sizes if size) == [size for size in expected if size]
     assert output.num_evaluations == min(num_steps, 6)
-
-
-def test_of_equal_confidences_the_left_is_kept_and_impossible_tokens_are_still_masked_ones():
-    masked = torch.tensor([[True, False, True, True], [False, False, True, False]])
-    confidence = torch.tensor([-1.0, -1.0, -math.inf, -math.inf])
-    kept = most_confident(masked, confidence, torch.tensor([1, 3]))
-    assert kept.tolist() == [[True, False, False, False], [False, False, True, False]]
-    assert torch.equal(most_confident(masked, confidence, torch.tensor([3, 3])), masked)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
