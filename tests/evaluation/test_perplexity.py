@@ -10,6 +10,7 @@ from transformers import ByT5Tokenizer
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
 from hf_targets.evaluation.perplexity import (
+    BlockPerplexity,
     num_prefix_tokens,
     perplexity_of_blocks,
     perplexity_of_generated_texts,
