@@ -295,7 +295,7 @@ def bad(model, match, **wanted):
         ({"draft_tokens": "auto", "draft_branches": 2}, "draft_branches"),
         ({"draft_tokens": 2, "assistant_early_exit": 1}, "assistant_early_exit"),
         ({"draft_tokens": 2, "cache_implementation": "static"}, "StaticCache"),
-        ({"draft_tokens": 2, "use_cache": False}, "DynamicCache"),
+        ({"draft_tokens": 2, "use_cache": False}, "leave out use_cache=False"),
         ({"draft_tokens": 2, "num_beams": 2}, "num_beams"),
         ({"draft_tokens": 2, "guidance_scale": 1.5}, "guidance_scale"),
         ({"draft_tokens": 2, "output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
