@@ -5,9 +5,7 @@ from .awd_lstm.configuration import AwdLstmConfig as AwdLstmConfig
 from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
 from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
 from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArguments
-from .backbones.positions import room_after as room_after
 from .backbones.reformer.repair import repair_reformer as repair_reformer
-from .backbones.weight_access import best_device as best_device
 from .cosine.geometry import embedding_geometry as embedding_geometry
 from .cosine.negative_direction import direction_certificate as direction_certificate
 from .cosine.negative_direction import softmax_inputs as softmax_inputs
@@ -20,7 +18,6 @@ from .crammed_bert.model import CrammedBertForSequenceClassification as CrammedB
 from .curves.configuration import CurveConfig as CurveConfig
 from .curves.reconstruction import reconstruction_error as reconstruction_error
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
-from .data.atomic_write import written_together as written_together
 from .data.batches import TokenBatchSampler as TokenBatchSampler
 from .data.blocks import enclosed_blocks as enclosed_blocks
 from .data.blocks import pack_blocks as pack_blocks
@@ -36,25 +33,21 @@ from .data.tokenization import train_masking_tokenizer as train_masking_tokenize
 from .data.tokenization import word_level_tokenizer as word_level_tokenizer
 from .evaluation.citations import citation_scores as citation_scores
 from .evaluation.citations import mean_citation_scores as mean_citation_scores
-from .evaluation.continuations import Continuations as Continuations
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
 from .evaluation.distance_correlation import distance_correlation as distance_correlation
-from .evaluation.distance_correlation import distance_correlations as distance_correlations
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
-from .evaluation.translation import generated_texts as generated_texts
 from .evaluation.translation import score_texts as score_texts
 from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
-from .gaussian_diffusion.distillation import choose_languages as choose_languages
 from .gaussian_diffusion.distillation import distill as distill
 from .gaussian_diffusion.fairseq_dictionary import fairseq_tokenizer as fairseq_tokenizer
 from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
@@ -66,7 +59,6 @@ from .masked_diffusion.model import MdlmForMaskedDiffusion as MdlmForMaskedDiffu
 from .masked_diffusion.perplexity_bound import perplexity_bound as perplexity_bound
 from .masked_diffusion.rows import DiffusionCollator as DiffusionCollator
 from .masked_diffusion.rows import LengthProtocol as LengthProtocol
-from .masked_diffusion.rows import add_missing_tokens as add_missing_tokens
 from .masked_diffusion.rows import mask_token_id as mask_token_id
 from .masked_diffusion.rows import sentence_rows as sentence_rows
 from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
@@ -80,15 +72,12 @@ from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
 from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
-from .multitoken.generation import DraftedGenerationOutput as DraftedGenerationOutput
 from .multitoken.heads import HEADS as HEADS
 from .multitoken.heads import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
 from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments
 from .multitoken.masking import MaskingCollator as MaskingCollator
-from .multitoken.masking import mask_rows as mask_rows
-from .multitoken.medusa import MedusaReport as MedusaReport
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
 from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
@@ -106,13 +95,11 @@ from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
 from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
 from .phrases.citations import with_source_markers as with_source_markers
-from .phrases.cited_answers import answer_with_phrases as answer_with_phrases
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.decoding.table import PhraseIndex as PhraseIndex
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
-from .phrases.highlighting import GeneratedText as GeneratedText
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
@@ -120,12 +107,10 @@ from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
 from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
 from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
-from .phrases.mining.miner import MiningTask as MiningTask
 from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.pool import PhrasePool as PhrasePool
-from .phrases.pool import read_documents as read_documents
 from .phrases.provenance import provenance_of as provenance_of
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
@@ -142,8 +127,6 @@ from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutore
 from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
 from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
-from .training.checkpoints import best_checkpoints as best_checkpoints
-from .training.checkpoints import load_mean as load_mean
 from .training.lora import add_lora as add_lora
 
 __version__: str

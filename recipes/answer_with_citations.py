@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgrams, answer_with_phrases
+from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgrams
+from hf_targets.phrases.cited_answers import answer_with_phrases
 from lab.answer_page import PageAnswer, answer_page
 from lab.answer_scores import measure_answers, measure_citations, measure_provenance, told_answer
 from lab.judges import load_entailment, load_reader, shares_words

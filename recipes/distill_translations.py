@@ -15,7 +15,8 @@ import torch
 from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_targets import choose_languages, distill
+from hf_targets import distill
+from hf_targets.gaussian_diffusion.distillation import choose_languages
 from lab.settings import parse_settings
 from lab.text import PairSettings
 
@@ -43,9 +44,10 @@ class Setup(PairSettings):
 def main(setup: Setup) -> None:
     """Translate the training text, and write all splits as JSON lines."""
     processes, folder = PartialState(cpu=not torch.accelerator.is_available()), Path(setup.output_dir)
-    tokenizer = AutoTokenizer.from_pretrained(setup.teacher)
+    name = str(setup.teacher)
+    tokenizer = AutoTokenizer.from_pretrained(name)
     languages = choose_languages(tokenizer, setup.teacher_source, setup.teacher_target)
-    model = AutoModelForSeq2SeqLM.from_pretrained(setup.teacher, dtype=getattr(torch, setup.dtype)).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=getattr(torch, setup.dtype)).eval()
     pairs = distill(
         model.to(processes.device),
         tokenizer,

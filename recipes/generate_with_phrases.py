@@ -20,19 +20,19 @@ from transformers import AutoTokenizer, set_seed
 from hf_targets import (
     DocumentRetriever,
     DynamicVocabForCausalLM,
-    GeneratedText,
     PhraseVocabulary,
     TokenNgrams,
     WordNgrams,
-    best_device,
     documents_of,
     list_sources,
     load_corpus,
     mark_in_terminal,
     phrase_page,
-    read_documents,
-    room_after,
 )
+from hf_targets.backbones.positions import room_after
+from hf_targets.backbones.weight_access import best_device
+from hf_targets.phrases.highlighting import GeneratedText
+from hf_targets.phrases.pool import read_documents
 from lab.card import command_line
 from lab.settings import parse_settings
 

@@ -20,9 +20,9 @@ from hf_targets import (
     DifformerForConditionalGeneration,
     GaussianDiffusionTrainer,
     GaussianDiffusionTrainingArguments,
-    generated_texts,
     score_texts,
 )
+from hf_targets.evaluation.translation import generated_texts
 from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.card import write_card
 from lab.results import measure, write_results

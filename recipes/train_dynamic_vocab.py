@@ -22,14 +22,14 @@ from hf_targets import (
     DynamicVocabForCausalLM,
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
-    MiningTask,
     PhraseCollator,
     Retokenizer,
     add_lora,
-    best_device,
     negatives_by_name,
     repair_reformer,
 )
+from hf_targets.backbones.weight_access import best_device
+from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings

@@ -25,11 +25,11 @@ from hf_targets import (
     LengthProtocol,
     MdlmConfig,
     MdlmForMaskedDiffusion,
-    add_missing_tokens,
     sentence_rows,
     train_bpe_tokenizer,
     wrapped_blocks,
 )
+from hf_targets.masked_diffusion.rows import add_missing_tokens
 from lab.card import write_card
 from lab.results import measure, write_results
 from lab.settings import parse_settings

@@ -17,11 +17,10 @@ from hf_targets import (
     MultiTokenForSeq2SeqLM,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
-    best_checkpoints,
-    load_mean,
     score_texts,
     translate,
 )
+from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
 from lab.results import measure, write_results

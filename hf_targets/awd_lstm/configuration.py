@@ -76,7 +76,3 @@ class AwdLstmConfig(NamesItsPackage, PreTrainedConfig):
         last = self.embedding_size if self.tie_word_embeddings else self.hidden_size
         widths = [self.embedding_size, *[self.hidden_size] * (self.num_hidden_layers - 1), last]
         return list(pairwise(widths))
-
-    def describe(self) -> str:
-        """Return a description of a model of this configuration, in one line."""
-        return f"An AWD-LSTM of {self.num_hidden_layers} layers"

@@ -81,7 +81,3 @@ class CrammedBertConfig(NamesItsPackage, PreTrainedConfig):
                 f"{self.initializer_range}"
             )
         super().__post_init__(**kwargs)
-
-    def describe(self) -> str:
-        """Return a description of a model of this configuration, in one line."""
-        return f"A CrammedBERT of {self.num_hidden_layers} layers"

@@ -229,17 +229,6 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         self.multitoken = None if heads is None else heads.to_dict()
         super().__post_init__(**kwargs)
 
-    def describe(self) -> str:
-        """Return what a model of this configuration is, in a line."""
-        curve, heads = cast(CurveConfig | None, self.curve), HeadSettings.of(self.multitoken)
-        curves = "" if curve is None else "a sentence curve" if curve.num_curves == 1 else f"{curve.num_curves} curves"
-        further = "" if heads is None else f"the next {heads.ngram_size} words"
-        told = " and, with heads, ".join(filter(None, [curves, further]))
-        what = f", which predicts {told}" if told else ""
-        changed = self._departures(self.preset)
-        preset = f"{self.preset}, but for {', '.join(changed)}" if changed else self.preset
-        return f"A Gaussian diffusion model ({preset}) for text that answers a source{what}"
-
     def _departures(self, preset: str) -> list[str]:
         """Return the names of the fields that do not have the values of a preset."""
         return [name for name, value in PRESETS[preset].items() if getattr(self, name) != value]

@@ -115,11 +115,6 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
             raise ValueError("folded=True needs a constant modulation, got time_conditioning=True")
         super().__post_init__(**kwargs)
 
-    def describe(self) -> str:
-        """Return what a model of this configuration is, in a line."""
-        what = "" if self.curve is None else ", which predicts a sentence curve"
-        return f"A masked diffusion language model (MDLM){what}: it fills in masked tokens in any order"
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; of the curve only its own."""
         return curve_fields(super().to_dict())

@@ -312,7 +312,8 @@ class HeadsGenerationMixin(GenerationMixin):
         own: Any = None if cache is None else cache_of_text(cache)
         if not config.use_cache or not isinstance(own, DynamicCache) or own.offloading:
             kind = type(own).__name__ if config.use_cache and own is not None else "none"
-            raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out cache_implementation")
+            cause = "cache_implementation" if config.use_cache else "use_cache=False"
+            raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out {cause}")
         check_layers(cache)
         others = ("assistant_ensemble_weight", "assistant_early_exit", "use_mtp")
         told = {name: getattr(config, name, None) for name in (*others, "output_attentions", "output_hidden_states")}

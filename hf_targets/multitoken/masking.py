@@ -92,5 +92,5 @@ def check_masked(rows: Dataset, name: str) -> None:
     if has_labels:
         raise ValueError(
             f"no token of the {name} data is masked: all labels stand in input_ids too; remove the column labels, or "
-            "mask tokens with hf_targets.mask_rows"
+            "mask tokens with hf_targets.multitoken.masking.mask_rows"
         )

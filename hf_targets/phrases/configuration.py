@@ -120,13 +120,6 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
         super().__post_init__(**kwargs)
 
-    def describe(self) -> str:
-        """Return what a model of this configuration is, in a line."""
-        return (
-            f"A {self.get_text_config().model_type} model that reads and writes phrases given with the prompt, each in "
-            "one step: a phrase encoder embeds them"
-        )
-
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration, which describes the static vocabulary, the layers and the cache."""
         assert isinstance(self.backbone, PreTrainedConfig)  # converted from a dict by the base class

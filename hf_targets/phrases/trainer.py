@@ -228,7 +228,7 @@ class DynamicVocabTrainer(TargetTrainer):
         batches_apart = 1 if self.accelerator.split_batches else self.accelerator.num_processes
         return RowDraws(
             order,
-            epoch=WeaklyBound(self._epoch) if is_training else lambda: 0,
+            epoch=WeaklyBound(self._epoch) if is_training else int,  # epoch 0
             stride=batch_size * batches_apart,
             num_before=collator.num_batches_before,
         )

@@ -65,10 +65,8 @@ class DocumentCollection(Mapping[str, str]):
             [pa.field("id", pa.string(), False), pa.field("text", pa.string(), False), pa.field("vector", vector)],
             metadata={_NOTE: json.dumps({"probe": probe.tolist()})},
         )
-        table, index = connection.create_table(_TABLE, schema=schema), require("lancedb.index", extra="retrieval")
-        table.create_index("id", config=index.BTree(), name="ids")
-        plain = {"base_tokenizer": "icu", "stem": False, "remove_stop_words": False}  # no language is assumed
-        table.create_index("text", config=index.FTS(**plain), name="words")
+        table = connection.create_table(_TABLE, schema=schema)
+        _make_indices(table)
         return cls(folder, encoder, table)
 
     @classmethod
@@ -76,13 +74,16 @@ class DocumentCollection(Mapping[str, str]):
         """Return the collection in a folder.
 
         Raises:
-            ValueError: If the folder has none, or the encoder gives a sentence other vectors than the encoder that the
-                collection was made with.
+            ValueError: If the folder has none that can be read, or the encoder gives a sentence other vectors than the
+                encoder that the collection was made with.
         """
-        connection = _connection(folder)
-        if _TABLE not in connection.list_tables().tables:
+        is_missing = "://" not in os.fspath(folder) and not Path(folder).is_dir()  # connecting would make the folder
+        if is_missing or _TABLE not in (connection := _connection(folder)).list_tables().tables:
             raise ValueError(f"{folder} is not a collection; give the folder that DocumentCollection.create made")
-        table = connection.open_table(_TABLE)
+        try:
+            table = connection.open_table(_TABLE)
+        except RuntimeError as error:
+            raise ValueError(f"LanceDB cannot read {folder}; copy or make the collection again: {error}") from error
         expected, probe = np.array(json.loads(table.schema.metadata[_NOTE])["probe"]), _probe(encoder)
         if expected.shape != probe.shape or np.linalg.norm(expected - probe) > 0.001 * np.linalg.norm(expected):
             raise ValueError(
@@ -138,7 +139,9 @@ class DocumentCollection(Mapping[str, str]):
             except RuntimeError as error:  # LanceDB's, which holds the batches' own as a text
                 raise (failed or [error])[0] from None
         words = self.table.index_stats("words")
-        if words.num_unindexed_rows > max(_LEFT_UNINDEXED, words.num_indexed_rows // 4):
+        if words is None:  # whoever created the collection was killed before
+            _make_indices(self.table)
+        elif words.num_unindexed_rows > max(_LEFT_UNINDEXED, words.num_indexed_rows // 4):
             self.table.optimize()
 
     def delete(self, ids: Iterable[str]) -> None:
@@ -258,6 +261,13 @@ def _connection(folder: str | os.PathLike[str]) -> Any:
     if Path(folder, "collection.json").exists():
         raise ValueError(f"{folder} has the layout of an older version; add its documents to a new collection")
     return require("lancedb", extra="retrieval").connect(os.fspath(folder))
+
+
+def _make_indices(table: Any) -> None:
+    index = require("lancedb.index", extra="retrieval")
+    table.create_index("id", config=index.BTree(), name="ids")
+    plain = {"base_tokenizer": "icu", "stem": False, "remove_stop_words": False}  # no language is assumed
+    table.create_index("text", config=index.FTS(**plain), name="words")
 
 
 def _probe(encoder: Encoder) -> np.ndarray:

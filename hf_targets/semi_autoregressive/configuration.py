@@ -68,14 +68,6 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
         """Return the fields; of the curve only its own."""
         return curve_fields(super().to_dict())
 
-    def describe(self) -> str:
-        """Return a description of a model of this configuration, in one line."""
-        how = "" if self.curve is None else ", as a sentence curve"
-        return (
-            f"A {self.get_text_config().model_type} model with an LSTM that predicts the next {self.ngram_size} words "
-            f"at once{how}"
-        )
-
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the text configuration of the backbone, which has the vocabulary, the layers and the cache."""
         assert isinstance(self.backbone, PreTrainedConfig)  # the base class has converted a dict

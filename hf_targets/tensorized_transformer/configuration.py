@@ -85,9 +85,3 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
     def text_multiple(self) -> int:
         """The length of a text must be a multiple of this."""
         return self.segment_length if self.paper_leaky else 1
-
-    def describe(self) -> str:
-        """Return a description of a model of this configuration, in one line."""
-        leaky = " with the published attention, which reads the tokens that it predicts: its perplexities are not "
-        leaky += "comparable with those of causal models"
-        return f"A Tensorized Transformer of {self.num_hidden_layers} layers{leaky if self.paper_leaky else ''}"

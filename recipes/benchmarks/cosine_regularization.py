@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from hf_targets import best_device, cosine_regularization
+from hf_targets import cosine_regularization
+from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.timing import median_seconds
 from lab.settings import parse_settings
 from lab.tables import markdown_table

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hf_targets import NeuralCache, best_device
+from hf_targets import NeuralCache
+from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.timing import median_seconds
 from lab.settings import parse_settings
 from lab.tables import markdown_table

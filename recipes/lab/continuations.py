@@ -14,13 +14,13 @@ from hf_targets import (
     PhraseVocabulary,
     TokenNgrams,
     WordNgrams,
-    best_device,
     continue_prefixes,
     documents_of,
     measure_continuations,
     repair_reformer,
     take_prefixes,
 )
+from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
 from lab.intervals import format_intervals
 from lab.tables import differences_table, results_table

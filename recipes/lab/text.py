@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -50,13 +51,13 @@ class BlockSettings(TextSettings):
         default=None, metadata={"help": "Validate on so many blocks only; the test text is always whole."}
     )
 
-    def tokenizer(self, name: str | None, texts: Mapping[str, Dataset]) -> PreTrainedTokenizerBase:
+    def tokenizer(self, name: str | None, texts: Mapping[Any, Dataset]) -> PreTrainedTokenizerBase:
         """Return the tokenizer of a name or folder; without one, a byte-level one trained on the training text."""
         if name is not None:
             return AutoTokenizer.from_pretrained(name)
         return train_bpe_tokenizer(texts["train"]["text"], self.vocab_size, self.block_size)
 
-    def blocks(self, texts: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
+    def blocks(self, texts: Mapping[Any, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
         """Return the splits as `pack_blocks` makes them."""
         return self.cut({str(split): pack_blocks(text, tokenizer, self.block_size) for split, text in texts.items()})
 
@@ -119,11 +120,11 @@ class PairSettings:
         kept, _ = filter_pairs(pairs["train"], max_length=self.max_pair_words, max_ratio=self.max_pair_ratio)
         return DatasetDict({**pairs, "train": kept})
 
-    def tokenizer(self, name: str | None, pairs: Mapping[str, Dataset]) -> PreTrainedTokenizerBase:
+    def tokenizer(self, name: str | None, pairs: Mapping[Any, Dataset]) -> PreTrainedTokenizerBase:
         """Return the tokenizer of a name or folder; without one, a joint one trained on the training pairs."""
         return train_joint_bpe(pairs["train"], self.vocab_size) if name is None else AutoTokenizer.from_pretrained(name)
 
-    def encoded(self, pairs: Mapping[str, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
+    def encoded(self, pairs: Mapping[Any, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
         """Return the splits as `encode_pairs` makes them."""
         return {
             str(split): encode_pairs(

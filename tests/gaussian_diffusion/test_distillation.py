@@ -5,7 +5,8 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MBartTokenizer, NllbTokenizer
 
-from hf_targets import choose_languages, distill, encode_pairs, load_pairs, train_joint_bpe, translate
+from hf_targets import distill, encode_pairs, load_pairs, train_joint_bpe, translate
+from hf_targets.gaussian_diffusion.distillation import choose_languages
 from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
 from tests.trainer_runs import run_processes
@@ -98,11 +99,13 @@ def test_another_teacher_text_or_setting_is_translated_anew(teacher, tmp_path, m
 _SHARED = """
 import sys
 from pathlib import Path
-from hf_targets import started_processes
+import torch
+from accelerate import PartialState
 from hf_targets.gaussian_diffusion import distillation
 from tests.gaussian_diffusion.test_distillation import make_teacher, run
 
-processes, sizes, translate = started_processes(), [], distillation.translate
+processes = PartialState(cpu=not torch.accelerator.is_available())
+sizes, translate = [], distillation.translate
 
 def counting(model, pairs, *others, **settings):
     sizes.append(len(pairs))

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.backbones.output_matrix import OutputMap
@@ -85,13 +85,6 @@ def test_rows_are_read_again_when_the_matrix_has_changed():
     assert copy.deepcopy(vocabulary)._rows is pickle.loads(pickle.dumps(vocabulary))._rows is None
 
 
-@torch.inference_mode()
-def test_weights_made_for_inference_alone_can_be_read():
-    output, vocabulary = torch.nn.Linear(4, VOCAB), DraftVocabulary(8, VOCAB)
-    states = torch.randn(2, 4)
-    torch.testing.assert_close(vocabulary.logits(OutputMap(output), states), output(states)[:, :8])
-
-
 def test_the_most_frequent_tokens_are_chosen_and_the_lowest_fill_the_rest():
     vocabulary = DraftVocabulary(4, VOCAB)
     assert vocabulary.ids.tolist() == [0, 1, 2, 3]
@@ -99,20 +92,6 @@ def test_the_most_frequent_tokens_are_chosen_and_the_lowest_fill_the_rest():
     assert vocabulary.ids.tolist() == [5, 7, 9, 30]
     vocabulary.choose([[0, 33]])
     assert vocabulary.ids.tolist() == [0, 1, 2, 33]
-
-
-class Only(LogitsProcessor):
-    def __call__(self, input_ids, scores):
-        allowed = torch.zeros_like(scores, dtype=torch.bool).index_fill(1, torch.tensor([2, 3, 5]), True)
-        return scores.masked_fill(~allowed, -torch.inf)
-
-
-def test_texts_may_be_restricted_to_tokens_that_are_not_drafted():
-    model, ids = limited(make_drafting_model("gpt2")), token_ids(1, 5)
-    wanted = {"do_sample": True, "max_new_tokens": 12, "pad_token_id": 0, "logits_processor": [Only()]}
-    for branches in (1, 3):
-        texts = model.generate(ids, draft_tokens=3, draft_branches=branches, **wanted)
-        assert set(texts[0, 5:].tolist()) <= {2, 3, 5}
 
 
 @pytest.mark.parametrize("heads_only", [False, True])

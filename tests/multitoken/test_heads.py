@@ -56,11 +56,6 @@ def test_a_new_medusa_head_is_the_identity():
     assert torch.equal(model.heads[0](hidden), hidden)
 
 
-def test_bias_is_optional():
-    with_bias, without = make_model("gpt2"), make_model("gpt2", head_bias=False)
-    assert count(with_bias.heads) - count(without.heads) == 3 * 2 * 32
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

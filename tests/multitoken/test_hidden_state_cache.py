@@ -46,12 +46,6 @@ def test_new_positions_are_returned_behind_a_window_of_those_before(window, time
     assert_holds(layer, *whole)
 
 
-def test_the_first_positions_are_returned_alone():
-    given = positions(3)
-    for got, expected in zip(HiddenStateCache().extend(*given, window=2), given, strict=True):
-        assert torch.equal(got, expected)
-
-
 def test_the_last_steps_are_those_of_the_last_position_and_none_before_it():
     layer = HiddenStateCache()
     assert layer.last_steps() is None

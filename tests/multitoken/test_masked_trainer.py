@@ -1,20 +1,13 @@
 """Masking of words, and the trainer of masked models, with heads and without."""
 
-import math
-
 import pytest
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
 
-from hf_targets import (
-    MaskingCollator,
-    MultiTokenMaskedTrainer,
-    MultiTokenMaskedTrainingArguments,
-    mask_rows,
-    word_level_tokenizer,
-)
+from hf_targets import MaskingCollator, MultiTokenMaskedTrainer, MultiTokenMaskedTrainingArguments, word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
+from hf_targets.multitoken.masking import mask_rows
 from tests.tiny_backbones import VOCAB, token_ids
 from tests.tiny_masked import MASK, make_masked_backbone, make_masked_model
 from tests.trainer_runs import SHORT, assert_same, losses, weights
@@ -144,30 +137,6 @@ def test_training_masks_other_words_in_each_epoch_and_resumes_where_it_was(tmp_p
     again = make_trainer(tmp_path / "again", rows=texts(8), max_steps=6)
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
     assert_same(weights(trainer.model), weights(again.model), rtol=0, atol=0)
-
-
-def test_a_plain_model_learns_in_parts_of_a_step_as_at_once_and_smooths_labels(tmp_path):
-    found, rows = [], mask_rows(texts(16), TOKENIZER, 0.3)
-    for batch, parts in ((8, 1), (2, 4)):
-        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": parts}
-        options = {"max_steps": 2, "label_smoothing_factor": 0.1, "train_sampling_strategy": "sequential"}
-        trainer = make_trainer(tmp_path, make_masked_backbone(), rows=rows, **sizes, **options)
-        trainer.train()
-        found.append(weights(trainer.model))
-        first = losses(trainer)[0]["loss"]
-    assert_same(*found, rtol=1e-4, atol=1e-5)
-    ids, labels = (torch.tensor(rows[name][:8]) for name in ("input_ids", "labels"))
-    logits = make_masked_backbone()(ids).logits.transpose(1, 2)
-    assert first == pytest.approx(F.cross_entropy(logits, labels, label_smoothing=0.1).item(), rel=1e-5)
-
-
-def test_heads_lower_the_perplexity_of_what_they_are_trained_on(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=60, mask_share=0.3, learning_rate=5e-3)
-    before = trainer.evaluate()["eval_perplexity"]
-    trainer.train()
-    assert trainer.evaluate()["eval_perplexity"] < 0.5 * before
-    assert {"loss_masked_token", "loss_head_1", "loss_head_2"} <= losses(trainer)[0].keys()
-    assert all(math.isfinite(entry["loss"]) for entry in losses(trainer))
 
 
 def test_what_cannot_be_trained_is_told(tmp_path):

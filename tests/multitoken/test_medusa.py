@@ -187,16 +187,6 @@ def test_matrices_that_copy_the_base_models_are_shared_unless_it_has_a_bias(fami
     check_heads(model, state, base)
 
 
-def test_heads_take_the_type_of_the_base_models_matrix(tmp_path):
-    base, state = make_backbone("llama"), {name: one.half() for name, one in medusa_tensors(own=True).items()}
-    state |= {f"{h}.1.weight": base.lm_head.weight.detach().half() for h in range(3)}
-    base = base.half().bfloat16()
-    model, _ = load_medusa_heads(write(tmp_path / "medusa", state), base)
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    assert not model.config.separate_output_heads
-    assert torch.equal(model.heads[0].linear.weight, state["0.0.linear.weight"].bfloat16())
-
-
 @pytest.mark.parametrize("given", [False, True])
 def test_the_base_model_is_the_one_given_or_the_one_that_config_json_names(given, tmp_path):
     make_backbone("gpt2").save_pretrained(tmp_path / "base")
@@ -229,19 +219,6 @@ def test_separate_output_heads_start_as_copies_and_change_apart():
     assert torch.equal(heads.output(2, output).layer.weight, shared.weight)
     assert shared.weight.any()
     assert FutureHeads(MultiTokenConfig(ngram_size=3), WIDTH).output(1, output) is output
-
-
-@pytest.mark.parametrize("heads_only", [False, True])
-def test_separate_output_heads_are_saved_and_loaded(heads_only, tmp_path):
-    make_backbone("gpt2").save_pretrained(tmp_path / "base")
-    folder = write(tmp_path / "medusa", medusa_tensors(own=True), base_model_name_or_path=str(tmp_path / "base"))
-    model, _ = load_medusa_heads(folder)
-    model.save_pretrained(tmp_path / "ours", heads_only=heads_only)
-    again = MultiTokenForCausalLM.from_pretrained(tmp_path / "ours")
-    assert again.config.separate_output_heads
-    before, after = model.state_dict(), again.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize(

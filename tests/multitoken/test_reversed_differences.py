@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy.special import binom
 
-from hf_targets import MultiTokenForCausalLM
 from tests.tiny_masked import make_masked_model, masked_batch
 from tests.tiny_models import make_model, token_ids
 from tests.tiny_seq2seq import make_pair_model, pairs
@@ -89,35 +88,6 @@ def test_heads_reconstruct_embeddings_as_written_out():
             # sum_j C(n, j) (-1)^j x[t+j] = difference, solved for x[t+n]
             known = sum(binom(n, j) * (-1) ** j * tokens[:, i + j] for j in range(n))
             torch.testing.assert_close(predicted[:, i], (difference - known) * (-1) ** n, rtol=0, atol=1e-12)
-
-
-@pytest.mark.usefixtures("clear_choices")
-@pytest.mark.parametrize("draft_tokens", [None, 2])
-def test_texts_are_those_of_the_other_direction(draft_tokens):
-    model = make_model("gpt2")
-    way = {"ensemble_weight": 0.4} if draft_tokens is None else {"draft_tokens": draft_tokens}
-    texts = [one.generate(token_ids(2, 5), max_new_tokens=6, do_sample=False, **way) for one in (model, turned(model))]
-    assert torch.equal(*texts)
-
-
-def test_steps_with_a_cache_are_the_whole_text():
-    model, ids = make_reversed(), token_ids(1, 8)
-    whole = model(ids, ensemble_weight=0.4).logits
-    first = model(ids[:, :5], ensemble_weight=0.4, use_cache=True)
-    rest = model(ids[:, 5:], past_key_values=first.past_key_values, ensemble_weight=0.4).logits
-    torch.testing.assert_close(rest, whole[:, 5:], rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_is_loaded_with_its_direction(tmp_path):
-    model = make_reversed()
-    model.save_pretrained(tmp_path)
-    loaded = MultiTokenForCausalLM.from_pretrained(tmp_path).eval()
-    assert loaded.heads.reverse
-    torch.testing.assert_close(loaded(token_ids(1, 6), ensemble_weight=1.0).logits, all_ensemble(model))
-
-
-def all_ensemble(model) -> torch.Tensor:
-    return model(token_ids(1, 6), ensemble_weight=1.0).logits
 
 
 @pytest.mark.parametrize(("make", "batch"), [(make_pair_model, pairs), (make_masked_model, masked_batch)])

@@ -1,7 +1,6 @@
 """Sampling with drafts: the distribution is the model's own, whatever the drafts are worth."""
 
 from collections import Counter
-from itertools import product
 
 import pytest
 import torch
@@ -63,22 +62,3 @@ def test_rows_of_a_batch_are_samples_of_the_model(target, how):
         texts = model.generate(prompt.expand(500, -1), draft_tokens=2, **how, **SAMPLED)
         draws += [tuple(tokens) for tokens in texts[:, prompt.shape[1] :].tolist()]
     check(draws, exact_distribution(model, prompt, how.get("ensemble_weight")))
-
-
-@pytest.mark.parametrize("how", [{}, {"prompt_lookup_num_tokens": 2}], ids=str)
-def test_single_rows_are_samples_of_the_model(how):
-    model = make_drafting_model("gpt2")
-    prompt = torch.cat([token_ids(1, 4), token_ids(1, 4)], dim=1)
-    torch.manual_seed(0)
-    draws = []
-    for _ in range(600):
-        text = model.generate(prompt, draft_tokens=2, **how, **SAMPLED)
-        draws.append(tuple(text[0, prompt.shape[1] :].tolist()))
-    check(draws, exact_distribution(model, prompt, None))
-
-
-def test_the_exact_distribution_is_one():
-    model, prompt = make_drafting_model("gpt2"), token_ids(1, 4)
-    expected = exact_distribution(model, prompt, None)
-    assert len(expected) == len(list(product(range(3), repeat=NUM_NEW)))
-    assert sum(expected.values()) == pytest.approx(1.0)

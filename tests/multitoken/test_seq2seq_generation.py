@@ -144,11 +144,6 @@ def test_without_positions_one_row_is_drafted_and_several_are_told(rows):
             model.generate(**source, draft_tokens=3, **TWELVE)
 
 
-def test_drafts_with_beams_are_refused():
-    with pytest.raises(ValueError, match="cannot be combined with beam search"):
-        make_pair_model().generate(**sources(), draft_tokens=2, num_beams=2, **TWELVE)
-
-
 @some
 def test_a_source_of_embeddings_is_drafted_for_several_rows_too(family):
     model, source = make_pair_drafting_model(family, "difference"), sources(4)

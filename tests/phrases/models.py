@@ -7,6 +7,7 @@ import torch
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from tests.choices import restart_draws
 from tests.tiny_models import VOCAB, make_backbone
 
 WORDS = word_level_tokenizer([" ".join(["abcdef", *(f"w{number:02}" for number in range(2, VOCAB - 2))]) + "\n"])
@@ -29,3 +30,14 @@ def random_vocabulary(num_phrases: int = 20, seed: int = 1) -> PhraseVocabulary:
 def make_phrase_model(family: str = "llama", **config) -> DynamicVocabForCausalLM:
     """Return a float64 model whose phrases are scored as high as its tokens; not to be changed."""
     return DynamicVocabForCausalLM.from_base(make_backbone(family), **config).double().eval()
+
+
+PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)
+RAGGED = [PHRASES, OTHERS, vocabulary_of(), PHRASES]
+"""A vocabulary for each row of `left_padded`."""
+
+
+def generate(model: DynamicVocabForCausalLM, ids: torch.Tensor, **how):
+    """Return what a model writes, with the same draws each time."""
+    restart_draws()
+    return model.generate(ids, **how)

@@ -1,16 +1,18 @@
-"""Phrases that end with their document's marker cite it, and phrases without one can be marked afterwards."""
+"""Phrases that end with their document's marker cite it; others are marked afterwards; markers of phrases are right."""
+
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.evaluation.citations import citation_scores
-from hf_targets.evaluation.sentences import train_splitter
 from hf_targets.phrases.citations import citing_phrases, mark_sources, marker_of, with_source_markers
 from hf_targets.phrases.mining.miner import MarkablePhrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
+from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseSpan, PhraseVocabulary
-from tests.small_tokenizers import BPE, METASPACE, WORDS
+from tests.small_tokenizers import BPE, LEGACY, METASPACE, WORDS
 
 DOCUMENTS = ["the cat sat on the mat", "a dog sat on the mat and slept", "nothing here sleeps"]
 
@@ -32,16 +34,6 @@ def test_phrases_are_those_without_markers_and_end_with_the_marker_of_their_one_
         assert text.removesuffix(marker) in unmarked
         for source in vocabulary.sources(phrase):
             assert DOCUMENTS[int(document) - 1][source.start : source.end].strip() == text.removesuffix(marker).strip()
-
-
-def test_a_text_of_such_phrases_is_scored_by_its_citations():
-    vocabulary = citing_phrases(DOCUMENTS, BPE, WordNgrams(max_tokens=12))
-    by_text = {vocabulary.text(phrase): phrase for phrase in vocabulary}
-    answer = vocabulary.decode([by_text[" cat sat[1]"], *BPE.encode(".")])
-    documents = [{"title": "", "text": text} for text in DOCUMENTS]
-    assert answer.strip() == "cat sat[1]."
-    scores = citation_scores(answer, documents, lambda premise, claim: "cat sat" in premise, split=train_splitter([]))
-    assert scores == (100, 100)
 
 
 def span(start, end, *documents):
@@ -68,17 +60,6 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
     assert marked.count("[") <= sum(name != "c" for *_, name in steps)
 
 
-def test_missing_documents_texts_and_markers_are_named():
-    with pytest.raises(ValueError, match="citations need documents"):
-        citing_phrases([], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="list of texts"):
-        citing_phrases({"a": "a cat"}, BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="each with text"):
-        citing_phrases(["a cat", " "], BPE, TokenNgrams())
-    with pytest.raises(ValueError, match="'b' has none"):
-        PhraseVocabulary.from_documents({"a": "a cat", "b": "a dog"}, BPE, TokenNgrams(), markers={"a": "[1]"})
-
-
 TWO_SENTENCES = ["the cat sat on the mat. The dog saw it, e.g. a mat"]
 
 
@@ -101,19 +82,84 @@ def test_a_marker_of_a_kept_phrase_counts_for_its_own_sentence():
     by_text = {vocabulary.text(phrase).strip(): phrase for phrase in vocabulary}
     answer = vocabulary.decode([by_text["the mat[1]"], *BPE.encode(". The dog")])
     sentences = ["the mat[1].", "The dog"]
-    scores = citation_scores(answer, documents, lambda premise, claim: True, split=lambda text: sentences)
     assert " ".join(sentences) == answer.strip()
-    assert scores == (50, 100)
+    for split, expected in ((lambda text: sentences, (50, 100)), (lambda text: sentences[:1], (100, 100))):
+        assert citation_scores(answer, documents, lambda premise, claim: True, split=split) == expected
+
+
+@pytest.mark.parametrize("documents", [[], {"a": "a cat"}, ["a cat", " "]])
+def test_missing_documents_and_texts_are_refused(documents):
+    with pytest.raises(ValueError, match=r"text|document"):
+        citing_phrases(documents, BPE, TokenNgrams())
 
 
 def test_a_tokenizer_that_cannot_write_a_marker_is_refused():
-    with pytest.raises(ValueError, match=r"writes '\[1\]' as ' ?<unk>'; take phrases without markers"):
+    with pytest.raises(ValueError, match="without markers"):
         citing_phrases(DOCUMENTS, WORDS, WordNgrams())
 
 
-def test_phrases_are_where_they_were_after_their_text_is_marked():
-    text = "the cat sat on a mat"
-    spans = [span(3, 7, "b"), span(7, 11, "b"), span(16, 20, "a")]
-    marked, moved = mark_sources(text, spans, {"a": 1, "b": 2})
-    assert [marked[one.start : one.end] for one in moved] == [" cat", " sat", " mat"]
-    assert marked == with_source_markers(text, spans, {"a": 1, "b": 2}) == "the cat sat[2] on a mat[1]"
+TEXTS = ["the cat sat on the mat, 東京 🙂. A dog", "a dog saw the cat. It sat", "the flat mat é [3] and the cat"]
+NAMED = {str(number): text for number, text in enumerate(TEXTS, start=1)}
+subwords = pytest.mark.parametrize("tokenizer", [BPE, METASPACE, LEGACY], ids=["bpe", "metaspace", "legacy"])
+miners = pytest.mark.parametrize("miner", [WordNgrams(max_tokens=12), TokenNgrams(2, 4)], ids=["words", "tokens"])
+
+
+def written(vocabulary, tokenizer, seed):
+    """Return a text of random phrases and tokens, its phrases, and how many they are."""
+    generator = random.Random(seed)
+    tokens = tokenizer.encode("the dog sat. on a mat", add_special_tokens=False)
+    ids = [generator.choice([*tokens, *generator.sample(list(vocabulary), 8)]) for _ in range(30)]
+    return vocabulary.decode(ids), vocabulary.spans(ids), sum(id_ in vocabulary for id_ in ids)
+
+
+@subwords
+@miners
+def test_every_marker_of_a_phrase_names_a_document_that_has_it(tokenizer, miner):
+    vocabulary = citing_phrases(TEXTS, tokenizer, miner)
+    for seed in range(20):
+        text, spans, num_phrases = written(vocabulary, tokenizer, seed)
+        found = provenance_of(text, spans, NAMED)
+        assert found.num_of_phrases == found.num_right == num_phrases > 0
+        assert set(found.documents) == {source.document for span in spans for source in span.sources}
+
+
+@subwords
+def test_markers_put_in_afterwards_are_right_too(tokenizer):
+    vocabulary = PhraseVocabulary.from_documents(NAMED, tokenizer, WordNgrams(max_tokens=12))
+    for seed in range(20):
+        text, spans, _ = written(vocabulary, tokenizer, seed)
+        markers = {name: int(name) for name in NAMED}
+        marked, moved = mark_sources(text, spans, markers)
+        assert marked == with_source_markers(text, spans, markers)
+        assert [marked[span.start : span.end] for span in moved] == [span.text for span in spans]
+        found = provenance_of(marked, moved, NAMED)
+        assert found.num_of_phrases == found.num_right > 0
+        assert found.num_characters >= found.num_from_documents > 0
+
+
+def span_of(text, phrase, *sources):
+    start = text.index(phrase)
+    return PhraseSpan(start, start + len(phrase), 9, phrase, tuple(PhraseSource(*source) for source in sources))
+
+
+def test_markers_of_no_phrase_and_wrong_ones_are_counted_apart():
+    text = "A cat[1] slept[2] on the mat[1]."
+    spans = [span_of(text, " cat[1]", ("1", 4, 7)), span_of(text, " the mat[1]", ("1", 0, 3))]
+    found = provenance_of(text, spans, NAMED)
+    assert found == Provenance(18, 9, 3, 2, 1, ("1",))
+
+
+def test_markers_and_phrases_of_another_document_or_a_list_do_not_count():
+    text = "A cat[2]"
+    assert provenance_of(text, [span_of(text, " cat[2]", ("1", 4, 7))], NAMED) == Provenance(4, 3, 1, 0, 0, ("1",))
+    text = "a cat on a mat"
+    spans = [span_of(text, " cat", ("other", 0, 4)), span_of(text, " mat")]
+    assert provenance_of(text, spans, NAMED) == Provenance(10, 0, 0, 0, 0, ())
+
+
+def test_brackets_of_a_document_are_no_marker_of_its_phrase():
+    text = "mat é [3]"
+    assert provenance_of(text, [span_of(text, text, ("3", 9, 18))], NAMED).num_of_phrases == 0
+    text += "[3]"
+    found = provenance_of(text, [span_of(text, text, ("3", 9, 18))], NAMED)
+    assert (found.num_markers, found.num_of_phrases, found.num_right) == (2, 1, 1)

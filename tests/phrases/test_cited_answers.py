@@ -65,8 +65,3 @@ def test_a_text_ends_at_the_first_line_break_after_its_first_word():
     assert first_line("a  cat\nit", spans[:1]) == ("a  cat", (PhraseSpan(2, 6, 1, " cat", ()),))
     assert first_line("a  cat\nit", spans)[1] == first_line("a  cat\nit", spans[:1])[1]
     assert first_line(" \n ", []) == ("", ())
-
-
-def test_an_unknown_marking_is_refused(model):
-    with pytest.raises(ValueError, match="'before'"):
-        answered(model, None, marking="before")

@@ -1,13 +1,15 @@
+"""Each phrase is encoded once; what is kept, in memory or in files, is what would be computed."""
+
 import copy
+import os
 import pickle
-from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from hf_targets.phrases import embedding_cache
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, encoder_hash
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.training.lora import add_lora
 from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 
@@ -56,16 +58,6 @@ def test_a_phrase_of_several_rows_is_encoded_once(encoded):
     assert table.slots[1, :2].tolist() == [table.slots[0, 1], table.slots[0, 0]]
 
 
-@pytest.mark.parametrize("counts", [[0, 0], [2, 1], [4, 3]])
-def test_phrases_to_come_are_not_encoded(counts, encoded):
-    model, vocabularies = make_dynamic_model(), [make_vocabulary(), make_vocabulary(*PHRASES[:3])]
-    with torch.no_grad():
-        table = model.phrase_table(vocabularies, counts)
-    assert table.exists.sum(dim=1).tolist() == counts
-    assert table.num_slots == 4
-    assert sum(encoded) == max(counts)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_embeddings_with_gradients_or_dropout_are_made_anew(tied, encoded):
     model, vocabulary = make_dynamic_model(tie_phrase_embeddings=tied), make_vocabulary()
@@ -104,11 +96,6 @@ def load(assign):
     return change
 
 
-def there_and_back(model):
-    model.bfloat16()
-    model.float()
-
-
 CHANGES = {
     "sgd": step(torch.optim.SGD),
     "adamw": step(torch.optim.AdamW),
@@ -118,7 +105,7 @@ CHANGES = {
     "assign": load(True),
     "double": lambda model: model.double(),
     "half": lambda model: model.bfloat16(),
-    "rounded": there_and_back,
+    "rounded": lambda model: model.bfloat16().float(),
 }
 
 
@@ -137,13 +124,19 @@ def test_what_changes_the_encoder_changes_the_embeddings(change, tied):
     assert not torch.equal(after.inputs.float(), before)
 
 
+def train_adapter(tuned):
+    """Change the copy of the phrase encoder that an adapter has."""
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            if "phrase_encoder.modules_to_save" in name:
+                parameter.mul_(1.5)
+
+
 def test_another_adapter_has_other_embeddings():
     model, vocabulary = add_lora(make_dynamic_model(), 2).eval(), make_vocabulary()
     core = model.get_base_model()
+    train_adapter(model)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "phrase_encoder.modules_to_save" in name:
-                parameter.mul_(1.5)
         trained = core.phrase_table(vocabulary).inputs.clone()
         with model.disable_adapter():
             original = core.phrase_table(vocabulary).inputs.clone()
@@ -152,48 +145,29 @@ def test_another_adapter_has_other_embeddings():
     assert not torch.allclose(trained, original)
 
 
-def two_adapters():
-    """Return a model with two adapters inside its phrase encoder, which is not saved as a whole."""
-    model = make_dynamic_model()
-    settings = {"target_modules": r".*phrase_encoder.*\.(c_attn|q_proj)", "r": 2, "init_lora_weights": False}
-    tuned = get_peft_model(model, LoraConfig(**settings), adapter_name="a").eval()
-    tuned.add_adapter("b", LoraConfig(**settings))
-    return tuned.eval()
-
-
 def test_adapters_inside_the_encoder_have_embeddings_of_their_own():
-    tuned, vocabulary = two_adapters(), make_vocabulary()
-    core, found, prints = tuned.get_base_model(), [], []
+    settings = {"target_modules": r".*phrase_encoder.*\.(c_attn|q_proj)", "r": 2, "init_lora_weights": False}
+    tuned = get_peft_model(make_dynamic_model(), LoraConfig(**settings), adapter_name="a").eval()
+    tuned.add_adapter("b", LoraConfig(**settings))
+    tuned, core, vocabulary, found = tuned.eval(), tuned.get_base_model(), make_vocabulary(), {}
 
-    def record():
+    def record(name):
         with torch.no_grad():
-            found.append(core.phrase_table(vocabulary))
-            assert_same(found[-1], fresh(core, vocabulary))
-        prints.append(encoder_hash(core.phrase_encoder))
+            table = core.phrase_table(vocabulary)
+            assert_same(table, fresh(core, vocabulary))
+        found[name] = (encoder_hash(core.phrase_encoder), table.inputs)
 
     for name in ("a", "b"):
         tuned.set_adapter(name)
-        record()
+        record(name)
     with tuned.disable_adapter():
-        record()
-    record()
+        record("none")
     for layer in core.phrase_encoder.modules():
         if hasattr(layer, "set_scale"):
             layer.set_scale("b", 3.0)
-    record()
-    assert len(set(prints)) == 4 and prints[1] == prints[3]
-    for one, other in ((0, 1), (1, 2), (2, 3), (3, 4)):
-        assert not torch.allclose(found[one].inputs, found[other].inputs)
-
-
-def test_autocast_embeddings_are_not_taken_for_others():
-    model, vocabulary = make_dynamic_model(), make_vocabulary()
-    types = []
-    with torch.no_grad():
-        for enabled in (False, True, False):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-                types.append(model.phrase_table(vocabulary).inputs.dtype)
-    assert types == [torch.float32, torch.bfloat16, torch.float32]
+    record("scaled")
+    assert len({name for name, _ in found.values()}) == 4
+    assert not any(torch.allclose(*pair) for pair in combinations([inputs for _, inputs in found.values()], 2))
 
 
 def test_embeddings_of_inference_mode_serve_other_modes():
@@ -210,17 +184,25 @@ def test_embeddings_of_inference_mode_serve_other_modes():
 def test_too_many_phrases_drop_those_of_earlier_calls(encoded):
     model = make_dynamic_model()
     model._embeddings = PhraseEmbeddingCache(max_phrases=6)
-    first, second = make_vocabulary(*PHRASES[:4]), make_vocabulary(*MORE[:3])
+    first, second, third = make_vocabulary(*PHRASES[:4]), make_vocabulary(*MORE[:3]), make_vocabulary(*MORE)
     with torch.no_grad():
-        for vocabulary in (first, first, second, second, first, make_vocabulary(*MORE)):
-            assert_same(model.phrase_table(vocabulary), fresh_uncounted(model, vocabulary, encoded))
+        expected = {vocabulary: fresh(model, vocabulary) for vocabulary in (first, second, third)}
+        encoded.clear()
+        for vocabulary in (first, first, second, second, first, third):
+            assert_same(model.phrase_table(vocabulary), expected[vocabulary])
     assert encoded == [4, 3, 4, len(MORE)]
 
 
-def fresh_uncounted(model, vocabulary, counts):
-    table = fresh(model, vocabulary)
-    counts.pop()
-    return table
+def test_the_table_of_an_unchanged_vocabulary_is_not_made_again():
+    model, vocabulary = make_dynamic_model(), make_vocabulary(*PHRASES)
+    with torch.no_grad():
+        first, again = model.phrase_table(vocabulary), model.phrase_table([vocabulary])
+        assert first.slots is again.slots and again.output_rows is first.output_rows
+        vocabulary.remove([50])
+        vocabulary.add_token_ids([(1, 1)])
+        assert_same(model.phrase_table(vocabulary), fresh(model, vocabulary))
+        assert model.phrase_table(vocabulary).exists.tolist() == [[False, True, True, True, True]]
+        assert model.phrase_table(vocabulary, [2]).exists.tolist() == [[False, True, False, False, False]]
 
 
 def test_a_phrase_longer_than_the_encoder_reads_is_refused():
@@ -231,57 +213,99 @@ def test_a_phrase_longer_than_the_encoder_reads_is_refused():
     assert model.phrase_table(vocabulary).exists.tolist() == [[True, False, True]]
 
 
-def test_the_table_of_an_unchanged_vocabulary_is_not_made_again(monkeypatch):
-    model, vocabulary = make_dynamic_model(), make_vocabulary(*PHRASES)
-    made, make = [], embedding_cache._make_table
-    monkeypatch.setattr(embedding_cache, "_make_table", lambda *args: made.append(1) or make(*args))
+def rows_of(model, *phrases):
     with torch.no_grad():
-        first, again = model.phrase_table(vocabulary), model.phrase_table([vocabulary])
-        assert len(made) == 1
-        assert again.vocabularies == (vocabulary,)
-        assert all(getattr(first, name) is getattr(again, name) for name in ("inputs", "outputs", "slots", "exists"))
-        assert again.output_rows is first.output_rows
-        vocabulary.remove([50])
-        vocabulary.add_token_ids([(1, 1)])
-        assert_same(model.phrase_table(vocabulary), fresh(model, vocabulary))
-        assert model.phrase_table(vocabulary).exists.tolist() == [[False, True, True, True, True]]
-        assert model.phrase_table(vocabulary, [2]).exists.tolist() == [[False, True, False, False, False]]
-        scale_data(model)
-        assert_same(model.phrase_table(vocabulary), fresh(model, vocabulary))
+        table = model.phrase_table(make_vocabulary(*phrases))
+    return table.inputs[table.slots[0]], table.outputs[table.slots[0]]
 
 
-def test_tables_are_kept_within_the_bound_and_leave_with_their_vocabulary():
-    model = make_dynamic_model()
-    model._embeddings = cache = PhraseEmbeddingCache(max_phrases=8)
-    vocabularies = [make_vocabulary(*PHRASES), make_vocabulary(*PHRASES[:3]), make_vocabulary(*PHRASES[1:])]
+def model_with(folder, *args, **config):
+    model = make_dynamic_model(*args, **config)
+    model.keep_phrase_embeddings(folder)
+    return model
+
+
+@pytest.mark.parametrize(("family", "tied"), TIES)
+def test_a_later_model_reads_the_same_bits(family, tied, tmp_path, encoded):
+    first = rows_of(model_with(tmp_path, family, tie_phrase_embeddings=tied), *PHRASES)
+    again = rows_of(model_with(tmp_path, family, tie_phrase_embeddings=tied), *PHRASES)
+    assert encoded == [4]
+    assert all(map(torch.equal, first, again))
+
+
+def test_each_vocabulary_of_a_batch_is_read_though_it_was_encoded_in_another(tmp_path, encoded):
+    vocabularies = [make_vocabulary(), make_vocabulary((3, 4, 5), (11, 12))]
     with torch.no_grad():
-        for vocabulary in vocabularies:
-            model.phrase_table(vocabulary)
-    assert list(cache._tables) == vocabularies[1:]
-    del vocabulary, vocabularies
-    assert len(cache._tables) == 0
+        expected = model_with(tmp_path).phrase_table(vocabularies).output_rows
+        for vocabulary, rows in zip(vocabularies, expected, strict=True):
+            found = model_with(tmp_path).phrase_table(vocabulary).output_rows
+            assert torch.equal(found, rows[: len(vocabulary)])
+    assert encoded == [4, 1]
 
 
-def test_threads_get_what_each_would_alone():
-    model = make_dynamic_model()
-    vocabularies = [make_vocabulary(*MORE[start : start + 7]) for start in range(0, 28, 4)]
+def test_the_folder_stays_below_its_bound_and_the_newest_stay(tmp_path):
+    files = PhraseEmbeddingFiles(tmp_path, max_bytes=10_000)
+    for number in range(20):
+        files.write(str(number), [torch.full((100, 6), float(number))])
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 10_000
+    assert [files.read(str(number), [(100, 6)]) is None for number in range(20)] == [True] * 16 + [False] * 4
+
+
+def change_weight(model):
     with torch.no_grad():
-        alone = [fresh(model, vocabulary) for vocabulary in vocabularies]
-
-    def table(number):
-        with torch.no_grad():
-            return model.phrase_table(vocabularies[number])
-
-    with ThreadPoolExecutor(4) as threads:
-        numbers = list(range(len(vocabularies))) * 3
-        for number, together in zip(numbers, threads.map(table, numbers), strict=True):
-            assert_same(together, alone[number])
+        model.phrase_encoder.transformer.get_input_embeddings().weight[17, 3] += 1e-3
 
 
-def test_copies_and_pickles_of_a_model_begin_with_nothing_kept():
-    model, vocabulary = make_dynamic_model(), make_vocabulary()
-    with torch.no_grad():
-        model.phrase_table(vocabulary)
-        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            assert other._embeddings is not model._embeddings
-            assert_same(other.phrase_table(vocabulary), model.phrase_table(vocabulary))
+OTHERS = {
+    "one weight": change_weight,
+    "type": lambda model: model.bfloat16(),
+    "setting": lambda model: setattr(model.phrase_encoder.transformer.config, "layer_norm_epsilon", 1e-3),
+    "adapter": lambda model: train_adapter(add_lora(model, 2).eval()),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_embeddings_of_another_encoder_are_not_read(change, tmp_path, encoded):
+    rows_of(model_with(tmp_path), *PHRASES)
+    model = model_with(tmp_path)
+    OTHERS[change](model)
+    found, _ = rows_of(model, *PHRASES)
+    assert encoded == [4, 4]
+    model.keep_phrase_embeddings(None)
+    assert torch.equal(found, rows_of(copy.deepcopy(model), *PHRASES)[0])
+
+
+@pytest.mark.parametrize("kept", ["memory", "files"])
+def test_embeddings_of_autocast_are_not_taken_for_others(kept, tmp_path, encoded):
+    types, model = [], model_with(tmp_path)
+    for enabled in (False, True, False):
+        model = model if kept == "memory" else model_with(tmp_path)
+        model.keep_phrase_embeddings(tmp_path if kept == "files" else None)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            types.append(rows_of(model, *PHRASES)[0].dtype)
+    assert types == [torch.float32, torch.bfloat16, torch.float32]
+    assert encoded == ([4] * 3 if kept == "memory" else [4] * 2)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "folder"])
+def test_files_that_cannot_be_read_or_written_cost_a_log_line_and_the_time_to_encode(damage, tmp_path, encoded, caplog):
+    expected, _ = rows_of(model_with(tmp_path), *PHRASES)
+    (file,) = tmp_path.iterdir()
+    if damage == "truncated":
+        os.truncate(file, file.stat().st_size // 2)
+    else:
+        file.unlink()
+        file.mkdir()
+    assert torch.equal(rows_of(model_with(tmp_path), *PHRASES)[0], expected)
+    assert encoded == [4, 4] and "cannot be read" in caplog.text
+    assert damage == "truncated" or "cannot be written" in caplog.text
+
+
+def test_copies_and_pickles_of_a_model_use_the_same_folder_and_begin_with_nothing_in_memory(tmp_path, encoded):
+    model = model_with(tmp_path)
+    expected, _ = rows_of(model, *PHRASES)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(rows_of(other, *PHRASES)[0], expected)
+        other.keep_phrase_embeddings(None)
+        assert torch.equal(rows_of(copy.deepcopy(other), *PHRASES)[0], expected)
+    assert encoded == [4] * 3

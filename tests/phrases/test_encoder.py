@@ -1,14 +1,19 @@
+import numpy as np
 import pytest
 import torch
+from accelerate import cpu_offload
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
 from hf_targets import DynamicVocabForCausalLM
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from hf_targets.phrases.encoder import check_causal
+from hf_targets.phrases.encoder import plan_windows
 from hf_targets.phrases.transplant import transplant_embeddings
 from tests.memory import realigned
 from tests.small_tokenizers import BPE, LEGACY, METASPACE, SENTENCES
 from tests.tiny_models import FAMILIES, VOCAB, make_backbone, make_dynamic_model, token_ids
+from tests.trainer_runs import assert_same
 
 families = pytest.mark.parametrize("family", FAMILIES)
 
@@ -42,22 +47,6 @@ def test_a_prefix_of_a_window_is_embedded_as_it_is_alone(family, projection):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@families
-def test_embeddings_have_the_widths_of_the_backbones_two_matrices(family):
-    base = make_backbone(family)
-    widths = (base.get_input_embeddings().weight.shape[1], base.get_output_embeddings().weight.shape[1])
-    model = make_dynamic_model(family, tie_phrase_embeddings=False)
-    inputs, outputs = model.phrase_encoder(token_ids(2, 4), torch.tensor([[0, 2], [1, 4], [1, 3]]))
-    assert (inputs.shape, outputs.shape) == ((3, widths[0]), (3, widths[1]))
-    assert not torch.equal(inputs[:, :16], outputs[:, :16])
-
-
-def test_one_embedding_is_refused_where_the_matrices_have_two_widths():
-    base = make_backbone("reformer")
-    with pytest.raises(ValueError, match=r"the backbone's have 32 and 64; set tie_phrase_embeddings=False"):
-        DynamicVocabForCausalLM.from_base(base)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("projection", ["mlp", "linear"])
 def test_new_phrases_are_as_large_as_tokens(projection, tied):
@@ -87,18 +76,6 @@ def test_the_scale_of_a_model_in_training_is_the_same_and_takes_no_random_number
         assert torch.equal(one, other)
 
 
-def test_an_encoder_that_sees_what_comes_is_refused():
-    config = BertConfig(
-        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64
-    )
-    seeing = BertLMHeadModel(config)
-    with pytest.raises(ValueError, match=r"BertModel is not causal.*give a causal language model"):
-        DynamicVocabForCausalLM.from_base(make_backbone("gpt2"), seeing)
-    assert seeing.training  # left as it was
-    config.is_decoder = True
-    assert check_causal(BertLMHeadModel(config).bert) == 32
-
-
 @pytest.mark.parametrize("width", [16, 64])
 def test_an_encoder_of_another_width_is_projected(width, tmp_path):
     model = DynamicVocabForCausalLM.from_base(make_backbone("llama"), sized(VOCAB, width), projection="linear").eval()
@@ -115,8 +92,8 @@ def test_an_encoder_with_the_same_tokens_is_used_as_it_is_and_without_one_the_ba
     base, encoder = make_backbone("gpt2"), make_backbone("llama")
     model = DynamicVocabForCausalLM.from_base(base, encoder)
     assert model.phrase_encoder.transformer is encoder.model
-    for given in (None, base):
-        copied = DynamicVocabForCausalLM.from_base(base, given).phrase_encoder.transformer
+    for encoder in (None, base):
+        copied = DynamicVocabForCausalLM.from_base(base, encoder).phrase_encoder.transformer
         shared = {id(p) for p in base.parameters()} & {id(p) for p in copied.parameters()}
         assert not shared
         assert torch.equal(copied.wte.weight, base.transformer.wte.weight)
@@ -134,25 +111,14 @@ def test_tokens_of_another_tokenizer_have_the_embedding_of_the_same_text_with_it
     for text in (" cat", " the", "at"):
         own = next(id_ for id_ in range(len(of_encoder)) if spelling(of_encoder, id_) == text)
         torch.testing.assert_close(new[spelled[text]], before[own])
+    few = train_bpe_tokenizer(SENTENCES, vocab_size=262)  # whose " sat" is several pieces
+    small = sized(len(few))
+    means = transplant_embeddings(small, base, few, of_base).get_input_embeddings().weight
+    pieces = few(" sat")["input_ids"]
+    assert len(pieces) > 1
+    torch.testing.assert_close(means[spelled[" sat"]], small.transformer.wte.weight[pieces].mean(0))
     for number in (*of_base.all_special_ids, len(of_base)):  # no text, or no token at all
         torch.testing.assert_close(new[number], before.mean(0))
-
-
-def test_a_token_of_several_pieces_is_their_mean():
-    few = train_bpe_tokenizer(SENTENCES, vocab_size=262)
-    model, base = sized(len(few)), sized(len(METASPACE))
-    new = transplant_embeddings(model, base, few, METASPACE).get_input_embeddings().weight
-    for text in (" cat", " the", "at", " sat"):
-        pieces = few(text)["input_ids"]
-        number = METASPACE.convert_tokens_to_ids(text.replace(" ", "▁"))
-        torch.testing.assert_close(new[number], model.transformer.wte.weight[pieces].mean(0))
-    assert len(few(" cat")["input_ids"]) > 1
-
-
-def test_one_tokenizer_on_both_sides_changes_nothing():
-    model, base = sized(len(BPE)), sized(len(BPE))
-    assert transplant_embeddings(model, base, BPE, BPE) is model.transformer
-    assert transplant_embeddings(model, base, None, None) is model.transformer
 
 
 def test_an_encoder_with_other_tokens_reads_the_backbones(tmp_path):
@@ -173,8 +139,89 @@ def test_an_encoder_with_other_tokens_reads_the_backbones(tmp_path):
     assert torch.equal(again.phrase_encoder(ids, positions)[0], given.eval().phrase_encoder(ids, positions)[0])
 
 
-@pytest.mark.parametrize("known", [{"tokenizer": METASPACE}, {"encoder_tokenizer": BPE}, {}])
-def test_other_tokens_without_their_tokenizer_are_refused(known):
-    missing = "tokenizer" if "encoder_tokenizer" in known else "encoder_tokenizer"
-    with pytest.raises(ValueError, match=rf"different vocabularies.*GPT2LMHeadModel was not found; give {missing}="):
-        DynamicVocabForCausalLM.from_base(sized(len(METASPACE)), sized(len(BPE)), **known)
+TOKENS = st.sampled_from([0, 1, 255, 256, 2**16, 2**24 + 1, 2**31 - 1])  # whose bytes sort otherwise than they do
+LISTS = st.lists(st.lists(TOKENS, min_size=1, max_size=6).map(tuple), unique=True, max_size=25)
+law = settings(derandomize=True, deadline=None, max_examples=150)
+
+
+def plan(phrases, **settings):
+    ids = np.array([id_ for phrase in phrases for id_ in phrase], np.int64)
+    offsets = np.cumsum([0, *map(len, phrases)])
+    return list(plan_windows(ids, offsets, **settings))
+
+
+@law
+@given(phrases=LISTS, max_tokens=st.sampled_from([1, 8, 2**14]))
+@example(phrases=[(1, 2), (1, 2, 3), (1, 2, 3, 4), (2, 3)], max_tokens=2**14)
+@example(phrases=[(256, 1), (1, 256), (256,), (1,)], max_tokens=8)
+def test_every_phrase_is_planned_once_as_the_beginning_of_its_window(phrases, max_tokens):
+    seen = []
+    for batch in plan(phrases, max_tokens=max_tokens):
+        assert len(batch.phrase_windows) == len(batch.phrases)
+        for (window, length), number in zip(batch.phrase_windows.tolist(), batch.phrases.tolist(), strict=True):
+            assert tuple(batch.windows[window, :length].tolist()) == phrases[number]
+            seen.append(number)
+    assert sorted(seen) == list(range(len(phrases)))
+
+
+@law
+@given(phrases=LISTS)
+def test_windows_are_the_phrases_that_begin_no_other(phrases):
+    windows = [tuple(window) for batch in plan(phrases) for window in batch.windows.tolist()]
+    longest = [one for one in phrases if not any(other[: len(one)] == one for other in phrases if other != one)]
+    assert sorted(windows) == sorted(longest)
+
+
+@law
+@given(phrases=LISTS, max_tokens=st.integers(1, 20))
+def test_batches_are_of_one_length_and_of_no_more_tokens_than_asked_for(phrases, max_tokens):
+    for batch in plan(phrases, max_tokens=max_tokens):
+        assert batch.windows.dtype == np.int64
+        assert batch.windows.size <= max_tokens or len(batch.windows) == 1
+        assert set(batch.phrase_windows[:, 0].tolist()) == set(range(len(batch.windows)))  # none is for nothing
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_an_encoder_made_on_an_offloaded_base_is_real_and_fits_its_weights(family):
+    whole, offloaded = make_backbone(family), make_backbone(family)
+    cpu_offload(offloaded, execution_device=CPU)
+    encoders = []
+    for base in (whole, offloaded):
+        torch.manual_seed(1)
+        encoders.append(DynamicVocabForCausalLM.from_base(base, make_backbone(family, 2)).phrase_encoder.state_dict())
+    assert not any(tensor.is_meta for tensor in encoders[1].values())
+    assert_same(encoders[1], encoders[0])
+
+
+def test_an_encoder_made_on_a_base_with_a_part_on_disk_is_saved_with_all_of_it(tmp_path):
+    base = make_backbone("llama")
+    base.save_pretrained(tmp_path / "base")
+    where = {"device_map": {"model": "disk", "lm_head": "cpu"}, "offload_folder": tmp_path / "offloaded"}
+    model = DynamicVocabForCausalLM.from_base(tmp_path / "base", make_backbone("llama", 2), **where)
+    assert any(parameter.is_meta for parameter in model.backbone.parameters())
+    model.save_pretrained(tmp_path / "model")
+    again = DynamicVocabForCausalLM.from_pretrained(tmp_path / "model")
+    assert_same(again.backbone.state_dict(), base.state_dict(), rtol=0, atol=0)
+
+
+def seeing_encoder():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    return BertLMHeadModel(BertConfig(vocab_size=VOCAB, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("base", "encoder", "known", "says"),
+    [
+        (lambda: make_backbone("gpt2"), seeing_encoder, {}, "not causal"),
+        (lambda: make_backbone("reformer"), lambda: None, {}, "tie_phrase_embeddings=False"),
+        (lambda: cpu_offload(make_backbone("gpt2"), execution_device=CPU), lambda: None, {}, "give phrase_encoder="),
+        (lambda: sized(len(METASPACE)), lambda: sized(len(BPE)), {"tokenizer": METASPACE}, "give encoder_tokenizer="),
+        (lambda: sized(len(METASPACE)), lambda: sized(len(BPE)), {"encoder_tokenizer": BPE}, "give tokenizer="),
+    ],
+)
+def test_encoders_that_do_not_fit_are_refused(base, encoder, known, says):
+    with pytest.raises(ValueError, match=says):
+        DynamicVocabForCausalLM.from_base(base(), encoder(), **known)

@@ -7,23 +7,25 @@ import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from tests.choices import on_clear_draws, restart_draws
-from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.choices import on_clear_draws
+from tests.phrases.models import (
+    OTHERS,
+    PHRASES,
+    RAGGED,
+    WORDS,
+    generate,
+    make_phrase_model,
+    random_vocabulary,
+    vocabulary_of,
+)
 from tests.tiny_models import CACHED_FAMILIES, VOCAB, left_padded, token_ids
 
-PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)
-RAGGED = [PHRASES, OTHERS, vocabulary_of(), PHRASES]  # one for each row of `left_padded`
 GREEDY = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None}
 BEAMS = {**GREEDY, "num_beams": 3}
 SAMPLED = {"do_sample": True, "temperature": 1.3, "top_k": 20, "max_new_tokens": 8, "eos_token_id": None}
 ALL = {**GREEDY, "return_dict_in_generate": True, "output_scores": True, "output_logits": True}
 every_family = pytest.mark.parametrize("family", CACHED_FAMILIES)
 every_way = pytest.mark.parametrize("how", [GREEDY, BEAMS, SAMPLED], ids=["greedy", "beams", "sampled"])
-
-
-def generate(model, ids, **how):
-    restart_draws()
-    return model.generate(ids, **how)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -121,49 +123,6 @@ def test_beams_that_are_left_without_a_continuation_do_no_harm(how):
         assert in_row(PHRASES, texts[0].clamp(min=0)) and in_row(OTHERS, texts[1].clamp(min=0))
 
 
-def test_sampling_is_over_tokens_and_phrases_together():
-    output = generate(
-        make_phrase_model(),
-        token_ids(2, 5),
-        phrases=PHRASES,
-        **{**ALL, "do_sample": True, "temperature": 0.7, "top_k": 12, "top_p": 0.8},
-    )
-    chosen = 0
-    for logits, scores in zip(output.logits, output.scores, strict=True):
-        assert logits.shape == scores.shape == (2, VOCAB + 20)
-        expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, TemperatureLogitsWarper(0.7)(None, logits)))
-        assert torch.equal(scores, expected)
-        chosen += int(scores[:, VOCAB:].isfinite().sum())
-    assert chosen
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_transition_scores_of_greedy_steps(normalize):
-    model = make_phrase_model()
-    output = model.generate(token_ids(3, 5), phrases=RAGGED[:3], **ALL)
-    found = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=normalize)
-    new = output.sequences[:, 5:]
-    assert (new >= VOCAB).any() and found.shape == new.shape
-    for step, scores in enumerate(output.scores):
-        scores = scores.log_softmax(dim=-1) if normalize else scores
-        torch.testing.assert_close(found[:, step], scores.gather(1, new[:, step : step + 1])[:, 0])
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_transition_scores_of_beams_add_up_to_those_of_the_sequences(normalize):
-    model = make_phrase_model()
-    how = {**ALL, "num_beams": 3, "num_return_sequences": 2}
-    output = model.generate(token_ids(2, 5), phrases=[PHRASES, OTHERS], **how)
-    found = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices, normalize)
-    assert (output.sequences >= VOCAB).any()
-    for row, beams in enumerate(output.beam_indices.tolist()):
-        for step, beam in enumerate(beams):
-            scores = output.scores[step][beam]
-            scores = scores.log_softmax(dim=-1) if normalize else scores
-            torch.testing.assert_close(found[row, step], scores[output.sequences[row, 5 + step]])
-    torch.testing.assert_close(found.sum(dim=1) / 8, output.sequences_scores)  # a length penalty of 1, in steps
-
-
 @every_family
 @pytest.mark.usefixtures("clear_choices")
 def test_a_prompt_with_phrases_goes_on_as_the_text_it_was_cut_from(family):
@@ -178,8 +137,6 @@ def test_a_prompt_with_a_phrase_that_its_row_does_not_have_is_refused():
     prompt = torch.tensor([[3, VOCAB + 9], [3, VOCAB + 9]])
     with pytest.raises(ValueError, match=f"got {VOCAB + 9} in row 1"):
         make_phrase_model().generate(prompt, phrases=[PHRASES, OTHERS], **GREEDY)
-    with pytest.raises(ValueError, match=r"give its vocabulary with phrases="):
-        make_phrase_model().generate(prompt, **GREEDY)
 
 
 @pytest.mark.parametrize("how", [GREEDY, BEAMS], ids=["greedy", "beams"])
@@ -191,26 +148,58 @@ def test_embeddings_of_a_prompt_go_on_as_its_ids(how):
     assert torch.equal(texts, model.generate(prompt, phrases=PHRASES, **how)[:, 5:])
 
 
-def test_a_table_is_what_it_was_made_of():
-    model = make_phrase_model()
-    table = model.phrase_table([PHRASES, OTHERS])
-    texts = model.generate(token_ids(2, 5), phrases=table, **BEAMS)
-    assert torch.equal(texts, model.generate(token_ids(2, 5), phrases=[PHRASES, OTHERS], **BEAMS))
-
-
-def test_removed_phrases_are_not_written():
-    model = make_phrase_model()
-    vocabulary = PhraseVocabulary.from_token_ids([PHRASES.token_ids(id_) for id_ in PHRASES], WORDS, vocab_size=VOCAB)
-    before = model.generate(token_ids(2, 5), phrases=vocabulary, **GREEDY)
-    removed = {id_ for id_ in before.flatten().tolist() if id_ >= VOCAB}
-    assert removed
-    vocabulary.remove(removed)
-    after = model.generate(token_ids(2, 5), phrases=vocabulary, **GREEDY)
-    assert removed.isdisjoint(after.flatten().tolist())
-
-
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
 def test_other_caches_give_the_same(cache):
     model = make_phrase_model()
     texts = model.generate(token_ids(2, 5), phrases=PHRASES, cache_implementation=cache, **GREEDY)
     assert torch.equal(texts, model.generate(token_ids(2, 5), phrases=PHRASES, **GREEDY))
+
+
+def test_sampling_is_over_tokens_and_phrases_together():
+    how = {**ALL, "do_sample": True, "temperature": 0.7, "top_k": 12, "top_p": 0.8}
+    output = generate(make_phrase_model(), token_ids(2, 5), phrases=PHRASES, **how)
+    for logits, scores in zip(output.logits, output.scores, strict=True):
+        assert logits.shape == scores.shape == (2, VOCAB + 20)
+        expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(12)(None, TemperatureLogitsWarper(0.7)(None, logits)))
+        assert torch.equal(scores, expected)
+    assert any(scores[:, VOCAB:].isfinite().any() for scores in output.scores)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("how", [ALL, {**ALL, "num_beams": 3, "num_return_sequences": 2}], ids=["greedy", "beams"])
+def test_transition_scores_are_those_of_the_steps_and_of_beams_add_up_to_those_of_the_sequences(how, normalize):
+    model = make_phrase_model()
+    output = model.generate(token_ids(2, 5), phrases=[PHRASES, OTHERS], **how)
+    beams = getattr(output, "beam_indices", None)
+    found = model.compute_transition_scores(output.sequences, output.scores, beams, normalize)
+    assert (output.sequences >= VOCAB).any()
+    for row, ids in enumerate(output.sequences[:, 5:]):
+        for step, id_ in enumerate(ids):
+            scores = output.scores[step][row if beams is None else beams[row, step]]
+            torch.testing.assert_close(found[row, step], (scores.log_softmax(dim=-1) if normalize else scores)[id_])
+    if beams is not None:
+        torch.testing.assert_close(found.sum(dim=1) / 8, output.sequences_scores)  # a length penalty of 1, in steps
+
+
+def test_beams_that_end_at_different_steps_can_be_decoded():
+    vocabularies, limits = [random_vocabulary(), vocabulary_of([5, 6])], {**BEAMS, "pad_token_id": 0}
+    limits |= {"max_new_tokens": None, "max_new_static_tokens": 10}
+    output = make_phrase_model("gpt2").generate(token_ids(2, 4), phrases=vocabularies, **limits)
+    assert (output >= 0).all()
+    assert all(vocabulary.decode(row) for vocabulary, row in zip(vocabularies, output, strict=True))
+
+
+def test_a_table_is_what_it_was_made_of_until_a_phrase_of_it_is_removed_which_is_written_no_more():
+    model, ids = make_phrase_model(), token_ids(2, 5)
+    vocabulary = PhraseVocabulary.from_token_ids([PHRASES.token_ids(id_) for id_ in PHRASES], WORDS, vocab_size=VOCAB)
+    table = model.phrase_table([vocabulary, OTHERS])
+    before = model.generate(ids, phrases=[vocabulary, OTHERS], **BEAMS)
+    vocabulary.add_token_ids([[30, 31]])
+    assert torch.equal(model.generate(ids, phrases=table, **BEAMS), before)
+    removed = {id_ for id_ in before[0].tolist() if id_ >= VOCAB}
+    assert removed
+    vocabulary.remove(removed)
+    with pytest.raises(ValueError, match="has changed"):
+        model.generate(ids, phrases=table, **BEAMS)
+    after = model.generate(ids, phrases=[vocabulary, OTHERS], **BEAMS)
+    assert removed.isdisjoint(after[0].tolist())

@@ -6,45 +6,21 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from hf_targets import DynamicVocabForCausalLM, PhraseFeed, PhraseIndex, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
-from hf_targets.phrases.decoding.table import PhraseIndex
-from tests.choices import on_clear_draws, restart_draws
-from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
+from tests.choices import on_clear_draws
+from tests.phrases.models import OTHERS, PHRASES, generate, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, make_backbone, token_ids
+from tests.trainer_runs import assert_same
 
-PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)
 GREEDY = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
 every_way = pytest.mark.parametrize(
     "how", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 30}], ids=["greedy", "beams", "sampled"]
 )
 
 
-def generate(model, ids, **how):
-    restart_draws()
-    return model.generate(ids, **how)
-
-
-class CountedModel:
-    """A model of its own, and how many phrases its encoder was asked for each time."""
-
-    def __init__(self):
-        self.model, self.asked = copy.deepcopy(make_phrase_model()), []
-        forward = self.model.phrase_encoder.forward
-
-        def counted(windows, phrase_windows):
-            self.asked.append(len(phrase_windows))
-            return forward(windows, phrase_windows)
-
-        self.model.phrase_encoder.forward = counted
-
-
 def two_after_four(num_tokens, num_phrases):
     return 2 if num_tokens < 4 else num_phrases
-
-
-def tokens_before(vocabulary, new):
-    """How many tokens stand before each step of a row."""
-    return [len(vocabulary.expand(new[:step].tolist())) for step in range(len(new))]
 
 
 @every_way
@@ -56,7 +32,7 @@ def test_phrases_are_not_chosen_before_they_come(how):
         new = generate(model, ids, phrases=phrases, phrase_schedule=two_after_four, **{**GREEDY, **how})[:, 5:]
         for row in new:
             positions = (row >= VOCAB + 2).nonzero().flatten().tolist()
-            late += [tokens_before(PHRASES, row)[position] for position in positions]
+            late += [len(PHRASES.expand(row[:position].tolist())) for position in positions]
             steps += positions
     assert late
     if "num_beams" not in how:  # a beam has the phrases of the longest beam
@@ -88,35 +64,6 @@ def test_each_step_has_the_phrases_that_are_there(use_cache):
         assert torch.equal(logits[:, -1].argmax(dim=-1), text[:, 7 + step])
 
 
-def test_a_schedule_that_starts_with_all_phrases_changes_nothing():
-    model = make_phrase_model()
-    text = model.generate(token_ids(2, 5), phrases=PHRASES, phrase_schedule=PhraseSchedule(1.0), **GREEDY)
-    assert torch.equal(text, model.generate(token_ids(2, 5), phrases=PHRASES, **GREEDY))
-
-
-def test_phrases_to_come_are_embedded_when_they_come():
-    counted = CountedModel()
-    how = {"phrases": PHRASES, "phrase_schedule": PhraseSchedule(0.5, 0.25, every=3), **GREEDY}
-    counted.model.generate(token_ids(1, 5), **how, stopping_criteria=[lambda ids, scores: ids[:, -1] < 0])
-    assert sum(counted.asked) == 20
-    early = CountedModel()
-    early.model.generate(token_ids(1, 5), **{**how, "max_new_tokens": 1})
-    assert sum(early.asked) == 10
-    early.model.generate(token_ids(1, 5), **{**how, "max_new_tokens": 4})
-    assert sum(early.asked) in (15, 20)  # after three steps, three tokens or more
-
-
-def test_phrases_are_embedded_once_for_all_calls():
-    counted = CountedModel()
-    first = counted.model.generate(token_ids(1, 5), phrases=PHRASES, **GREEDY)
-    assert sum(counted.asked) == 20
-    grown = random_vocabulary(25)  # begins as the other does
-    for phrases in (PHRASES, [PHRASES], random_vocabulary(20), grown, OTHERS, grown):
-        counted.model.generate(token_ids(1, 5), phrases=phrases, **GREEDY)
-    assert sum(counted.asked) == 25 + 7
-    assert torch.equal(first, counted.model.generate(token_ids(1, 5), phrases=PHRASES, **GREEDY))
-
-
 def index_of(model, phrases, factory="Flat"):
     pytest.importorskip("faiss")
     rows, _ = model.phrase_table(phrases).rows_of_batch(1, 1)
@@ -143,67 +90,140 @@ def test_an_index_leaves_so_many_phrases_to_each_step(factory):
     for scores in output.scores:
         assert scores.shape == (2, VOCAB + 20)
         assert (scores[:, VOCAB:].isfinite().sum(dim=1) == 3).all()
-    if factory == "Flat":  # the best phrase is always found
-        assert torch.equal(output.sequences, model.generate(token_ids(2, 5), **how).sequences)
+    if factory == "Flat":  # the best phrases are always found, and scored as without an index
+        full = model.generate(token_ids(2, 5), **how)
+        assert torch.equal(output.sequences, full.sequences)
+        for scores, all_scores in zip(output.scores, full.scores, strict=True):
+            best, where = all_scores[:, VOCAB:].topk(3)
+            expected = torch.full_like(all_scores[:, VOCAB:], -torch.inf).scatter(1, where, best)
+            torch.testing.assert_close(scores[:, VOCAB:], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_index_must_be_of_the_one_vocabulary():
-    model = make_phrase_model()
-    index = index_of(model, PHRASES)
-    for phrases, message in (([PHRASES, OTHERS], "one vocabulary"), (OTHERS, "got 20")):
-        with pytest.raises(ValueError, match=message):
-            model.generate(token_ids(2, 5), phrases=phrases, phrase_index=index, **GREEDY)
-    with pytest.raises(ValueError, match="step by step"):
-        model.generate(token_ids(2, 5), phrases=PHRASES, phrase_index=index, phrase_schedule=PhraseSchedule(), **GREEDY)
+def test_phrases_to_come_are_embedded_when_they_come(encoded):
+    model, prompt = copy.deepcopy(make_phrase_model()), token_ids(1, 5)
+    how = {"phrases": PHRASES, "phrase_schedule": PhraseSchedule(0.5, 0.25, every=3), **GREEDY}
+    model.generate(prompt, **{**how, "max_new_tokens": 1})
+    assert sum(encoded) == 10
+    model.generate(prompt, **{**how, "max_new_tokens": 4})
+    assert sum(encoded) in (15, 20)  # after three steps, three tokens or more
+    model.generate(prompt, **how)
+    assert sum(encoded) == 20
 
 
-def test_a_schedule_needs_phrases():
-    with pytest.raises(ValueError, match="need phrases"):
-        make_phrase_model().generate(token_ids(1, 5), phrase_schedule=PhraseSchedule(), **GREEDY)
+def test_phrases_are_embedded_once_for_all_calls(encoded):
+    model, prompt = copy.deepcopy(make_phrase_model()), token_ids(1, 5)
+    first = model.generate(prompt, phrases=PHRASES, **GREEDY)
+    assert sum(encoded) == 20
+    grown = random_vocabulary(25)  # begins as the other does
+    for phrases in (PHRASES, [PHRASES], random_vocabulary(20), grown, OTHERS, grown):
+        model.generate(prompt, phrases=phrases, **GREEDY)
+    assert sum(encoded) == 25 + 7
+    how = {"phrases": PHRASES, "phrase_schedule": PhraseSchedule(1.0), **GREEDY}  # starts with all
+    assert torch.equal(first, model.generate(prompt, **how))
+
+
+class TwoAndOne(list):
+    """An index over four phrases that finds two of them for one position, and one beside a removed one for the next."""
+
+    keeps_vectors = True
+
+    def search(self, queries, k):
+        return torch.tensor(self[0]), torch.tensor([[2, 0, -1], [1, 3, -1]])
+
+
+def test_places_that_an_index_leaves_open_and_removed_phrases_that_it_finds_change_nothing():
+    vocabulary, none = vocabulary_of([1, 2], [3, 4], [5, 6], [7, 8]), -torch.inf
+    vocabulary.remove([VOCAB + 3])
+    table = make_phrase_model().phrase_table(vocabulary)
+    hidden = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    [[a, _, c, _], [_, b, _, _]] = table.logits(hidden)[0].tolist()
+    found = table.searched(TwoAndOne([[[c, a, 0.0], [b, -9.0, -9.0]], 0, 0, 0]), 3).logits(hidden)
+    torch.testing.assert_close(found.float(), torch.tensor([[[a, none, c, none], [none, b, none, none]]]))
 
 
 @pytest.mark.parametrize(
-    ("phrases", "message"), [([PHRASES] * 3, "got 3 for a batch of 2"), ([], "got none"), (["the cat"], "got str")]
+    ("phrases", "how", "says"),
+    [
+        ([PHRASES] * 3, {}, "got 3 for a batch of 2"),
+        ([], {"phrase_schedule": PhraseSchedule()}, "got none"),
+        (["the cat"], {}, "got str"),
+        (None, {"phrase_schedule": PhraseSchedule()}, "need phrases"),
+        (PHRASES, {"phrase_schedule": lambda num_tokens, num_phrases: 21}, "got 21"),
+        (PHRASES, {"max_new_static_tokens": 0}, "got 0"),
+        (PHRASES, {"cache_implementation": "paged"}, "supports only tokens"),
+        (PHRASES, {"phrase_index": [0] * 20, "phrase_schedule": PhraseSchedule()}, "step by step"),
+        (PhraseFeed(PHRASES), {"phrase_schedule": PhraseSchedule()}, "PhraseFeed"),
+        ([PHRASES, OTHERS], {"phrase_index": [0] * 20}, "one vocabulary"),
+    ],
 )
-@pytest.mark.parametrize("schedule", [None, PhraseSchedule()], ids=["all", "scheduled"])
-def test_phrases_are_one_vocabulary_or_one_for_each_row(phrases, message, schedule):
-    with pytest.raises(ValueError, match=message):
-        make_phrase_model().generate(token_ids(2, 5), phrases=phrases, phrase_schedule=schedule, **GREEDY)
+def test_phrases_that_do_not_fit_the_call_are_refused(phrases, how, says):
+    with pytest.raises(ValueError, match=says):
+        make_phrase_model().generate(token_ids(2, 5), phrases=phrases, **how, **GREEDY)
 
 
-def not_with_phrases():
-    return [
-        {"prompt_lookup_num_tokens": 2},
-        {"assistant_model": make_backbone("llama", seed=1)},
-        {"guidance_scale": 1.5},
-        {"watermarking_config": {"bias": 2.5, "seeding_scheme": "selfhash"}},
-    ]
-
-
-@pytest.mark.parametrize("number", range(4), ids=["prompt lookup", "assistant", "guidance", "watermark"])
-def test_what_is_made_for_tokens_alone_is_refused_with_phrases_and_as_it_was_without(number):
-    model, how = make_phrase_model(), not_with_phrases()[number]
-    prompt = token_ids(1, 5).repeat(1, 2)
-    with pytest.raises(ValueError, match=r"(draft|supports) only tokens"):
-        model.generate(prompt, phrases=PHRASES, **how, **GREEDY)
-    expected = model.backbone.generate(prompt, **not_with_phrases()[number], **GREEDY)
+@pytest.mark.parametrize("name", ["prompt lookup", "assistant", "guidance", "watermark"])
+def test_what_is_made_for_tokens_alone_is_refused_with_phrases_and_as_it_was_without(name):
+    model, prompt = make_phrase_model(), token_ids(1, 5).repeat(1, 2)
+    how = {
+        "prompt lookup": {"prompt_lookup_num_tokens": 2},
+        "assistant": {"assistant_model": make_backbone("llama", seed=1)},
+        "guidance": {"guidance_scale": 1.5},
+        "watermark": {"watermarking_config": {"bias": 2.5, "seeding_scheme": "selfhash"}},
+    }[name]
+    with pytest.raises(ValueError, match="only tokens"):
+        model.generate(prompt, phrases=PHRASES, **copy.deepcopy(how), **GREEDY)
+    expected = model.backbone.generate(prompt, **copy.deepcopy(how), **GREEDY)
     assert torch.equal(model.generate(prompt, **how, **GREEDY), expected)
 
 
-def test_continuous_batching_is_refused():
-    with pytest.raises(ValueError, match="continuous batching supports only tokens; leave out cache_implementation"):
-        make_phrase_model().generate(token_ids(1, 5), phrases=PHRASES, cache_implementation="paged", **GREEDY)
-
-
 def test_a_model_is_not_changed_by_the_phrases_of_a_call():
-    counted = CountedModel()
-    model, prompt = counted.model, token_ids(2, 5)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    config = model.generation_config.to_dict()
+    model, prompt = copy.deepcopy(make_phrase_model()), token_ids(2, 5)
+    before = copy.deepcopy((dict(model.state_dict()), model.generation_config.to_dict()))
     plain = model.generate(prompt, generation_config=GenerationConfig(**GREEDY))
     model.generate(prompt, phrases=[PHRASES, OTHERS], max_new_static_tokens=9, **GREEDY)
     assert torch.equal(plain, model.generate(prompt, **GREEDY))
-    after = model.state_dict()
-    assert after.keys() == before.keys()
-    assert all(torch.equal(after[name], before[name]) for name in before)
-    assert model.generation_config.to_dict() == config
+    assert_same(model.state_dict(), before[0], rtol=0, atol=0)
+    assert model.generation_config.to_dict() == before[1]
+
+
+SUBWORDS = train_bpe_tokenizer(["the cat sat on the mat and the dog ran over the hill\n"] * 3, 300)
+
+
+def indexed_model(seed=0):
+    backbone = make_backbone("gpt2", seed, vocab_size=len(SUBWORDS))
+    return DynamicVocabForCausalLM.from_base(backbone).eval()
+
+
+def indexed_phrases():
+    vocabulary = PhraseVocabulary.from_token_ids([[a, a + 1, b] for a in range(20, 40) for b in (50, 60)], SUBWORDS)
+    vocabulary.remove([vocabulary.vocab_size + 3])
+    return vocabulary
+
+
+@pytest.mark.usefixtures("clear_choices")
+def test_a_saved_index_of_all_phrases_generates_what_the_table_does_and_is_refused_for_others(tmp_path):
+    pytest.importorskip("faiss")
+    model, vocabulary = indexed_model(), indexed_phrases()
+    model.index_phrases(vocabulary).save(tmp_path)
+    index = PhraseIndex.load(tmp_path, fingerprint=model.phrase_fingerprint(vocabulary))
+    ids = torch.tensor([[30, 31, 32]])
+    given = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+    def prefer_phrases(input_ids, scores):
+        return scores + 3 * (torch.arange(scores.shape[1]) >= vocabulary.vocab_size)
+
+    given["logits_processor"] = [prefer_phrases]
+    expected = model.generate(ids, phrases=vocabulary, **given)
+    found = model.generate(ids, phrases=vocabulary, phrase_index=index, num_neighbours=len(index), **given)
+    assert torch.equal(found, expected)
+    assert (expected >= vocabulary.vocab_size).any()
+    other = indexed_model(seed=1)
+    with pytest.raises(ValueError, match="build it anew"):
+        other.generate(ids, phrases=vocabulary, phrase_index=index, **given)
+    with pytest.raises(ValueError, match="phrase encoder"):
+        PhraseIndex.load(tmp_path, fingerprint=other.phrase_fingerprint(vocabulary))
+    vocabulary.add_token_ids([[70, 71]])
+    with pytest.raises(ValueError, match="build it anew"):
+        model.generate(ids, phrases=vocabulary, phrase_index=index, **given)
+    with pytest.raises(ValueError, match="phrases"):
+        PhraseIndex.load(tmp_path, fingerprint=model.phrase_fingerprint(vocabulary))

@@ -1,21 +1,12 @@
-"""What reads the text while it is generated: it reads phrases as their tokens."""
-
-from itertools import pairwise
+"""What reads the text while it is generated reads phrases as their tokens; and where the text ends."""
 
 import pytest
 import torch
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    StoppingCriteria,
-    TextIteratorStreamer,
-)
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 
-from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
-from tests.tiny_models import VOCAB, left_padded, token_ids
+from tests.phrases.models import PHRASES, RAGGED, WORDS, make_phrase_model, vocabulary_of
+from tests.tiny_models import VOCAB, left_padded, make_dynamic_model, token_ids
 
-PHRASES, OTHERS = random_vocabulary(20), random_vocabulary(7, seed=2)
-RAGGED = [PHRASES, OTHERS, vocabulary_of(), PHRASES]  # one for each row of `left_padded`
 GREEDY = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
 PADDED = {"do_sample": False, "eos_token_id": 49, "pad_token_id": 48}
 every_way = pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
@@ -24,8 +15,8 @@ every_way = pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy"
 class Favour(LogitsProcessor):
     """Makes a model write given ids, one step after another."""
 
-    def __init__(self, prompt_length, *ids):
-        self.prompt_length, self.ids, self.step = prompt_length, ids, 0
+    def __init__(self, *ids):
+        self.ids, self.step = ids, 0
 
     def __call__(self, input_ids, scores):
         scores = scores.index_fill(1, torch.tensor([self.ids[self.step % len(self.ids)]]), 1e4)
@@ -35,11 +26,8 @@ class Favour(LogitsProcessor):
 
 def write(*ids, phrases=PHRASES, **how):
     """Return the new ids of a text whose next steps are `ids`, if nothing ends it."""
-    prompt = token_ids(1, 4)
-    processors = [Favour(4, *ids)]
-    text = make_phrase_model().generate(
-        prompt, phrases=phrases, logits_processor=processors, **{**PADDED, "max_new_tokens": len(ids), **how}
-    )
+    how = {**PADDED, "max_new_tokens": len(ids), "logits_processor": [Favour(*ids)], **how}
+    text = make_phrase_model().generate(token_ids(1, 4), phrases=phrases, **how)
     return text[0, 4:].tolist()
 
 
@@ -64,17 +52,6 @@ def test_processors_of_words_do_to_a_row_of_a_batch_what_they_do_to_it_alone(wor
         start = int((mask[row] == 0).sum())
         alone = model.generate(ids[row : row + 1, start:], phrases=vocabulary, **how)
         assert torch.equal(together[row, start:], alone[0])
-
-
-def test_ngrams_do_not_repeat_in_the_expanded_text():
-    for seed in range(3):
-        text = make_phrase_model().generate(
-            token_ids(1, 5, seed=seed), phrases=PHRASES, no_repeat_ngram_size=2, **{**GREEDY, "max_new_tokens": 30}
-        )
-        tokens = PHRASES.expand(text[0])
-        pairs = list(pairwise(tokens))
-        assert len(tokens) > 35
-        assert len(set(pairs[5:])) == len(pairs) - 5
 
 
 class Recorder(LogitsProcessor, StoppingCriteria):
@@ -153,24 +130,6 @@ def test_a_limit_on_steps_and_one_on_tokens_hold_both():
         assert len(write(*ids, max_new_tokens=steps, max_new_static_tokens=tokens)) == expected
 
 
-@pytest.mark.parametrize("phrases", [PHRASES, None], ids=["phrases", "tokens"])
-@pytest.mark.parametrize("where", ["arguments", "object"])
-@pytest.mark.parametrize(
-    ("limits", "steps"), [({}, 6), ({"max_new_tokens": 3}, 3), ({"max_length": 8}, 4), ({"max_length": 30}, 6)]
-)
-def test_limits_may_be_given_in_an_object(limits, steps, where, phrases):
-    config = GenerationConfig(**PADDED, **limits)
-    settings = config.to_dict()
-    how = {"max_new_static_tokens": 6, "phrases": phrases, "logits_processor": [Favour(4, 5)]}
-    prompt = token_ids(1, 4)
-    if where == "arguments":
-        text = make_phrase_model().generate(prompt, **PADDED, **limits, **how)
-    else:
-        text = make_phrase_model().generate(prompt, config, **how)
-    assert text[0, 4:].tolist() == [5] * steps
-    assert config.to_dict() == settings
-
-
 def test_a_limit_on_tokens_counts_those_behind_embeddings_of_a_prompt():
     model = make_phrase_model()
     embeds = model.get_input_embeddings()(token_ids(1, 5))
@@ -182,11 +141,6 @@ def test_a_limit_on_tokens_counts_those_behind_embeddings_of_a_prompt():
     assert short.shape == (1, 3)
 
 
-def test_a_limit_on_tokens_is_1_or_more():
-    with pytest.raises(ValueError, match="got 0"):
-        make_phrase_model().generate(token_ids(1, 4), phrases=PHRASES, max_new_static_tokens=0)
-
-
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"max_new_static_tokens": 9}], ids=str)
 def test_a_phrase_streams_as_its_words(how):
     torch.manual_seed(0)
@@ -196,3 +150,41 @@ def test_a_phrase_streams_as_its_words(how):
     )[0, 4:]
     assert (text >= VOCAB).any()
     assert "".join(streamer) == PHRASES.decode(text)
+
+
+PLAIN = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}  # GPT-2, GPT-Neo and OPT here: 64 positions
+
+
+@pytest.mark.parametrize("phrases", [PHRASES, None], ids=["phrases", "tokens"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "opt"])
+def test_a_text_may_fill_all_positions_and_its_last_step_takes_none(family, phrases):
+    model, prompt = make_phrase_model(family), token_ids(1, 60)
+    for limit in ({"max_new_tokens": 5}, {"max_length": 65}, {"max_new_static_tokens": 30, "max_new_tokens": 5}):
+        assert model.generate(prompt, phrases=phrases, **limit, **PLAIN).shape[1] <= 65
+    for limit in ({"max_new_tokens": 6}, {"max_length": 66}, {"max_new_static_tokens": 6}):
+        with pytest.raises(ValueError, match=f"64 positions.*lower {next(iter(limit))}"):
+            model.generate(prompt, phrases=phrases, **limit, **PLAIN)
+
+
+@pytest.mark.parametrize("family", ["llama", "phi"])
+def test_a_backbone_that_computes_its_positions_goes_on_beyond_the_length_it_was_trained_on(family):
+    model = make_dynamic_model(family)
+    model.config.get_text_config().max_position_embeddings = 16
+    assert model.generate(token_ids(1, 10), phrases=PHRASES, max_new_tokens=20, **PLAIN).shape == (1, 30)
+
+
+def test_a_text_that_may_end_earlier_is_refused_when_it_has_outgrown_the_positions():
+    model, limits = make_phrase_model("gpt2"), {"max_new_tokens": 90, "phrases": PHRASES, **PLAIN}
+    stop = [lambda ids, scores, **_: torch.tensor([ids.shape[1] >= 14])]
+    assert model.generate(token_ids(1, 10), **limits, stopping_criteria=stop).shape == (1, 14)
+    with pytest.raises(ValueError, match="did not end"):
+        model.generate(token_ids(1, 10), **limits, stopping_criteria=[lambda ids, scores, **_: torch.tensor([False])])
+
+
+@pytest.mark.parametrize("phrases", [PHRASES, None], ids=["phrases", "tokens"])
+@pytest.mark.parametrize(("limits", "steps"), [({}, 6), ({"max_new_tokens": 3}, 3), ({"max_length": 8}, 4)])
+def test_limits_may_be_given_in_an_object(limits, steps, phrases):
+    how = {"max_new_static_tokens": 6, "phrases": phrases, "logits_processor": [Favour(5)]}
+    for given in ({"generation_config": GenerationConfig(**PADDED, **limits)}, {**PADDED, **limits}):
+        text = make_phrase_model().generate(token_ids(1, 4), **given, **how)
+        assert text[0, 4:].tolist() == [5] * steps

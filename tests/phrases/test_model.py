@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, PhraseVocabulary, repair_reformer
+from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS
 from tests.memory import realigned
@@ -113,14 +114,6 @@ def test_a_ragged_batch_is_its_rows_alone(family):
     torch.testing.assert_close(together.row_losses["phrase"], torch.stack(losses).detach() * 9, **near)
 
 
-def test_rows_share_the_vocabularies_out_in_order():
-    model, (vocabularies, ids) = make_dynamic_model(), ragged()
-    together = model(ids[:2].repeat_interleave(3, dim=0), phrases=vocabularies[:2]).logits
-    for row in range(6):
-        single = model(ids[row // 3][None], phrases=vocabularies[row // 3]).logits[0]
-        torch.testing.assert_close(together[row, :, : single.shape[-1]], single, **near)
-
-
 @cached_families
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_on_either_side_changes_nothing(family, side):
@@ -199,20 +192,39 @@ def test_only_the_logits_asked_for_are_made():
     assert set(model.eval()(ids, phrases=vocabulary, labels=ids, use_cache=True)) == keys
 
 
+@cached_families
+def test_phrases_in_bfloat16_are_near_those_in_full_precision(family):
+    model, batch, ids, vocabulary = make_dynamic_model(family), phrase_batch(), phrase_ids(), make_vocabulary()
+    full, logits = model(**batch), model(ids, phrases=vocabulary).logits
+    half = model.bfloat16()(**batch)
+    assert half.loss.dtype == torch.float32
+    for name in ("phrase", "token"):
+        assert abs(half.loss_parts[name] / full.loss_parts[name] - 1) < 0.05
+    halved = model(ids, phrases=vocabulary).logits
+    assert halved.dtype == torch.bfloat16
+    assert (halved.float() - logits).std() < 0.1 * logits.std()
+
+
+@families
+def test_no_position_sees_the_phrases_after_it(family):
+    model, vocabulary, ids = make_dynamic_model(family), make_vocabulary(), phrase_ids(2, 16)
+    changed = torch.cat([ids[:, :9], ids[:, 9:].flip(0, 1)], dim=1)
+    assert not torch.equal(changed, ids)
+    before, after = (model(given, phrases=vocabulary).logits[:, :9] for given in (ids, changed))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
 MODEL = make_dynamic_model()
-REMOVED = make_vocabulary()
-REMOVED.remove([VOCAB + 1])
 
 
 @pytest.mark.parametrize(
     ("phrases", "ids", "says"),
     [
-        (PhraseVocabulary(WORDS, vocab_size=60), [[1]], "must begin at 50.*vocab_size=50"),
-        (REMOVED, [[1], [51]], "got 51 in row 1"),
+        (PhraseVocabulary(WORDS, vocab_size=60), [[1]], "must begin at 50"),
         ([make_vocabulary()] * 2, [[1]] * 3, "got 2 for a batch of 3"),
         ([make_vocabulary(), make_vocabulary((1, 2))], [[53], [53]], "got 53 in row 1"),
         ([(1, 2)], [[1]], "got tuple"),
-        (None, [[1, 50]], "got 50; an id from 50 on is a phrase: give its vocabulary"),
+        (None, [[1, 50]], "give its vocabulary"),
         (PhraseVocabulary(WORDS, vocab_size=VOCAB), [[50]], "give its vocabulary"),
     ],
 )
@@ -221,50 +233,79 @@ def test_phrases_and_ids_that_do_not_fit_are_refused(phrases, ids, says):
         MODEL(torch.tensor(ids), phrases=phrases)
 
 
-def test_labels_and_batches_that_do_not_fit_are_refused():
-    ids, vocabulary = phrase_ids(), make_vocabulary()
-    with pytest.raises(ValueError, match="labels"):
-        MODEL(ids, phrases=vocabulary, labels=ids[:, 1:])
-    with pytest.raises(ValueError, match=r"labels.*got 54 in row 0"):
-        MODEL(ids, phrases=vocabulary, labels=torch.full_like(ids, 54))
-    for name in ("phrase_input_ids", "phrase_targets", "token_positions", "windows", "phrase_windows"):
-        batch = phrase_batch()
-        del batch[name]
-        with pytest.raises(ValueError, match=name):
-            MODEL(**batch)
+def with_value(position, value):
+    def change(tensor):
+        tensor[position] = value
+        return tensor
+
+    return change
 
 
-def test_a_base_or_a_field_that_does_not_fit_is_refused():
-    base = make_backbone()
-    with pytest.raises(ValueError, match="alpha"):
-        DynamicVocabForCausalLM.from_base(base, alpha=1)
-    with pytest.raises(ValueError, match="has a phrase encoder already"):
-        DynamicVocabForCausalLM.from_base(MODEL)
-    with pytest.raises(ValueError, match="kl_support"):
-        DynamicVocabConfig(kl_support="all")
-    for weight in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match="kl_loss_weight"):
-            DynamicVocabConfig(kl_loss_weight=weight)
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("labels", with_value((0, 0), 54)),
+        ("phrase_windows", with_value((0, 0), -1)),
+        ("phrase_windows", with_value((0, 1), 99)),
+        ("windows", with_value((0, 0), 50)),
+        ("phrase_input_ids", with_value((0, 0), 9999)),
+        ("phrase_targets", with_value((0, 0), -7)),
+        ("phrase_attention_mask", lambda t: t[:, 1:]),
+        ("token_positions", with_value((0, 1), 15)),
+        ("phrase_mask", lambda t: t[:, 1:]),
+        ("masked_phrases", lambda t: torch.tensor([[0, 0, 999]])),
+        ("token_positions", None),
+        ("token_type_ids", lambda t: torch.zeros(1)),
+        ("phrases", lambda t: make_vocabulary()),
+    ],
+)
+def test_a_training_batch_that_points_nowhere_or_has_something_else_beside_is_refused(name, change):
+    batch = phrase_batch()
+    given = batch.pop(name, torch.zeros(0))
+    if change is not None:
+        batch[name] = change(given.clone())
+    with pytest.raises(ValueError, match=name):
+        MODEL(**batch)
 
 
-def test_a_resized_model_reads_phrases_of_its_new_tokens():
-    model = make_dynamic_model()
-    model.resize_token_embeddings(VOCAB + 10)
-    for module in (model.backbone, model.phrase_encoder.transformer):
-        assert module.get_input_embeddings().weight.shape[0] == VOCAB + 10
-    assert model.config.get_text_config().vocab_size == VOCAB + 10
-    phrases = PhraseVocabulary.from_token_ids([[3, VOCAB + 7]], WORDS, vocab_size=VOCAB + 10)
-    assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 11
-    with pytest.raises(ValueError, match="phrase ids must begin at 60, the number of the model's tokens"):
-        model(token_ids(1, 5), phrases=make_vocabulary())
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: DynamicVocabForCausalLM.from_base(make_backbone(), alpha=1), "alpha"),
+        (lambda: DynamicVocabForCausalLM.from_base(MODEL), "has a phrase encoder already"),
+        (lambda: DynamicVocabConfig(kl_support="all"), "kl_support"),
+        (lambda: DynamicVocabConfig(kl_loss_weight=-1.0), "kl_loss_weight"),
+    ],
+)
+def test_a_base_or_a_field_that_does_not_fit_is_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
 
 
-def test_a_resized_model_takes_the_tokenizer_that_has_grown_with_it():
+def test_a_resized_model_reads_phrases_of_its_new_tokens_and_takes_the_tokenizer_that_has_grown_with_it():
     tokenizer = copy.deepcopy(WORDS)
     model = DynamicVocabForCausalLM.from_base(make_backbone("gpt2"), tokenizer=tokenizer)
     tokenizer.add_tokens(["new"])
     model.resize_token_embeddings(VOCAB)
     assert model.config.tokenizer_fingerprint is not None  # nothing has changed
     model.resize_token_embeddings(VOCAB + 1)
+    for module in (model.backbone, model.phrase_encoder.transformer):
+        assert module.get_input_embeddings().weight.shape[0] == VOCAB + 1
+    assert model.config.get_text_config().vocab_size == VOCAB + 1
     phrases = PhraseVocabulary.from_token_ids([[3, VOCAB]], tokenizer, vocab_size=VOCAB + 1)
     assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 2
+    with pytest.raises(ValueError, match="must begin at 51"):
+        model(token_ids(1, 5), phrases=make_vocabulary())
+
+
+def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
+    other = word_level_tokenizer([" ".join(f"q{number}" for number in range(VOCAB - 3)) + "\n"])
+    model = DynamicVocabForCausalLM.from_base(make_backbone(), tokenizer=WORDS).eval()
+    theirs = PhraseVocabulary.from_token_ids([[5, 6]], other, vocab_size=VOCAB)
+    model.save_pretrained(tmp_path)
+    for one in (model, DynamicVocabForCausalLM.from_pretrained(tmp_path)):
+        one(token_ids(2, 5), phrases=make_vocabulary())
+        with pytest.raises(ValueError, match="the tokenizer of the model"):
+            one(token_ids(2, 5), phrases=theirs)
+    with pytest.raises(ValueError, match="of the other rows"):
+        MODEL(token_ids(2, 5), phrases=[make_vocabulary(), theirs])

@@ -1,9 +1,6 @@
 """A pool gives each prompt the phrases of its nearest documents, and mines each text once."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
-import torch
 
 from hf_targets.phrases.mining.miner import MinedText
 from hf_targets.phrases.mining.ngrams import TokenNgrams
@@ -13,7 +10,6 @@ from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
 from tests.retrieval.letter_encoder import LetterEncoder
 from tests.small_tokenizers import WORDS
-from tests.tiny_models import make_dynamic_model
 
 DOCUMENTS = {"cats": "the cat sat on the mat", "dogs": "a dog and the cat ran", "house": "the house and the mat"}
 PROMPTS = ["a dog ran", "the mat of the house"]
@@ -55,26 +51,6 @@ def test_a_document_is_mined_once_while_it_is_kept(mined):
     assert len(mined) == 3 + 4
 
 
-def test_threads_may_share_a_pool():
-    pool = make_pool(max_kept=1)
-    expected = [phrases_in(one) for one in make_pool().phrases_for(PROMPTS)]
-    with ThreadPoolExecutor(4) as threads:
-        for done in [threads.submit(pool.phrases_for, PROMPTS) for _ in range(8)]:
-            assert [phrases_in(one) for one in done.result()] == expected
-
-
-def test_a_model_generates_with_the_phrases_of_each_prompt():
-    model = make_dynamic_model("gpt2")
-    pool = make_pool(vocab_size=model.get_output_embeddings().weight.shape[0])
-    ids = torch.tensor([WORDS.encode(text)[:3] for text in PROMPTS])
-    vocabularies = pool.phrases_for(PROMPTS)
-    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
-    together = model.generate(ids, phrases=vocabularies, **options)
-    for row, vocabulary in enumerate(vocabularies):
-        alone = model.generate(ids[row : row + 1], phrases=vocabulary, **{**options, "attention_mask": None})
-        assert vocabulary.expand(alone[0].tolist()) == vocabulary.expand(together[row].tolist())
-
-
 def test_a_text_that_changes_is_mined_again(mined):
     documents = dict(DOCUMENTS)
     pool = PhrasePool(documents, WORDS, TokenNgrams(2, 3), num_documents=3)
@@ -83,12 +59,14 @@ def test_a_text_that_changes_is_mined_again(mined):
     found = pool.phrases_for(PROMPTS)
     assert mined[3:] == ["a dog sat on the house"]
     expected = phrases_in(PhraseVocabulary.from_documents(documents, WORDS, TokenNgrams(2, 3)))
-    for vocabulary in found:
-        sources = {phrase: set(of) for phrase, of in phrases_in(vocabulary).items()}
-        assert sources == {phrase: set(of) for phrase, of in expected.items()}
+    for vocabulary in map(phrases_in, found):
+        assert {phrase: {*of} for phrase, of in vocabulary.items()} == {
+            phrase: {*of} for phrase, of in expected.items()
+        }
     del documents["cats"]
-    with pytest.raises(ValueError, match="document 'cats'"):
-        pool.phrases_for(PROMPTS)
+    for wrong, says in ((PROMPTS, "document 'cats'"), ("a dog", "list of texts")):
+        with pytest.raises(ValueError, match=says):
+            pool.phrases_for(wrong)
 
 
 def test_a_collection_may_be_the_documents_and_the_retriever(tmp_path):
@@ -101,21 +79,9 @@ def test_a_collection_may_be_the_documents_and_the_retriever(tmp_path):
     assert [phrases_in(one) for one in pool.phrases_for(PROMPTS)] == [phrases_in(one) for one in expected]
     collection.delete(["cats"])
     collection.add({"dogs": "the dog and the house", "birds": "the cat sat"}, replace=True)
-    found = pool.phrases_for(PROMPTS)
-    assert {source.document for one in found for of in phrases_in(one).values() for source in of} <= {*collection}
-    for vocabulary, row in zip(found, collection.retrieve(PROMPTS, 2), strict=True):
+    for vocabulary, row in zip(pool.phrases_for(PROMPTS), collection.retrieve(PROMPTS, 2), strict=True):
         nearest = PhraseVocabulary.from_documents({name: collection[name] for name, _ in row}, WORDS, TokenNgrams(2, 3))
         assert phrases_in(vocabulary) == phrases_in(nearest)
-
-
-def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="list of texts"):
-        make_pool().phrases_for("a dog")
-    with pytest.raises(ValueError, match="num_documents"):
-        make_pool(num_documents=0)
-    other = DocumentRetriever.lexical({"birds": "a dog sings"})
-    with pytest.raises(ValueError, match="'birds'"):
-        make_pool(retriever=other).phrases_for(["a dog"])
 
 
 def test_documents_are_named_by_as_few_folders_as_tell_them_apart(tmp_path):
@@ -127,6 +93,5 @@ def test_documents_are_named_by_as_few_folders_as_tell_them_apart(tmp_path):
     assert read_documents(paths[1:]) == {"x.txt": "in b/x.txt", "y.txt": "in a/y.txt"}
     assert read_documents(paths) == {name: f"in {name}" for name in names}
     (tmp_path / "empty").write_text(" \n")
-    for wrong in ([paths[0], str(tmp_path / "b" / ".." / "a" / "x.txt")], [tmp_path / "empty"]):
-        with pytest.raises(ValueError, match=r"x\.txt|empty"):
-            read_documents(wrong)
+    with pytest.raises(ValueError, match="empty"):
+        read_documents([tmp_path / "empty"])

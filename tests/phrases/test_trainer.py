@@ -117,21 +117,6 @@ def test_a_plain_model_is_trained_and_scored_as_one_without_phrases(tmp_path):
     assert not set(PARTS) & set(losses(plain)[0])
 
 
-def test_what_was_kept_before_training_is_not_used_after_it(tmp_path):
-    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
-    with torch.no_grad():
-        before = model(ids, phrases=vocabulary).logits
-    trainer = make_trainer(tmp_path, model, learning_rate=1e-3)  # the default optimizer is fused
-    trainer.train()
-    model.save_pretrained(tmp_path / "trained")
-    model.eval()
-    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "trained"))
-    with torch.no_grad():
-        after = model(ids, phrases=vocabulary).logits
-        assert torch.equal(after, again(ids, phrases=vocabulary).logits)
-    assert not torch.allclose(after, before)
-
-
 def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
     base = make_dynamic_model("llama")
     before, vocabulary, ids = weights(base), make_vocabulary(), phrase_ids()
@@ -140,9 +125,6 @@ def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
     assert all("backbone" in name for name in trainable if "lora_" in name)
     assert any("lora_" in name for name in trainable)
     assert all("lora_" in name or "phrase_encoder.modules_to_save.default." in name for name in trainable)
-    assert (
-        len(trainable) - sum("lora_" in name for name in trainable) == len(list(base.phrase_encoder.parameters())) / 2
-    )
     assert make_trainer(tmp_path, model).has_phrases
     trainer = make_trainer(tmp_path, model, encoder_learning_rate=0.05, learning_rate=0.05)
     trainer.train()
@@ -233,15 +215,10 @@ def test_two_processes_resumed_within_an_epoch_end_with_the_numbers_of_an_unbrok
     assert log == resumed_log
 
 
-def test_workers_change_nothing_in_training(unbroken):
-    (without, log), (with_workers, log_with) = (
-        unbroken(**options)[1] for options in ({}, {"dataloader_num_workers": 2})
-    )
+def test_workers_change_nothing_in_training_and_an_epoch_chooses_other_phrases_than_the_one_before(unbroken, tmp_path):
+    (without, log), (with_workers, log_with) = (unbroken(**one)[1] for one in ({}, {"dataloader_num_workers": 2}))
     assert_same(without, with_workers, rtol=0, atol=0)
     assert log == log_with
-
-
-def test_an_epoch_chooses_other_phrases_than_the_one_before(tmp_path):
     _, (_, log) = run_with_chance(tmp_path, save_strategy="no", learning_rate=0.0, train_sampling_strategy="sequential")
     assert all(one != other for one, other in zip(log[:7], log[7:], strict=True))
 
@@ -251,18 +228,10 @@ def test_an_epoch_chooses_other_phrases_than_the_one_before(tmp_path):
     [
         (make_dynamic_model, default_data_collator, {}, "needs a PhraseCollator"),
         (make_backbone, "ours", {}, "needs another data_collator"),
-        (make_backbone, None, {"encoder_learning_rate": 0.1}, "encoder_learning_rate"),
         (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "vocab_size=50"),
         (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
-        (make_dynamic_model, "ours", {"encoder_learning_rate": -1.0}, "got -1.0"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training_starts(make, collator, arguments, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         make_trainer(tmp_path, make(), collator, **arguments)
-
-
-def test_an_evaluation_without_a_target_is_refused(tmp_path):
-    unlabelled = Dataset.from_dict({"input_ids": [[1, 2]], "labels": [[IGNORED] * 2], "attention_mask": [[1, 1]]})
-    with pytest.raises(ValueError, match="needs at least one target"):
-        make_trainer(tmp_path, evaluation=unlabelled).evaluate()

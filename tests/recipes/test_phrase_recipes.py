@@ -141,3 +141,16 @@ def test_the_benchmark_of_real_time_has_the_rows_of_table_12(trained, tmp_path):
     figures = json.loads((tmp_path / "out.json").read_text())["figures"]
     assert list(figures) == ["70%", "70% + real time", "100%"]
     assert "Real time takes" in printed
+
+
+def test_in_another_domain_models_write_as_they_are_fine_tuned_and_with_its_phrases(trained, tmp_path):
+    plain, ours = (trained[0] / f"{name}-seed{{seed}}" for name in ("plain", "ours"))
+    given = ["--plain", plain, "--models", ours, "--judge", plain, "--dataset", small_text()]
+    printed = run_recipe("tables/adapt_domain", *given, "--output_dir", tmp_path / "out")
+    content = results(tmp_path / "out")
+    for way in ("greedy", "nucleus"):
+        assert list(content[way]["figures"]) == [str(plain), "fine-tuned", str(ours)]
+        assert f"{way.capitalize()}:" in printed
+    [before], [after], _ = content["perplexities"].values()
+    assert after["perplexity"] != before["perplexity"]
+    assert content["nucleus"]["figures"][str(ours)][0]["nsl"] < 24

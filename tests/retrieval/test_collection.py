@@ -228,6 +228,29 @@ def test_a_collection_is_created_once_and_opened_with_its_encoder(folder, tmp_pa
             DocumentCollection.open(folder, LetterEncoder(letters))
     with pytest.raises(ValueError, match="not a collection"):
         DocumentCollection.open(tmp_path / "nowhere", LetterEncoder())
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_collection_with_broken_files_is_told(folder):
+    make(folder)
+    for file in (folder / "documents.lance" / "_versions").iterdir():
+        file.write_bytes(b"broken")
+    with pytest.raises(ValueError, match="cannot read"):
+        DocumentCollection.open(folder, LetterEncoder())
+
+
+def test_a_collection_whose_creator_was_killed_can_be_opened_and_filled(folder):
+    killed = (
+        "import os, sys, lancedb\nfrom hf_targets.retrieval.collection import DocumentCollection\n"
+        "from tests.retrieval.letter_encoder import LetterEncoder\n"
+        "lancedb.table.LanceTable.create_index = lambda *args, **kwargs: os._exit(9)\n"
+        "DocumentCollection.create(sys.argv[1], LetterEncoder())"
+    )
+    assert run_program(killed, folder).returncode == 9
+    collection = DocumentCollection.open(folder, LetterEncoder())
+    collection.add(SHELF)
+    assert_holds(collection, SHELF)
+    assert [name for name, _ in collection.retrieve(["dead"], 1, by="words")[0]] == ["three"]
 
 
 @pytest.mark.parametrize("door", [DocumentCollection.create, DocumentCollection.open])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_targets import best_checkpoints, load_mean
+from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from tests.tiny_seq2seq import make_pair_model
 
 

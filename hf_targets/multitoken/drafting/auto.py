@@ -20,7 +20,8 @@ class AutoLength:
     - A chain ends before the token that brings less than it costs: if P, the probability that it and all tokens before
       it are right, is below c / (2 k) times the tokens that this call has brought for each cost of 1. P is what the
       heads say, corrected by how often they were right in this call.
-    - The call stops drafting when drafts have lost 2 passes since they last gained: accepted tokens less their cost.
+    - The call stops drafting when drafts have lost 2 passes since they last gained: tokens gained less their cost. A
+      batch ends with its last row, so that the shortest row's tokens count for two thirds, and the mean for the rest.
 
     Args:
         num_tokens: k, the most tokens of a chain.
@@ -57,11 +58,14 @@ class AutoLength:
         rate = max(self._tokens / self._cost, 1.0)
         return [cost * rate * told / right for told, right in zip(self._told, self._right, strict=True)]
 
-    def record(self, length: int, confidences: Sequence[float], accepted: Sequence[float], *, whole: bool) -> None:
+    def record(
+        self, length: int, gained: float, confidences: Sequence[float], accepted: Sequence[float], *, whole: bool
+    ) -> None:
         """Take in the last pass.
 
         Args:
             length: Tokens of its draft.
+            gained: Tokens by which the batch came nearer to its end, beyond the 1 of a pass without drafts.
             confidences: For each length, the probability by the heads that all tokens so far are right, the mean over
                 the rows.
             accepted: For each length, the share of the rows that accepted all tokens so far.
@@ -79,7 +83,7 @@ class AutoLength:
         for number, (told, right) in enumerate(zip(confidences, accepted, strict=False)):
             self._told[number] += told
             self._right[number] += right
-        gain, cost = sum(accepted), self._costs[self._conditions] * (1 + length / self.num_tokens) / 2
-        self._tokens, self._cost = self._tokens + 1 + gain, self._cost + 1 + cost
-        self._balance = min(self._balance + gain - cost, 0.0)
+        cost = self._costs[self._conditions] * (1 + length / self.num_tokens) / 2
+        self._tokens, self._cost = self._tokens + 1 + gained, self._cost + 1 + cost
+        self._balance = min(self._balance + gained - cost, 0.0)
         self.stopped = self._balance < -MOST_LOST

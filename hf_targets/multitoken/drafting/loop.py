@@ -116,11 +116,18 @@ class DraftingLoop:
         if draft.depths:
             self.counts.num_accepted_tokens += int((taken - 1).sum())
         if self.auto is not None and self.counts.num_forward_passes:
-            steps = torch.arange(1, max(draft.depths, default=0) + 1, device=taken.device)
-            accepted = (taken[:, None] > steps).float().mean(dim=0).tolist()
-            self.auto.record(len(draft.depths), draft.confidences, accepted, whole=self._whole)
+            self._tell_auto(self.auto, taken)
         self.counts.num_forward_passes += 1
         return finished
+
+    def _tell_auto(self, auto: AutoLength, taken: Tensor) -> None:
+        """Tell what the last pass brought, of which each row took so many tokens."""
+        draft, lengths = self._draft, self._rows.lengths[self._active]
+        steps = torch.arange(1, max(draft.depths, default=0) + 1, device=taken.device)
+        accepted = (taken[:, None] > steps).float().mean(dim=0).tolist()
+        shortest = int(lengths.min()) - int((lengths - taken).min())
+        gained = (2 * shortest + float(taken.float().mean())) / 3 - 1
+        auto.record(len(draft.depths), gained, draft.confidences, accepted, whole=self._whole)
 
     def _drop(self, finished: Tensor) -> None:
         """Continue without the rows that are finished."""

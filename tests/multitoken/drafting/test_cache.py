@@ -108,17 +108,6 @@ def test_a_row_attends_to_the_words_it_kept_in_order_and_to_nothing_else(
             texts.check()
 
 
-def test_rows_that_keep_equal_numbers_of_first_words_are_not_moved():
-    texts = Texts(0, num_rows=2, prompt_length=3)
-    texts.read(2, 4)
-    texts.ragged.mask_for(chain(2, 3), torch.float32, tree=False)
-    layer = texts.layers[0]
-    before, copied = layer.keys, layer.keys.clone()
-    texts.ragged.keep(torch.tensor([[0, 1, 3]] * 2), torch.tensor([2, 2]))
-    assert layer.keys.data_ptr() == before.data_ptr()  # a view: cropped, not copied
-    assert torch.equal(layer.keys, copied[..., :5, :])
-
-
 def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
     layer, past = DynamicLayer(), HiddenStateCache()
     tokens = torch.arange(6.0)[None, None, :, None].expand(2, 1, 6, 1)

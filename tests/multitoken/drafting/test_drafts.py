@@ -1,4 +1,4 @@
-from itertools import pairwise, product
+from itertools import pairwise
 
 import pytest
 import torch
@@ -152,23 +152,6 @@ def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequ
         levels = grow(model, hidden[row], int(next_tokens[row]), count, branches)
         assert paths_of(draft, row) == [path for level in levels for path, _ in level]
         assert draft.depths == [n for n, level in enumerate(levels, start=1) for _ in level]
-
-
-@given(seed=seeds, count=st.integers(1, HEADS), wanted=st.integers(1, 10))
-@settings(max_examples=15, deadline=None, derandomize=True)
-def test_with_a_branch_for_every_path_but_the_last_words_the_last_level_is_the_best_of_all(seed, count, wanted):
-    model, (hidden, next_tokens) = Tables(seed, sequential=True), start(seed)
-    branches = VOCAB ** (count - 1) + wanted
-    draft = draft_tree(model, hidden, next_tokens, count, branches)
-    for row in range(ROWS):
-        token, scores = int(next_tokens[row]), {}
-        for path in product(range(VOCAB), repeat=count):
-            steps = (model.log_probabilities(hidden[row], (token, *path[:n]))[path[n]] for n in range(count))
-            scores[path] = sum(steps)
-        ordered = sorted(scores, key=lambda path: -scores[path])
-        assume_order([scores[path] for path in ordered[: branches + 1]])
-        best = ordered[:branches]
-        assert [path for path in paths_of(draft, row) if len(path) == count] == best
 
 
 def test_a_tree_of_one_branch_is_the_chain():

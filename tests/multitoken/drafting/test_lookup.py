@@ -42,17 +42,6 @@ def extended(tokens, confidence, text=TEXT, **config):
     return draft.tokens[0].tolist()
 
 
-def test_unsure_words_are_replaced_by_what_followed_the_sure_ones_before():
-    assert extended([6, 1, 1], [SURE, UNSURE, UNSURE]) == [6, 7, 8, 9]
-    assert extended([6, 7, 1], [SURE, SURE, UNSURE]) == [6, 7, 8, 9, 5]
-    assert extended([1, 1, 1], [UNSURE] * 3) == [6, 7, 8]
-
-
-def test_sure_words_are_kept_and_a_match_comes_behind_them():
-    assert extended([6, 7, 8], [SURE] * 3) == [6, 7, 8, 9, 5, 6]
-    assert extended([6, 7, 8], [SURE] * 3, num_tokens=1) == [6, 7, 8, 9]
-
-
 def test_a_longer_match_is_preferred():
     text = [2, 3, 1, 3, 4, 2, 3]  # 3 came first before 1; 2 3 as well
     assert extended([0], [UNSURE], text=[1, 3, 9, *text], num_tokens=1) == [1]

@@ -167,18 +167,6 @@ def test_processors_that_read_the_text_see_each_row_as_if_it_were_alone(name, se
     assert rows.lengths.tolist() == lengths  # tokens tried out do not count
 
 
-class Reader(TopKLogitsWarper):
-    """Reads the text, as a subclass of what does not may: only tokens of the text remain."""
-
-    def __init__(self):
-        super().__init__(3)
-        self.seen = []
-
-    def __call__(self, input_ids, scores):
-        self.seen.append(input_ids.clone())
-        return scores.masked_fill(torch.nn.functional.one_hot(input_ids, VOCAB).sum(dim=1) == 0, -torch.inf)
-
-
 def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monkeypatch):
     shapes, top = [], TopKLogitsWarper.__call__
     recorded = lambda self, ids, scores: shapes.append(scores.shape) or top(self, ids, scores)  # noqa: E731
@@ -189,18 +177,6 @@ def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monke
     processed = rows.process(torch.tensor([0, 2]), torch.zeros(2, 1, dtype=torch.long), logits)
     assert shapes == [(2, VOCAB)]
     assert torch.equal(processed, top(TopKLogitsWarper(3), None, logits / 0.5))
-
-
-def test_processors_that_read_the_text_are_called_once_for_each_length_with_all_rows():
-    reader = Reader()
-    rows = make_rows([reader])
-    grow(rows, lengths=[6, 9, 6])
-    logits, tokens = torch.randn(BATCH, VOCAB), torch.full((BATCH, 2), 1)
-    processed = rows.process(torch.arange(BATCH), tokens, logits)
-    assert sorted(tuple(seen.shape) for seen in reader.seen) == [(BATCH, 8), (BATCH, 11)]
-    for row, text in enumerate(rows.texts(torch.arange(BATCH))):
-        alone = Reader()(torch.cat([text, tokens[row : row + 1]], dim=1), logits[row : row + 1])
-        assert torch.equal(processed[row : row + 1], alone)
 
 
 @pytest.mark.parametrize("chosen", [[0, 1, 2], [0, 2], [2]], ids=str)

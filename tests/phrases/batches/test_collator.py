@@ -1,21 +1,20 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.collator import PhraseCollator
-from hf_targets.phrases.batches.negatives import InBatch, PreBatch, Prefixes, SelfRetrieval
+from hf_targets.phrases.batches.negatives import InBatch, Prefixes, SelfRetrieval
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 
 WORDS = word_level_tokenizer(["a b c d\n"])  # few words, so that phrases come again
 V = len(WORDS)
 END = WORDS.eos_token_id
-LINES = ["the cat sat on the mat and the dog saw the cat on the mat\n", "a dog saw it, and the cat sat on it\n"] * 3
-BPE = train_bpe_tokenizer(LINES, vocab_size=290)
-BPE_IDS = BPE("".join(LINES))["input_ids"]
 PLAIN = [id_ for id_ in range(V) if id_ not in WORDS.all_special_ids]
 TOKENS = st.sampled_from([*PLAIN * 3, END])
 ROWS = st.lists(
@@ -129,14 +128,6 @@ def test_the_phrase_to_predict_is_in_the_row_s_table_and_never_masked(rows, seed
 
 
 @law
-@given(rows=ROWS, seed=st.integers(0, 9))
-def test_the_same_seed_gives_the_same_batch(rows, seed):
-    one, other = (batch_of(rows, seed=seed, phrase_rate=0.6) for _ in range(2))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-@law
 @given(rows=ROWS, seed=st.integers(0, 9), left=st.booleans())
 def test_padding_changes_nothing_on_either_side(rows, seed, left):
     features = []
@@ -165,24 +156,6 @@ def test_every_length_and_start_is_drawn_as_often():
     half = collator(phrase_rate=0.5, miner=TokenNgrams(2, 2))
     taken = sum(len(pieces(half([{"input_ids": [END, *row[:2]]}]), 0)) == 2 for _ in range(400))
     assert abs(taken - 200) < 50
-
-
-def gaps_between_phrases(seed):
-    """How many tokens stand between the phrases of a long text, as a collator places them by default."""
-    ids = BPE_IDS * 40
-    collate = PhraseCollator(BPE, WordNgrams(2, 5), generator=torch.Generator().manual_seed(seed))
-    sizes = [len(part) for part in pieces(collate([{"input_ids": ids}]), 0, len(BPE))]
-    return np.diff(np.flatnonzero(np.array(sizes) > 1)) - 1
-
-
-def test_by_default_phrases_stand_at_random_and_never_nearer_than_five_tokens():
-    gaps = gaps_between_phrases(seed=0)
-    assert len(gaps) > 200
-    assert gaps.min() == 5
-    assert np.mean(gaps == 5) < 0.25
-    assert len(np.unique(gaps)) > 12
-    assert np.array_equal(gaps, gaps_between_phrases(seed=0))
-    assert not np.array_equal(gaps, gaps_between_phrases(seed=1))
 
 
 def test_unlabelled_tokens_and_special_tokens_stay_plain():
@@ -215,77 +188,35 @@ def test_phrases_are_longer_than_max_tokens_never_and_ids_start_at_vocab_size():
     assert max(ids) < V + 5 + len(table(batch))
 
 
-def test_global_randomness_is_used_without_a_generator_and_untouched_with_one():
-    rows = [{"input_ids": PLAIN * 8}]
-    torch.manual_seed(3)
-    first = PhraseCollator(WORDS, TokenNgrams())(rows)
-    torch.manual_seed(3)
-    assert torch.equal(PhraseCollator(WORDS, TokenNgrams())(rows)["phrase_input_ids"], first["phrase_input_ids"])
-    before = torch.get_rng_state()
-    collator()(rows)
+def gaps_between_phrases(seed):
+    """How many tokens stand between the phrases of a long text, as a collator places them by default."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = PhraseCollator(WORDS, WordNgrams(2, 5), generator=generator)([{"input_ids": PLAIN * 1000}])
+    return np.diff(np.flatnonzero([len(part) > 1 for part in pieces(batch, 0)])) - 1
+
+
+def test_by_default_phrases_stand_at_random_and_never_nearer_than_five_tokens():
+    before, gaps = torch.get_rng_state(), gaps_between_phrases(seed=0)
+    assert len(gaps) > 200 and gaps.min() == 5
+    assert np.mean(gaps == 5) < 0.25 and len(np.unique(gaps)) > 12
+    assert np.array_equal(gaps, gaps_between_phrases(seed=0))
+    assert not np.array_equal(gaps, gaps_between_phrases(seed=1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_dataloader_makes_its_batches(num_workers):
-    rows = [{"input_ids": PLAIN * 6} for _ in range(8)]
-    collate = collator(negatives=[InBatch(), PreBatch()])
-    for batch in torch.utils.data.DataLoader(rows, batch_size=2, collate_fn=collate, num_workers=num_workers):
-        assert [[id_ for part in pieces(batch, row) for id_ in part] for row in (0, 1)] == [PLAIN * 6] * 2
-
-
-class Stub:
-    def __init__(self, spans):
-        self.found = np.array(spans)
-
-    def spans(self, text):
-        return self.found
-
-
-@pytest.mark.parametrize("spans", [[[0, 1]], [[0, 9]], [[-1, 2]], [[2, 4], [1, 3]], [[1, 3], [1, 3]], [[1, 4], [1, 3]]])
+@pytest.mark.parametrize("spans", [[[0, 1]], [[0, 9]], [[2, 4], [1, 3]], [[1, 3], [1, 3]]])
 def test_a_miner_s_spans_that_are_none_are_refused(spans):
     with pytest.raises(ValueError, match="miner's spans"):
-        batch_of([PLAIN], miner=Stub(spans))
+        batch_of([PLAIN], miner=SimpleNamespace(spans=lambda text: np.array(spans)))
 
 
-@pytest.mark.parametrize(
-    ("feature", "says"),
-    [
-        ({"input_ids": []}, "a row needs a token"),
-        ({"input_ids": [1, 2], "attention_mask": [0, 0]}, "a row needs a token"),
-        ({"input_ids": [1, 2], "labels": [1]}, "one length"),
-        ({"input_ids": [1, V]}, f"got {V}"),
-        ({"input_ids": [-100, 1]}, "got -100"),
-        ({"input_ids": [1, 2], "labels": [1, 3]}, "labels must be the input_ids"),
-    ],
-)
-def test_rows_that_make_no_sequence_are_refused(feature, says):
-    with pytest.raises(ValueError, match=says):
-        collator()([feature])
+@pytest.mark.parametrize(("ids", "labels"), [([], []), ([1, V], [1, V]), ([1, 2], [1]), ([1, 2], [1, 3])])
+def test_rows_that_make_no_sequence_are_refused(ids, labels):
+    with pytest.raises(ValueError, match=r"got|row|length|labels"):
+        collator()([{"input_ids": ids, "labels": labels}])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"min_gap": -1}, {"phrase_rate": 1.5}, {"max_tokens": 1}, {"false_negatives": "mask"}, {"vocab_size": 1}]
-)
+@pytest.mark.parametrize("wrong", [{"min_gap": -1}, {"phrase_rate": 1.5}, {"false_negatives": "mask"}])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         collator(**wrong)
-
-
-@pytest.mark.parametrize("negatives", ["prefix", ["prefix"]])
-def test_names_of_negatives_are_refused_with_the_way_out(negatives):
-    with pytest.raises(ValueError, match="negatives_by_name"):
-        collator(negatives=negatives)
-
-
-def test_a_seeded_twin_repeats_itself_and_leaves_the_batches_before_to_its_original():
-    negatives = (InBatch(), PreBatch())
-    original = PhraseCollator(BPE, TokenNgrams(2, 4), negatives=negatives, phrase_rate=0.5)
-    rows = [{"input_ids": BPE_IDS[:50]}, {"input_ids": BPE_IDS[50:100]}]
-    original(rows)
-    kept = [list(batch) for batch in negatives[1]._batches]
-    first, again = ([twin(rows), twin(rows)] for twin in (original.seeded(3), original.seeded(3)))
-    for one, other in zip(first, again, strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    assert [list(batch) for batch in negatives[1]._batches] == kept
-    assert any(strategy is not negatives[1] for strategy in original.seeded(3).negatives)

@@ -18,7 +18,6 @@ from hf_targets.phrases.batches.negatives import (
     negatives_by_name,
 )
 from hf_targets.phrases.mining.ngrams import TokenNgrams
-from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 WORDS = word_level_tokenizer(["a b c d e\n"])
 V, END = len(WORDS), WORDS.eos_token_id
@@ -152,9 +151,6 @@ def test_corpus_retrieval_keeps_the_first_distinct_continuations():
     corpus = [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2, 4], [1, 2, 5]]
     index = CorpusRetrieval.from_corpus(corpus, [(1, 2)], num_successors=1, max_continuations=2)
     assert index.continuations == {(1, 2): ((1, 2, 3), (1, 2, 4))}
-    texts = [TokenizedText.from_ids(ids, WORDS) for ids in corpus]
-    again = CorpusRetrieval.from_corpus(texts, [[1, 2]], num_successors=1, max_continuations=2)
-    assert again.continuations == index.continuations
 
 
 @law
@@ -239,16 +235,6 @@ def test_a_phrase_with_a_part_of_a_character_is_not_continued_by_another_tokeniz
     assert len(source.windows([PhrasedText((0, *smile), [(1, 5)])])) == 1
 
 
-def test_the_cache_of_generation_forgets_the_oldest_phrase():
-    model = Successor()
-    source = Generation(model, max_cached=1)
-    one, other = ([{"input_ids": [PLAIN[0], *pair]}] for pair in (PLAIN[1:3], PLAIN[2:4]))
-    collate = collator([source], miner=TokenNgrams(2, 2))
-    for rows in (one, one, other, one):
-        collate(rows)
-    assert model.prompts == [tuple(PLAIN[1:3]), tuple(PLAIN[2:4]), tuple(PLAIN[1:3])]
-
-
 @law
 @given(batches=st.lists(TEXTS, min_size=1, max_size=4), num_batches=st.integers(1, 2), with_prefixes=st.booleans())
 def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches, with_prefixes):
@@ -288,21 +274,3 @@ def test_names_give_the_sources():
 def test_a_name_without_a_source_is_refused(name):
     with pytest.raises(ValueError, match=name):
         negatives_by_name(["prefix", name])
-
-
-class Training(Successor):
-    training = True
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: SelfRetrieval(0),
-        lambda: PreBatch(0),
-        lambda: CorpusRetrieval.from_corpus([], [], num_successors=0),
-        lambda: Generation(Training()),
-    ],
-)
-def test_sources_out_of_range_are_refused(make):
-    with pytest.raises(ValueError, match="must be"):
-        make()

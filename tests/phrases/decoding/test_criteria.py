@@ -1,17 +1,17 @@
-"""Stopping criteria on texts with phrases: as on the same text token by token."""
+"""Stopping criteria and streamers on texts with phrases: as on the same text token by token."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import StoppingCriteria
-from transformers.generation.stopping_criteria import (
-    EosTokenCriteria,
-    StopStringCriteria,
-)
+from transformers import TextIteratorStreamer
+from transformers.generation.stopping_criteria import EosTokenCriteria, StopStringCriteria
+from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.phrases.decoding.expansion import Expansion, MaxNewStaticTokens, phrase_criteria
+from hf_targets.phrases.decoding.expansion import Expansion, MaxNewStaticTokens, PhraseStreamer, phrase_criteria
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.small_tokenizers import BPE, METASPACE
 from tests.tiny_models import VOCAB, token_ids
 
 reproducible = settings(derandomize=True, deadline=None, max_examples=40)
@@ -61,18 +61,6 @@ def test_no_phrase_with_an_end_token_is_written_before_the_least_length(least):
     assert len(longer) > 5 and end not in phrases.expand(longer[:5])
 
 
-class Recorder(StoppingCriteria):
-    def __call__(self, input_ids, scores, **kwargs):
-        self.input_ids = input_ids
-        return torch.zeros(len(input_ids), dtype=torch.bool)
-
-
-def test_own_criteria_see_expanded_ids_once():
-    recorder = Recorder()
-    assert done(recorder, [[9, VOCAB + 1], [VOCAB, VOCAB + 1]]) == [False, False]
-    assert recorder.input_ids.tolist() == [[0, 9, 2, 3, 4], [1, 2, 2, 3, 4]]
-
-
 @reproducible
 @given(st.lists(IDS, min_size=4, max_size=4), st.integers(0, 3), st.integers(1, 9))
 def test_a_limit_on_tokens_counts_the_new_ones(rows, prompt_length, limit):
@@ -87,3 +75,48 @@ def test_rows_at_their_limit_are_padded_where_padding_is_known(pads):
     criteria = phrase_criteria([], Expansion([PHRASES]), static_limit=3, prompt_length=1, pads=pads)
     assert any(hasattr(criterion, "eos_token_id") for criterion in criteria) == pads
     assert criteria(torch.tensor([[1, 2, VOCAB], [1, 2, 3]]), None).tolist() == [True, False]
+
+
+def stream(streamer, vocabulary, prompt, steps):
+    """Put ids to it as `generate` does: the prompt, then one id after another."""
+    wrapped = PhraseStreamer(streamer, Expansion([vocabulary]))
+    wrapped.put(torch.tensor([prompt], dtype=torch.long))
+    for id_ in steps:
+        wrapped.put(torch.tensor([id_]))
+    wrapped.end()
+
+
+@reproducible
+@given(st.data())
+def test_any_sequence_of_tokens_and_phrases_streams_as_its_text(data):
+    tokenizer = data.draw(st.sampled_from([BPE, METASPACE]))
+    vocabulary = PhraseVocabulary.from_phrases(["the cat", "é東京", "on a mat"], tokenizer)
+    tokens = st.integers(max(tokenizer.all_special_ids) + 1, vocabulary.vocab_size + 2)
+    ids = data.draw(st.lists(tokens, max_size=8))
+    streamer = TextIteratorStreamer(tokenizer, timeout=1)
+    stream(streamer, vocabulary, [], ids)
+    plain = TextIteratorStreamer(tokenizer, timeout=1)
+    for id_ in ids:
+        plain.put(torch.tensor(vocabulary.expand([id_])))
+    plain.end()
+    assert "".join(streamer) == "".join(plain)
+
+
+class StreamRecorder(BaseStreamer):
+    def __init__(self):
+        self.values, self.ended = [], False
+
+    def put(self, value):
+        self.values.append(value)
+
+    def end(self):
+        self.ended = True
+
+
+def test_the_prompt_comes_as_a_row_and_each_step_as_its_tokens():
+    vocabulary = PhraseVocabulary.from_token_ids([[5, 6, 7]], BPE)
+    phrase = vocabulary.vocab_size
+    recorder = StreamRecorder()
+    stream(recorder, vocabulary, [3, phrase], [phrase, 4])
+    assert [value.tolist() for value in recorder.values] == [[[3, 5, 6, 7]], [5, 6, 7], [4]]
+    assert recorder.ended and all(value.dtype == torch.long for value in recorder.values)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 
 from hf_targets.phrases.decoding.expansion import Expansion
+from hf_targets.phrases.decoding.matching import PhraseLookup
 from hf_targets.phrases.decoding.processing import PhraseProcessors, phrase_processors
 from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
@@ -70,16 +71,17 @@ def test_repetition_penalty_ignores_the_padding_of_each_row():
     assert changed == [[1, 2, VOCAB], [5], [5], [5]]
 
 
+def repeats_ngram(text, tokens, size):
+    joined = text + tokens
+    ngrams = [joined[start : start + size] for start in range(len(joined) - size + 1)]
+    first_new = max(0, len(text) - size + 1)
+    return any(ngram in ngrams[:index] for index, ngram in enumerate(ngrams) if index >= first_new)
+
+
 @reproducible
 @given(ROWS, st.integers(1, 4))
 def test_blocked_ngrams_are_those_of_the_expanded_text(rows, size):
-    def repeats(text, tokens):
-        joined = text + tokens
-        ngrams = [joined[start : start + size] for start in range(len(joined) - size + 1)]
-        first_new = max(0, len(text) - size + 1)
-        return any(ngram in ngrams[:index] for index, ngram in enumerate(ngrams) if index >= first_new)
-
-    check_blocked(theirs.NoRepeatNGramLogitsProcessor(size), rows, repeats)
+    check_blocked(theirs.NoRepeatNGramLogitsProcessor(size), rows, lambda *texts: repeats_ngram(*texts, size))
 
 
 def completes(sequences):
@@ -133,21 +135,12 @@ def test_own_processors_see_expanded_ids_padded_on_the_left_and_all_scores():
     assert torch.equal(after, scores - 1)
 
 
-def test_ids_that_a_row_does_not_have_are_no_tokens():
-    assert Expansion([vocabulary_of([1, 2])]).rows(torch.tensor([[3, VOCAB + 7, VOCAB]])) == [[3, 1, 2]]
-
-
 def test_processors_are_applied_in_their_order():
     order = [Recorder(), theirs.TemperatureLogitsWarper(2.0), theirs.NoRepeatNGramLogitsProcessor(1), Recorder()]
     scores = torch.ones(4, WIDTH)
     after = phrase_processors(order, Expansion([FIRST, SECOND]), VOCAB)(torch.tensor([[1]] * 4), scores)
     assert torch.equal(order[3].scores, after + 1)
     assert (after[:, 5] == -1).all() and (after[:, 1] == -torch.inf).all()
-
-
-def test_processors_that_read_no_words_are_left_as_they_are():
-    processors = [theirs.TemperatureLogitsWarper(2.0), theirs.TopKLogitsWarper(3), theirs.TopPLogitsWarper(0.9)]
-    assert list(phrase_processors(processors, Expansion([FIRST]), VOCAB)) == processors
 
 
 @reproducible
@@ -174,3 +167,38 @@ def test_a_text_of_tokens_alone_has_the_scores_of_transformers_on_tokens(row):
 def test_processors_made_for_tokens_alone_are_refused(processor):
     with pytest.raises(ValueError, match="supports only tokens"):
         phrase_processors([processor], Expansion([FIRST]), VOCAB)
+
+
+TOKENS = st.integers(1, 3)
+VOCABULARIES = st.lists(st.lists(TOKENS, min_size=2, max_size=6), max_size=12).map(lambda rows: vocabulary_of(*rows))
+SEQUENCES = st.lists(st.lists(TOKENS, min_size=1, max_size=4).map(tuple), max_size=4)
+
+
+def slots_where(vocabulary, holds):
+    return {id_ - VOCAB for id_ in vocabulary if holds(vocabulary.token_ids(id_))}
+
+
+@reproducible
+@given(VOCABULARIES, st.lists(TOKENS, max_size=9), SEQUENCES)
+def test_phrases_that_complete_a_sequence(vocabulary, text, sequences):
+    is_blocked = completes([list(sequence) for sequence in sequences])
+    expected = slots_where(vocabulary, lambda phrase: is_blocked(text, list(phrase)))
+    assert PhraseLookup(vocabulary).completing(text, sequences) == expected
+
+
+@reproducible
+@given(VOCABULARIES, st.lists(TOKENS, max_size=9), st.integers(1, 4))
+def test_phrases_that_repeat_an_ngram(vocabulary, text, size):
+    expected = slots_where(vocabulary, lambda phrase: repeats_ngram(text, list(phrase), size))
+    assert PhraseLookup(vocabulary).repeating_ngrams(text, size) == expected
+
+
+def test_a_change_of_a_vocabulary_is_seen_and_its_index_is_made_once_for_each_state():
+    vocabulary = vocabulary_of([1, 2])
+    lookup = PhraseLookup.of(vocabulary)
+    assert PhraseLookup.of(vocabulary) is lookup
+    vocabulary.add_token_ids([[1, 2, 3]])
+    vocabulary.remove([VOCAB])
+    for found in (PhraseLookup.of(vocabulary), PhraseLookup(vocabulary)):
+        assert found.beginning_with([1]) == found.containing([1, 2]) == found.standing_in([1, 2, 3]) == {1}
+    assert lookup.beginning_with([1]) == {0}

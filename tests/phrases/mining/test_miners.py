@@ -1,11 +1,16 @@
+import re
+
 import numpy as np
 import pytest
 
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.mining import MINERS
-from hf_targets.phrases.mining.miner import MiningTask
+from hf_targets.phrases.mining.miner import MarkablePhrases, MiningTask
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
-from tests.tiny_models import VOCAB, WORDS
+from hf_targets.phrases.mining.tokenized_text import TokenizedText
+from tests.small_tokenizers import BPE
+from tests.tiny_models import VOCAB
+from tests.tiny_models import WORDS as NUMBERED
 
 
 class Pairs:
@@ -30,7 +35,7 @@ def registered():
 @pytest.mark.usefixtures("registered")
 def test_a_miner_from_outside_gives_a_training_its_phrases():
     miner = MINERS["pairs"].for_task(MiningTask(read_nothing))
-    collator = PhraseCollator(WORDS, miner, vocab_size=VOCAB, min_gap=0, phrase_rate=1.0, negatives=[])
+    collator = PhraseCollator(NUMBERED, miner, vocab_size=VOCAB, min_gap=0, phrase_rate=1.0, negatives=[])
     batch = collator([{"input_ids": list(range(1, 9))}])
     assert isinstance(collator.miner, Pairs)
     assert (batch["phrase_targets"] >= VOCAB).sum() >= 2
@@ -40,16 +45,46 @@ def read_nothing():
     raise AssertionError("texts are read only by what needs them")
 
 
-@pytest.mark.parametrize(("name", "cls"), [("words", WordNgrams), ("tokens", TokenNgrams)])
-def test_windows_need_no_texts(name, cls):
-    assert isinstance(MINERS[name].for_task(MiningTask(read_nothing)), cls)
-
-
-def test_a_table_is_mined_from_the_texts_with_the_settings():
+def test_windows_need_no_texts_and_a_table_is_mined_from_them_with_the_settings():
     task = MiningTask(lambda: [[1, 2, 3, 1, 2], [4, 1, 2]], max_tokens=2, min_count=3, excluded_ids=[4])
+    for name, cls in (("words", WordNgrams), ("tokens", TokenNgrams)):
+        assert isinstance(MINERS[name].for_task(MiningTask(read_nothing)), cls)
     assert MINERS["fmm"].for_task(task).phrases == [(1, 2)]
 
 
-def test_parsing_takes_a_parser():
-    with pytest.raises(ValueError, match="parser"):
-        MINERS["parsing"].for_task(MiningTask(read_nothing))
+def left(text: str, size: int = 40) -> set[str]:
+    tokenized = TokenizedText.from_text(text, BPE)
+    spans = MarkablePhrases(TokenNgrams(2, size)).spans(tokenized)
+    return {text[tokenized.offsets[start, 0] : tokenized.offsets[end - 1, 1]] for start, end in spans}
+
+
+@pytest.mark.parametrize("end", [".\n dog", '." A dog', "?) (dog", "\u3002dog", "."])
+def test_no_phrase_has_the_end_of_a_sentence(end):
+    found = left(f"the cat{end}")
+    assert "the cat" in found
+    assert not any(end[0] in phrase for phrase in found)
+
+
+@pytest.mark.parametrize("text", ["e.g. cats", "3.14 mats", "the U.S.a", "a: b; c", "no.1"])
+def test_a_stop_that_ends_no_sentence_parts_nothing(text):
+    tokenized = TokenizedText.from_text(text, BPE)
+    ends = tokenized.offsets[:, 1]
+    every = TokenNgrams(2, 40).spans(tokenized).tolist()
+    whole = [span for span in every if not re.match(r"\w\w", text[ends[span[1] - 1] - 1 :])]
+    assert MarkablePhrases(TokenNgrams(2, 40)).spans(tokenized).tolist() == whole
+
+
+def test_no_phrase_ends_inside_a_word():
+    words = {"the", "catapult", "mat", "2019s"}
+    found = left("the catapult mat 2019s")
+    assert {"the catapult", "the catapult mat", "apult mat"} & found
+    assert all(phrase.split()[-1] in words or any(word.endswith(phrase) for word in words) for phrase in found)
+    assert len(found) < len(TokenNgrams(2, 40).spans(TokenizedText.from_text("the catapult mat 2019s", BPE)))
+
+
+def test_no_phrase_has_a_part_of_a_character():
+    text = "東 a 京"
+    assert all(phrase.strip() for phrase in left(text))
+    tokenized = TokenizedText.from_text("🙂🙂", BPE)
+    spans = MarkablePhrases(TokenNgrams(2, 8)).spans(tokenized)
+    assert len(tokenized) == 8 and spans.tolist() == [[0, 4], [0, 8], [4, 8]]

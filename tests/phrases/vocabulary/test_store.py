@@ -1,15 +1,13 @@
 import copy
 import pickle
 from itertools import pairwise
-from threading import Thread
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.phrases.vocabulary.sources import PhraseSource
+from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
 from hf_targets.phrases.vocabulary.store import PhraseStore
 
 SPECIAL = 0
@@ -46,69 +44,26 @@ def test_adding_and_removing_leaves_what_a_plain_dictionary_has(data):
         assert {slot + table.vocab_size: rows[slot] for slot in kept} == living
 
 
-def test_arrays_are_made_once_for_each_state():
+def test_arrays_handed_out_do_not_change():
     table = table_of([[5, 6], [7, 8, 9]])
-    flat, offsets, is_alive = table.arrays()
-    assert all(first is second for first, second in zip(table.arrays(), (flat, offsets, is_alive), strict=True))
-    assert (flat.tolist(), offsets.tolist(), is_alive.tolist()) == ([5, 6, 7, 8, 9], [0, 2, 5], [True, True])
-    assert (flat.dtype, offsets.dtype, is_alive.dtype) == (np.int64, np.int64, np.bool_)
+    before = table.arrays()
+    assert all(map(np.shares_memory, table.arrays(), before)), "made once for each state"
     table.remove([table.vocab_size])
-    assert table.arrays()[2].tolist() == [False, True]
-    assert is_alive.tolist() == [True, True], "an array handed out does not change"
+    assert table.arrays()[2].tolist() == [False, True] and before[2].tolist() == [True, True]
+
+
+@pytest.mark.parametrize("phrase", [[7], [5, 400], [5, -1], [5, SPECIAL]])
+def test_bad_tokens_are_refused_and_nothing_is_added(phrase):
+    table = table_of([])
+    with pytest.raises(ValueError, match="tok"):
+        table.add_token_ids([[5, 6], phrase])
+    assert table.num_ids == 0
 
 
 def test_the_longest_phrase_is_taken_first_from_the_left():
     table = table_of([[5, 6], [5, 6, 7, 8], [6, 7], [7, 9]])
     assert table.merge_phrases([5, 6, 7, 8, 5, 6, 7, 9]) == [401, 400, 403]
     assert table.merge_phrases([6, 7, 5]) == [402, 5]
-
-
-def test_ids_may_be_a_list_an_array_or_a_tensor():
-    table = table_of([torch.tensor([5, 6]), np.array([7, 8])])
-    ids = [4, 401, 400]
-    assert table.expand(ids) == table.expand(torch.tensor(ids)) == table.expand(np.array(ids))
-    assert table.find(torch.tensor([5, 6])) == 400
-    table.remove(torch.tensor([400]))
-    assert list(table) == [401]
-
-
-@pytest.mark.parametrize(
-    ("phrases", "message"),
-    [
-        ([[5, 6], [7]], r"two tokens or more, got \[7\]"),
-        ([[5, 6], []], "two tokens or more"),
-        ([[5, 400]], r"in \[0, 400\), got \[5, 400\]"),
-        ([[5, -1]], r"in \[0, 400\)"),
-        ([[5, SPECIAL]], "no special token"),
-        ([[5.0, 6.0]], "integers"),
-        ("ab", "iterable, got the string"),
-    ],
-)
-def test_bad_tokens_are_refused_and_nothing_is_added(phrases, message):
-    table = table_of([])
-    with pytest.raises(ValueError, match=message):
-        table.add_token_ids(phrases)
-    assert table.num_ids == 0
-
-
-def test_arrays_are_whole_while_another_thread_adds():
-    store, broken = PhraseStore(vocab_size=1000), []
-
-    def add():
-        try:
-            for number in range(20_000):
-                store.add_token_ids([[number % 1000, number // 1000, 5, 6, 7]])
-        except BufferError as error:  # the memory of an array grew while it was copied
-            broken.append(error)
-
-    adding = Thread(target=add)
-    adding.start()
-    while adding.is_alive():
-        tokens, offsets, alive = store.arrays()
-        assert (len(tokens), len(offsets)) == (offsets[-1], len(alive) + 1)
-    adding.join()
-    assert not broken
-    assert len(store) == 20_000
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
@@ -144,3 +99,47 @@ def test_forgotten_documents_take_the_phrases_that_only_they_had(found, gone):
     again = table.add_token_ids(phrases)
     assert [id_ in ids for id_ in again] == [id_ not in lost for id_ in ids]
     assert table.forget_documents(gone) == []
+
+
+phrases, names = st.integers(5, 9), st.sampled_from("abc")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), names, st.lists(phrases, max_size=4), st.integers(0, 2)),
+        st.tuples(st.just("add_each"), names, st.lists(phrases, max_size=3), st.integers(0, 2)),
+        st.tuples(st.just("remove"), st.lists(phrases, max_size=2)),
+        st.tuples(st.just("forget"), st.lists(st.sampled_from("abcd"), max_size=2)),
+        st.tuples(st.just("reload")),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+def test_a_table_keeps_what_a_dictionary_of_lists_keeps(steps):
+    table, expected = SourceTable(), {}
+    for kind, *arguments in steps:
+        if kind in ("add", "add_each"):
+            name, found, start = arguments
+            if kind == "add":
+                table.add(name, found, [start] * len(found), np.full(len(found), start + 3))
+            else:
+                table.add_each(found, [[PhraseSource(name, start, start + 3)]] * len(found))
+            for phrase in found:
+                expected.setdefault(phrase, {})[PhraseSource(name, start, start + 3)] = None
+        elif kind == "remove":
+            table.remove(arguments[0])
+            expected = {phrase: kept for phrase, kept in expected.items() if phrase not in arguments[0]}
+        elif kind == "forget":
+            left = {p: {s: None for s in kept if s.document not in arguments[0]} for p, kept in expected.items()}
+            assert table.forget_documents(arguments[0]) == sorted(p for p, kept in left.items() if not kept)
+            expected = {phrase: kept for phrase, kept in left.items() if kept}
+        else:
+            table = SourceTable.of_rows(*table.rows())
+        documents, rows = table.rows()
+        assert {phrase: table.of(phrase) for phrase in range(4, 11) if table.of(phrase)} == {
+            phrase: tuple(kept) for phrase, kept in expected.items()
+        }
+        assert list(dict.fromkeys(documents[number] for number in rows[:, 1])) == documents
+        assert [(p, PhraseSource(documents[d], *span)) for p, d, *span in rows.tolist()] == [
+            (phrase, source) for phrase in sorted(expected) for source in expected[phrase]
+        ]

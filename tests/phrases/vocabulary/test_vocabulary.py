@@ -1,32 +1,18 @@
 import copy
-import time
 import unicodedata
-from threading import Thread
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken
 
-from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint, train_bpe_tokenizer
+from hf_targets.data.tokenization import special_token_ids, train_bpe_tokenizer
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.tokenization import character_ends, len_common_prefix
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseVocabulary
-from tests.small_tokenizers import (
-    BPE,
-    LEGACY,
-    METASPACE,
-    SENTENCES,
-    TEXTS,
-    WORDS,
-    every_tokenizer,
-    reproducible,
-    subword_tokenizer,
-)
+from tests.small_tokenizers import BPE, METASPACE, TEXTS, WORDS, every_tokenizer, reproducible, subword_tokenizer
 
 
 def ids_of(text, tokenizer):
@@ -48,51 +34,15 @@ def vocabulary_of(texts, tokenizer):
     return PhraseVocabulary.from_token_ids(without_special(phrases, tokenizer), tokenizer)
 
 
-def state(vocabulary):
-    ids = list(vocabulary)
-    return {id_: (vocabulary.token_ids(id_), vocabulary.text(id_), vocabulary.sources(id_)) for id_ in ids}
-
-
 def test_no_phrase_has_a_special_token_without_a_role():
     tokenizer = copy.deepcopy(BPE)
     tokenizer.add_special_tokens({"additional_special_tokens": []})
     tokenizer.add_tokens(AddedToken("<|end of turn|>", special=True), special_tokens=True)
     end = tokenizer.convert_tokens_to_ids("<|end of turn|>")
     assert end in special_token_ids(tokenizer) >= set(tokenizer.all_special_ids)
-    with pytest.raises(ValueError, match="a phrase must have no special token"):
-        PhraseVocabulary.from_token_ids([[5, end]], tokenizer)
     document = "the cat<|end of turn|> sat on the mat"
     vocabulary = PhraseVocabulary.from_documents([document], tokenizer, TokenNgrams(2, 3))
     assert len(vocabulary) and not any(end in vocabulary.token_ids(id_) for id_ in vocabulary)
-
-
-def test_saving_while_another_thread_adds_keeps_every_source(tmp_path):
-    vocabulary, failures = PhraseVocabulary(BPE), []
-    table = vocabulary._sources
-
-    def slow():
-        """Sort as the table does, with time for another thread in between."""
-        if table._added:
-            rows = np.concatenate([table._rows, *table._added])
-            time.sleep(0.002)
-            table._rows, table._added = rows[np.argsort(rows[:, 0], kind="stable")], []
-        return table._rows
-
-    table._sorted = slow
-
-    def add():
-        for number in range(300):
-            ids = [[30 + number % 20, 60 + number // 20]]
-            vocabulary.add_token_ids(ids, sources=[[PhraseSource("a", number, number + 1)]])
-            time.sleep(0.0005)
-
-    thread = Thread(target=add)
-    thread.start()
-    while thread.is_alive():
-        vocabulary.save(tmp_path)
-        failures += [id_ for id_ in PhraseVocabulary.load(tmp_path, BPE) if not vocabulary.sources(id_)]
-    thread.join()
-    assert not failures and len(vocabulary) == 300 and all(vocabulary.sources(id_) for id_ in vocabulary)
 
 
 @every_tokenizer
@@ -183,19 +133,6 @@ def test_a_token_that_reaches_from_the_text_before_into_a_phrase_is_not_taken():
     vocabulary = PhraseVocabulary.from_phrases(["\nsat", "\n\nthe cat"], line_ends)
     assert [vocabulary.text(id_) for id_ in vocabulary] == ["\nsat", "\n\nthe cat"]
 
-    pieces = ["x", "y", *"\n.a0(", *(f"{before}x" for before in "\n.a0(")]
-    merges = [(before, "x") for before in "\n.a0("]
-    joining = Tokenizer(models.BPE({piece: id_ for id_, piece in enumerate(pieces)}, merges))
-    with pytest.raises(ValueError, match="'xy' shares one with every text"):
-        PhraseVocabulary.from_phrases(["xy"], PreTrainedTokenizerFast(tokenizer_object=joining), leading_space="keep")
-
-
-def test_both_forms_of_a_phrase_are_two_phrases_where_the_tokenizer_tells_them_apart():
-    assert len(PhraseVocabulary.from_phrases(["the cat"], BPE, leading_space="both")) == 2
-    vocabulary = PhraseVocabulary(WORDS)
-    first, second = vocabulary.add(["the cat"], leading_space="both")
-    assert first == second
-
 
 def test_another_normalisation_of_a_text_is_the_same_phrase():
     composed, decomposed = "é cat", unicodedata.normalize("NFD", "é cat")
@@ -230,18 +167,6 @@ def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
                 assert cut.split() == vocabulary.text(id_).split()
 
 
-class SingleTokens:
-    """A miner that breaks the rule of two tokens or more."""
-
-    def spans(self, text):
-        return np.array([[0, 1]])
-
-
-def test_what_a_miner_must_not_give_is_refused():
-    with pytest.raises(ValueError, match="two tokens or more"):
-        PhraseVocabulary.from_documents(["the cat", "a dog"], BPE, SingleTokens())
-
-
 def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
     vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog", "flat mat"], BPE, vocab_size=1000)
     assert list(vocabulary) == [1000, 1001, 1002]
@@ -252,70 +177,27 @@ def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
     assert vocabulary.sources(1003) == ()
 
 
-def test_another_tokenizer_is_refused(tmp_path):
-    vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog"], BPE)
-    vocabulary.save(tmp_path)
-    other = train_bpe_tokenizer(SENTENCES[:1], vocab_size=300)
-    with pytest.raises(ValueError, match="another tokenizer"):
-        PhraseVocabulary.load(tmp_path, other)
-    again = train_bpe_tokenizer(SENTENCES, vocab_size=300)
-    assert state(PhraseVocabulary.load(tmp_path, again)) == state(vocabulary)
-    assert len({tokenizer_fingerprint(one) for one in (BPE, METASPACE, LEGACY, WORDS, again, other)}) >= 4
-
-
-@pytest.mark.parametrize(
-    ("phrases", "message"),
-    [
-        ([""], "more than white space, got ''"),
-        (["a dog", " \n"], "more than white space"),
-        (["the"], "two tokens or more.*single_tokens='skip'"),
-        (["a dog<|endoftext|>"], "no special token"),
-        ("the cat", "iterable, got the string 'the cat'"),
-        ([["a"]], "must be a text"),
-    ],
-)
-def test_bad_texts_are_refused_and_nothing_is_added(phrases, message):
+@pytest.mark.parametrize("phrases", [[" \n"], ["a dog", "the"], ["a dog<|endoftext|>"], "the cat"])
+def test_bad_texts_are_refused_and_nothing_is_added(phrases):
     vocabulary = PhraseVocabulary(BPE)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="must"):
         vocabulary.add(phrases)
     assert vocabulary.num_ids == 0
 
 
-def test_single_tokens_may_be_skipped_and_texts_without_tokens_may_not():
+def test_single_tokens_may_be_skipped_and_both_forms_of_a_phrase_taken():
     vocabulary = PhraseVocabulary(BPE)
     assert vocabulary.add(["the", "the cat", "a"], single_tokens="skip") == [vocabulary.vocab_size]
-    silent = Tokenizer(models.BPE({"a": 0, "b": 1, "\n": 2}, []))
-    with pytest.raises(ValueError, match=r"two tokens or more.*are \[\]"):
-        PhraseVocabulary.from_phrases(["x y"], PreTrainedTokenizerFast(tokenizer_object=silent), single_tokens="skip")
+    assert len(PhraseVocabulary.from_phrases(["the cat"], BPE, leading_space="both")) == 2
+    first, second = PhraseVocabulary(WORDS).add(["the cat"], leading_space="both")
+    assert first == second, "this tokenizer does not tell them apart"
 
 
-def test_unknown_and_removed_ids_are_told_apart():
+@pytest.mark.parametrize("use", ["expand", "decode", "spans", "remove"])
+@pytest.mark.parametrize(("wrong", "says"), [(401, "removed"), (402, "402"), (-100, "-100")])
+def test_unknown_and_removed_ids_are_refused(use, wrong, says):
     vocabulary = PhraseVocabulary.from_token_ids([[5, 6], [7, 8]], BPE, vocab_size=400)
     vocabulary.remove([401, 401])
-    for use in (vocabulary.token_ids, vocabulary.text, vocabulary.sources):
-        with pytest.raises(ValueError, match="401 was removed"):
-            use(401)
-        with pytest.raises(ValueError, match=r"phrases in \[400, 402\), got 402"):
-            use(402)
-    for use in (vocabulary.expand, vocabulary.decode, vocabulary.spans, vocabulary.remove):
-        with pytest.raises(ValueError, match="401 was removed"):
-            use([400, 401])
-        with pytest.raises(ValueError, match="got -100"):
-            use([-100])
-        with pytest.raises(ValueError, match="a row of a batch"):
-            use(torch.tensor([[5, 6]]))
+    with pytest.raises(ValueError, match=says):
+        getattr(vocabulary, use)([400, wrong])
     assert list(vocabulary) == [400], "nothing is removed where one id is bad"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: PhraseVocabulary(BPE, vocab_size=len(BPE) - 1),
-        lambda: PhraseVocabulary.from_phrases(["a dog"], BPE, leading_space="none"),
-        lambda: PhraseVocabulary(BPE).add(["a dog"], sources=[]),
-        lambda: PhraseVocabulary.from_documents("the cat", BPE, TokenNgrams()),
-    ],
-)
-def test_bad_settings_are_refused(call):
-    with pytest.raises(ValueError, match="must"):
-        call()
