@@ -99,6 +99,7 @@ def test_another_teacher_text_or_setting_is_translated_anew(teacher, tmp_path, m
 _SHARED = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 import torch
 from accelerate import PartialState
 from hf_targets.gaussian_diffusion import distillation
@@ -114,6 +115,7 @@ def counting(model, pairs, *others, **settings):
 distillation.translate = counting
 found = run(make_teacher(), Path(sys.argv[1]) / "out")
 Path(sys.argv[1], f"{processes.process_index}.txt").write_text(str([sizes, found["train"]["target"][:]]))
+trainer = SimpleNamespace(accelerator=processes)  # which the program's end waits for
 """
 
 
