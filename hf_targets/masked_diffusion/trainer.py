@@ -46,7 +46,7 @@ class DiffusionTrainingArguments(AveragedTrainingArguments):
         default=8,
         metadata={
             "help": "How often the evaluation of the test split masks each row. Its result is the one to report: the "
-            "95% interval is 2.4 standard errors to either side with 8 draws, 12.7 with 2."
+            "95%% interval is 2.4 standard errors to either side with 8 draws, 12.7 with 2."
         },
     )
     evaluation_seed: int = field(

@@ -192,7 +192,11 @@ class CheckpointMixin(StrictLoading):
         with safe_open(file, framework="pt") as opened:
             made_for = (opened.metadata() or {}).get(_IDENTITY)
         fields = {key: getattr(config, key) for key in cls.base_fields}
-        backbone = cls._load_backbone(base, backbone_kwargs)
+        try:
+            backbone = cls._load_backbone(base, backbone_kwargs)
+        except OSError as error:
+            told = f"{name} holds only heads, and their base, {base}, cannot be loaded; give base_model_name_or_path"
+            raise OSError(f"{told}: {error}") from error
         same = _same(made_for, identity_of(backbone))
         if same is False:
             raise ValueError(

@@ -53,9 +53,13 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
     Args:
         recipe: The module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
         description, arguments: As for `parse_settings`.
+    Raises:
+        ValueError: If `only` names a row that the table has not.
     """
     stated = stated_settings(_Rows, *recipe.SETTINGS, description=description, arguments=arguments)
     (own,) = parse_mapping({name: stated.pop(name) for name in vars(_Rows()) if name in stated}, _Rows)
+    if unknown := set(own.only or ()) - set(own.rows):
+        raise ValueError(f"only must name rows of {', '.join(own.rows)}, got {', '.join(sorted(unknown))}")
     rows = {name: own.rows[name] or {} for name in (own.only or own.rows)}
     return Table(stated, rows, own.seeds, Path(stated.pop("output_dir")), own.overwrite)
 

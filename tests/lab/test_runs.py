@@ -79,6 +79,8 @@ def test_a_table_is_read_from_a_file_and_the_command_line(tmp_path):
     table = parse_table(recipe, arguments=[str(tmp_path / "t.yaml"), "--seeds", "7", "--only", "b"])
     assert (table.rows, table.seeds, str(table.output_dir)) == ({"b": {"size": 2}}, [7], "out")
     assert table.settings == {"learning_rate": 1e-3}
+    with pytest.raises(ValueError, match="rows of a, b, got c"):
+        parse_table(recipe, arguments=[str(tmp_path / "t.yaml"), "--only", "b", "c"])
 
 
 def test_a_run_killed_in_its_training_ends_as_the_unbroken_one(tmp_path):

@@ -215,6 +215,8 @@ def test_another_configuration_of_the_same_weights_is_taken(heads_folder, base_f
 
 def test_a_copy_of_the_base_elsewhere_is_taken(heads_folder, base_folder, tmp_path):
     base_folder.rename(tmp_path / "moved")
+    with pytest.raises(OSError, match="give base_model_name_or_path"):
+        MultiTokenForCausalLM.from_pretrained(heads_folder[0])
     again = MultiTokenForCausalLM.from_pretrained(heads_folder[0], base_model_name_or_path=str(tmp_path / "moved"))
     assert again.config.base_model_name_or_path == str(tmp_path / "moved")
 

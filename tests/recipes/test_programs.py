@@ -40,6 +40,15 @@ def test_a_program_without_arguments_does_nothing_and_says_what_it_does(program,
 
 
 @every_program
+def test_a_program_lists_its_settings(program, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(program), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(program), run_name="__main__")
+    assert ended.value.code == 0
+    assert "--plugins" in capsys.readouterr().out
+
+
+@every_program
 def test_every_settings_file_of_a_program_has_its_settings_alone(program):
     names = names_of(program)
     files = settings_files(program)
