@@ -85,7 +85,7 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     if not trainer.is_world_process_zero():
         return results
 
-    model = model if setup.lora_rank is None else model.merge_and_unload()
+    model = model if setup.lora_rank is None else model.merge_and_unload()  # pyright: ignore[reportCallIssue]
     if "ensemble_weight" in results:
         model.config.ensemble_weight = results["ensemble_weight"]  # it generates as it was measured
     folder: Any = args.output_dir

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
@@ -325,7 +325,7 @@ class HeadsGenerationMixin(GenerationMixin):
         is_pair, batch, length = self.config.is_encoder_decoder, *input_ids.shape
         embeds = None if is_pair else given.get("inputs_embeds")
         length = length if embeds is None else embeds.shape[1]
-        mask, filled = PassInputs(given, is_encoder_decoder=is_pair).mask, cache.get_seq_length()
+        mask, filled = PassInputs(given, is_encoder_decoder=is_pair).mask, cast(Any, cache).get_seq_length()
         whole = mask.shape[1] if mask is not None else config._mask_length if filled else length
         if whole != length or filled >= length:
             raise ValueError(

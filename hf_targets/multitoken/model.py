@@ -52,7 +52,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
 
     def __init__(self, config: MultiTokenConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.backbone = backbone_of(config.backbone, backbone, self.auto_class)
+        self.backbone = backbone_of(cast(Any, config.backbone), backbone, self.auto_class)
         scale = self._output_scale(self.backbone)
         if scale is not None:
             config.output_scale = scale

@@ -121,7 +121,7 @@ class TargetTrainer(Trainer):
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
             kwargs["compute_metrics"] = partial(_both, own, given)
         if model is not None and has_reformer(model):
-            repair_reformer(model)
+            repair_reformer(model)  # pyright: ignore[reportArgumentType]
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
@@ -151,7 +151,7 @@ class TargetTrainer(Trainer):
                 raise ValueError(f"there is no whole checkpoint in {self.args.output_dir}; train without resuming")
         args = self.args
         if resume_from_checkpoint:
-            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint, TRAINER_STATE_NAME)))
+            state = TrainerState.load_from_json(str(Path(str(resume_from_checkpoint), TRAINER_STATE_NAME)))
             if self.has_ended(state):
                 self.args = copy.copy(args)
                 self.args.num_train_epochs, self.args.max_steps = 0, -1
@@ -162,7 +162,7 @@ class TargetTrainer(Trainer):
 
     def has_ended(self, state: TrainerState) -> bool:
         """Return whether a training in this state has come to its end, early too, so that it does not go on."""
-        stopping: Any = (state.stateful_callbacks or {}).get(EarlyStoppingCallback.__name__)
+        stopping: Any = cast(dict, state.stateful_callbacks or {}).get(EarlyStoppingCallback.__name__)
         if isinstance(stopping, dict):
             counter = stopping["attributes"]["early_stopping_patience_counter"]
             if counter >= stopping["args"]["early_stopping_patience"]:

@@ -100,4 +100,5 @@ def main(setup: Setup, training: dict[str, Any]) -> str:
 if __name__ == "__main__":
     stated = stated_settings(Setup, MultiTokenTrainingArguments, description=__doc__)
     own = {one.name: stated.pop(one.name) for one in fields(Setup) if one.name in stated}
-    print(f"\n{main(*parse_mapping(own, Setup), stated)}")
+    (setup,) = parse_mapping(own, Setup)
+    print(f"\n{main(setup, stated)}")

@@ -13,6 +13,7 @@ words of a block depend on each other. Measured: recipes/semi_autoregressive.md.
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -35,7 +36,7 @@ def dependence(table: Table) -> dict[str, list[Dependence]]:
     for name in table.rows:
         for seed in table.seeds:
             folder = table.output_dir / run_folder(name, seed)
-            model = AutoModelForCausalLM.from_pretrained(folder).eval()
+            model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
             test = setup.blocks({"test": texts["test"]}, AutoTokenizer.from_pretrained(folder))["test"]
             found[name] += block_dependence(model, test, DependenceSettings(), seed=seed)
     return found

@@ -130,8 +130,8 @@ def test_models_that_cannot_have_heads_are_refused_in_words():
     mobile = MobileBertConfig(**SMALL, intermediate_size=48, embedding_size=16, intra_bottleneck_size=32)
     esm = EsmConfig(**SMALL, intermediate_size=48, max_position_embeddings=40, pad_token_id=0, mask_token_id=MASK)
     for base, told in (
-        (make_backbone("gpt2"), "use MultiTokenForCausalLM"),
-        (make_pair_backbone(), "use MultiTokenForSeq2SeqLM"),
+        (make_backbone("gpt2"), "causal; choose a masked model"),
+        (make_pair_backbone(), "encoder; choose a masked model"),
         (BertModel(MASKED_CONFIGS["bert"]()), "AutoModelForMaskedLM"),
         (AutoModelForMaskedLM.from_config(mobile), "MobileBertForMaskedLM"),
         (AutoModelForMaskedLM.from_config(esm), "EsmForMaskedLM"),

@@ -52,8 +52,8 @@ class PhraseFeed:
     generate them. Do not remove phrases that a text being written has.
 
     >>> feed = PhraseFeed(vocabulary)  # doctest: +SKIP
-    >>> Thread(target=lambda: vocabulary.add_documents(retrieve_more(), miner)).start()
-    >>> ids = model.generate(**inputs, phrases=feed)
+    >>> Thread(target=lambda: vocabulary.add_documents(retrieve_more(), miner)).start()  # doctest: +SKIP
+    >>> ids = model.generate(**inputs, phrases=feed)  # doctest: +SKIP
 
     Args:
         vocabulary: For all rows of a batch.
