@@ -39,7 +39,7 @@ def test_preferences_train_the_backbone_as_they_train_it_alone(kind, trainer, tm
     for name, tensor in trained[0].items():
         torch.testing.assert_close(trained[1][f"backbone.{name}"], tensor)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(new_part(model)).items())
-    assert f"train them again afterwards, with {trainer}" in caplog.text
+    assert f"train them again with {trainer}" in caplog.text
 
 
 @kinds
