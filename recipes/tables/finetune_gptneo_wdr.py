@@ -1,6 +1,6 @@
 """Compare a plain model, simple N-gram heads and word difference heads, with several seeds (table 9).
 
-Offline, in about three minutes on two CPU cores:
+Offline, in about four minutes on two CPU cores:
     accelerate launch recipes/tables/finetune_gptneo_wdr.py recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml
 With GPT-Neo 1.3B, as in the paper (one 24 GB GPU, about a day a row and seed; expected 13.25 plain, 13.13 and 12.93
 with the ensemble for the simple N-gram, 13.00 and 12.91 for word differences): `.../paper.yaml`.
