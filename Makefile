@@ -40,8 +40,8 @@ smoke: setup  ## run every recipe at its smallest settings
 	$(BIN)/python -m pytest -n 2 -q tests/recipes
 
 bench: setup  ## run recipes/benchmarks: needs HF_TARGETS_DATA, models of train_dynamic_vocab and train_translation
-	test -f runs/finetune_gptneo_wdr/wdr-seed0/config.json || $(MAKE) run
-	ls -d runs/train_draft_heads/documentation/*-seed* > /dev/null 2>&1 || $(BIN)/python recipes/tables/train_draft_heads.py \
+	test -f runs/tables/finetune_gptneo_wdr/wdr-seed0/config.json || $(MAKE) run
+	ls -d runs/tables/train_draft_heads/documentation/*-seed* > /dev/null 2>&1 || $(BIN)/python recipes/tables/train_draft_heads.py \
 		recipes/settings/tables/train_draft_heads/documentation.yaml
 	for file in recipes/benchmarks/*.py; do \
 		$(BIN)/python $$file recipes/settings/benchmarks/$$(basename $$file .py)/measured.yaml || exit 1; done

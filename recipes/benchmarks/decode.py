@@ -29,7 +29,7 @@ class Setup:
     """What decodes which prompts."""
 
     heads: str = field(
-        default="runs/train_draft_heads/documentation",
+        default="runs/tables/train_draft_heads/documentation",
         metadata={"help": "Folder with a subfolder of heads for each kind and seed."},
     )
     dataset: str | None = field(

@@ -1,7 +1,7 @@
 """How fast a translation model with heads decodes: plainly, with drafts, and with drafts copied from the source.
 
     HF_TARGETS_DATA=data python recipes/benchmarks/translate.py recipes/settings/benchmarks/translate/measured.yaml \
-        --model runs/train_translation/multi30k-de-en/wdr-seed0
+        --model runs/tables/train_translation/multi30k-de-en/wdr-seed0
 
 Greedily, on sources of the test text, of similar length within a batch. The ways take turns in one process.
 """

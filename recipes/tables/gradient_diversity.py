@@ -27,7 +27,7 @@ from lab.text import BlockSettings
 class Setup(BlockSettings):
     """Which checkpoints are measured, and on what."""
 
-    experiments: list[str] = field(
+    tables: list[str] = field(
         default_factory=list, metadata={"help": "Output folders of tables; the first that has a run counts."}
     )
     names: list[str] = field(default_factory=list, metadata={"help": "Rows of the table, such as wdr-4."})
@@ -43,7 +43,7 @@ class Setup(BlockSettings):
 
 def main(setup: Setup) -> str:
     """Measure each run's checkpoints, leave the figure and the numbers, and return the table."""
-    runs = {name: [find(setup.experiments, run_folder(name, seed)) for seed in setup.seeds] for name in setup.names}
+    runs = {name: [find(setup.tables, run_folder(name, seed)) for seed in setup.seeds] for name in setup.names}
     checkpoints = {name: [run_checkpoints(run) for run in seeds] for name, seeds in runs.items()}
     tokenizer = tokenizer_of_runs([run for seeds in runs.values() for run in seeds])
     blocks = pack_blocks(setup.load()["train"], tokenizer, setup.block_size)
@@ -66,9 +66,9 @@ def main(setup: Setup) -> str:
     return f"{markdown_table(['model', *(f'step {step}' for step in steps)], lines)}\n\nFigure and numbers: {output}"
 
 
-def find(experiments: list[str], run: str) -> Path:
+def find(tables: list[str], run: str) -> Path:
     """Return the run's folder in the first experiment that has it, or in the last one."""
-    folders = [Path(one, run) for one in experiments]
+    folders = [Path(one, run) for one in tables]
     return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 

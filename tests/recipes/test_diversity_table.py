@@ -30,7 +30,7 @@ def trained(tmp_path_factory):
 
 
 def measure(folder, *options):
-    given = ["--experiments", folder.parent / "no", folder, "--names", "plain", "wdr", "--seeds", 0, 1]
+    given = ["--tables", folder.parent / "no", folder, "--names", "plain", "wdr", "--seeds", 0, 1]
     given += ["--dataset", small_text(), "--output_dir", folder / "measured", *options]
     printed = run_recipe("tables/gradient_diversity", *given)
     return printed, json.loads((folder / "measured" / "results.json").read_text())["histories"]
