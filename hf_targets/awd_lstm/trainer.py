@@ -277,12 +277,8 @@ class AwdLstmTrainer(AveragedTrainer):
     @property
     def checkpoint_files(self) -> set[str]:
         """What a checkpoint has beside what Trainer writes: the states of the rows of each process."""
-        return {
-            *super().checkpoint_files,
-            *(  # pyright: ignore[reportAttributeAccessIssue]
-                _state_file(number) for number in range(self.args.world_size)
-            ),
-        }
+        inherited: Any = super()
+        return {*inherited.checkpoint_files, *(_state_file(number) for number in range(self.args.world_size))}
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
