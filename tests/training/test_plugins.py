@@ -62,7 +62,9 @@ def test_a_plugin_that_registers_a_taken_name_is_told_with_its_own_and_a_broken_
         import_plugins([str(taken)])
     with pytest.raises(ModuleNotFoundError, match="my_missing_dependency"):
         import_plugins([str(broken)])
-    assert not [name for name in sys.modules if name.startswith("hf_targets_plugin_")]
+    assert not [
+        name for name in sys.modules if name.startswith(("hf_targets_plugin_my_taken", "hf_targets_plugin_my_broken"))
+    ]
 
 
 def test_two_files_of_one_name_are_refused(plugin, tmp_path):
