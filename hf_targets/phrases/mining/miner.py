@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _STOP = re.compile(r"""[.!?]+["'\u201d\u2019)\]]*(\s*)|[\u3002\uff01\uff1f]""")  # a match begun never fails
+_CITATION = re.compile(r"\[\d+\]?")
 
 
 class PhraseMiner(Protocol):
@@ -102,7 +103,7 @@ class MarkablePhrases:
     Left out are phrases with the end of a sentence in them or at their end, whose marker would count for the next
     sentence (`sentence_ends`: "Dr. Who" is left out, and "e.g. cats" is not), and phrases that end inside a word.
     Chinese, Japanese and Korean characters are words of their own. Phrases whose first or last character is only partly
-    theirs are left out too.
+    theirs are left out too, and those with a part of a "[2]" of the text itself, which would cite another document.
 
     >>> from hf_targets.phrases.mining.ngrams import TokenNgrams
     >>> text = TokenizedText("a bc. D", [0, 1, 2, 3], np.array([[0, 1], [1, 3], [3, 4], [4, 7]]))
@@ -121,7 +122,9 @@ class MarkablePhrases:
         before, after = np.searchsorted(stops, starts), np.searchsorted(stops, ends)
         parted = np.array([False, *self._parted(text), False])
         in_words = np.array([_is_in_a_word(text.text, end) for end in text.offsets[:, 1].tolist()], bool)
+        cites = np.array([found.span() for found in _CITATION.finditer(text.text)], np.int64).reshape(-1, 2)
         keep = (before == after) & ~parted[spans[:, 0]] & ~parted[spans[:, 1]]
+        keep &= np.searchsorted(cites[:, 1], starts, side="right") == np.searchsorted(cites[:, 0], ends)
         return spans[keep & ~in_words[spans[:, 1] - 1]] if len(spans) else spans
 
     @staticmethod

@@ -74,6 +74,12 @@ def test_a_stop_that_ends_no_sentence_parts_nothing(text):
     assert MarkablePhrases(TokenNgrams(2, 40)).spans(tokenized).tolist() == whole
 
 
+def test_no_phrase_has_a_part_of_a_citation_of_its_document():
+    found = left("cats sleep [2] all [a] day [13")
+    assert {"cats sleep", " all [a] day"} <= found
+    assert not any(letter in phrase for phrase in found for letter in "0123456789") and not found & {"cats sleep ["}
+
+
 def test_no_phrase_ends_inside_a_word():
     words = {"the", "catapult", "mat", "2019s"}
     found = left("the catapult mat 2019s")
