@@ -26,6 +26,12 @@ class PhraseMiner(Protocol):
         ...
 
 
+def check_miner(miner: Any) -> None:
+    """Raise a ValueError if an object is no miner, such as the name of one."""
+    if not hasattr(miner, "spans"):
+        raise ValueError(f"a miner must be an object such as WordNgrams(), got {miner!r:.60}; MINERS has those by name")
+
+
 @dataclass(frozen=True)
 class MiningTask:
     """Texts whose phrases are wanted, and the settings of a miner, of which each kind takes what it needs.
@@ -61,6 +67,7 @@ class MinedText:
     @classmethod
     def of(cls, document: str, tokenizer: PreTrainedTokenizerBase, miner: PhraseMiner) -> "MinedText":
         """Return what a miner finds in a document."""
+        check_miner(miner)
         text = TokenizedText.from_text(document, tokenizer)
         tokens = np.asarray(miner.spans(text), np.int64).reshape(-1, 2)
         begins = np.array(_next_characters(document, text.offsets[:, 0].tolist()), np.int64)
@@ -112,6 +119,7 @@ class MarkablePhrases:
     """
 
     def __init__(self, miner: PhraseMiner) -> None:
+        check_miner(miner)
         self.miner = miner
 
     def spans(self, text: TokenizedText) -> np.ndarray:
