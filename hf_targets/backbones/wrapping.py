@@ -59,9 +59,23 @@ class WrapsBackbone:
     _supports_default_dynamic_cache = _DynamicCacheSupport()
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, whose backbone gets a copy of its `generation_config`."""
-        loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | PathLike, *args: Any, strict: bool = True, **kwargs: Any
+    ) -> Any:
+        """Load a model, whose backbone gets a copy of its `generation_config`.
+
+        With `strict=False` a checkpoint may lack tensors, or be that of a model to wrap, which `from_base` then loads.
+        """
+        name, hub = pretrained_model_name_or_path, {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
+        if not strict and kwargs.get("config") is None:
+            values, _ = PreTrainedConfig.get_config_dict(name, **hub)
+            if values.get("model_type") != cls.config_class.model_type:
+                wants_info = kwargs.pop("output_loading_info", False)
+                model: Any = cls.from_base(name, **kwargs)
+                new = {key for key in model.state_dict() if key.startswith(f"{cls.new_part}.")}
+                info = {"missing_keys": new, "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+                return (model, info) if wants_info else model
+        loaded: Any = super().from_pretrained(name, *args, strict=strict, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if model.can_generate():
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
