@@ -24,7 +24,7 @@ from hf_targets import (
 )
 from lab.card import quoted, sample_text, write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import BlockSettings
 
 
@@ -102,4 +102,4 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

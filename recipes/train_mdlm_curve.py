@@ -32,7 +32,7 @@ from hf_targets import (
 from hf_targets.masked_diffusion.rows import add_missing_tokens
 from lab.card import quoted, write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import TextSettings
 
 
@@ -124,4 +124,4 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

@@ -1,4 +1,4 @@
-"""Writing files that belong together, so that none is left incomplete."""
+"""Writing files that belong together, so that none is left incomplete; and one error where files cannot be written."""
 
 import os
 import shutil
@@ -8,7 +8,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from safetensors import SafetensorError
+
 _PREFIX, _SECONDS = ".unfinished-", 3600
+
+
+@contextmanager
+def full_disk_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside, an OSError that names the folder replaces safetensors' error about a disk that is full."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(
+            f"{folder} cannot be written ({error}); free space on its disk, or give another folder"
+        ) from error
 
 
 @contextmanager
@@ -25,7 +38,7 @@ def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Pa
         with suppress(FileNotFoundError):  # removed by another process since
             if left.stat().st_mtime < time.time() - _SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
-    with TemporaryDirectory(dir=folder, prefix=_PREFIX) as unfinished:
+    with TemporaryDirectory(dir=folder, prefix=_PREFIX) as unfinished, full_disk_named(folder):
         yield Path(unfinished)
         for name in names:
             os.replace(Path(unfinished, name), folder / name)

@@ -13,6 +13,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, s
 
 from hf_targets.backbones.positions import max_positions
 from hf_targets.figures.page_style import printable
+from lab.results import shareable
 
 _TEMPLATE = """---
 {{ card_data }}
@@ -83,13 +84,15 @@ def write_card(
         usage: Python lines that use `model` and `tokenizer`; None: those of the class.
         text: Markdown put above the figures; texts of a model or of others in it are `quoted`.
         base_model: Name or folder of the model that training began with.
-        name: What the code loads: the model's name on the Hub; None: its folder.
+        name: What the code loads: the model's name on the Hub; None: its folder, as seen from the working folder or,
+            if it lies elsewhere, from the one above it.
     """
     folder, config = Path(folder), AutoConfig.from_pretrained(folder)
     task, used = _TASKS.get(auto_class, _TASKS["AutoModelForCausalLM"])
     figures = {key: value for key, value in results.items() if not key.startswith(("validation_", "seconds"))}
     figures = {key: value for key, value in figures.items() if isinstance(value, int | float)}
-    name, ours = name or str(folder.resolve()), type(config).__module__.startswith("hf_targets.")
+    ours, dataset, path = type(config).__module__.startswith("hf_targets."), shareable(dataset), folder.resolve()
+    name = name or (os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name)
     data = ModelCardData(
         library_name="hf-targets" if ours else "transformers",
         pipeline_tag=task,
@@ -128,12 +131,12 @@ def quoted(text: str) -> str:
 
 
 def command_line() -> str:
-    """Return the command of this process, without tokens of the Hub."""
+    """Return the command of this process, as others may read it: without tokens of the Hub."""
     words, secret = [], ("--hub_token", "--hub-token", "--push_to_hub_token")
     for before, word in zip(["", *sys.argv], sys.argv, strict=False):
         words.append("..." if before in secret or word.startswith(tuple(f"{name}=" for name in secret)) else word)
     count = os.environ.get("WORLD_SIZE", "1")
-    return f"{'python' if count == '1' else f'torchrun --nproc_per_node {count}'} {shlex.join(words)}"
+    return f"{'python' if count == '1' else f'torchrun --nproc_per_node {count}'} {shlex.join(map(shareable, words))}"
 
 
 def sample_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, seed: int) -> str:

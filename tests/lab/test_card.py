@@ -49,14 +49,16 @@ def test_the_code_on_a_card_runs(plain, tmp_path):
     folder = tmp_path / 'a "name"'
     model.save_pretrained(folder)
     BPE.save_pretrained(folder)
-    write_card(folder, RESULTS, dataset="some text")
+    write_card(folder, RESULTS, dataset=str(tmp_path / "text.txt"))
+    assert str(tmp_path) not in (folder / "README.md").read_text()
     run_code(folder, tmp_path)
 
 
-def test_a_command_on_a_card_has_no_token(monkeypatch):
+def test_a_command_on_a_card_has_no_token_no_password_and_no_folder(monkeypatch):
     given = ["recipe.py", "--hub_token", "hf_secret", "--hub-token=hf_secret", "--rows", "a b"]
-    monkeypatch.setattr(sys, "argv", given)
-    assert command_line() == "python recipe.py --hub_token ... ... --rows 'a b'"
+    monkeypatch.setattr(sys, "argv", [*given, "--dataset=/home/me/a.txt", "https://me:secret@example.org/b/c"])
+    told = "python recipe.py --hub_token ... ... --rows 'a b' --dataset=.../a.txt https://example.org/b/c"
+    assert command_line() == told
 
 
 @pytest.mark.parametrize("text", ["a\r<img src=x>", "```\n# Heading", "` <b>", "\x1b[2J<script>", "ends in ``"])
