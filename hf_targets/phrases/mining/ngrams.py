@@ -1,6 +1,7 @@
 """Where the phrases of a text are: windows of its tokens, or of its words."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,8 @@ class WordNgrams:
         max_tokens: The longest to keep; None: any.
         trimmed: Whether to keep only windows that read well in another text. Their words are runs of letters and
             digits, parted by one space, or by a comma and a space, so that no sentence, bracket or quotation ends
-            inside; the first and the last are no `FUNCTION_WORDS` (of English); and a space is before the first, so
-            that it does not run into the word before it.
+            inside; the first and the last are no `FUNCTION_WORDS` (of English) and cut no name, words in a row with
+            capitals; and a space is before the first, so that it does not run into the word before it.
     Source: Liu et al. 2024, section 2.4.  Departs: `trimmed` is ours.
 
     >>> text = TokenizedText("a bc d", [0, 1, 2, 3], np.array([[0, 1], [1, 3], [3, 4], [4, 6]]))
@@ -100,11 +101,16 @@ class WordNgrams:
 
 def _words_to_trim(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the words of a text, the number of the run that each is in, and whether a phrase begins, ends with it."""
-    words = np.array([found.span() for found in _WORD.finditer(text)], np.int64).reshape(-1, 2)
-    gaps = [text[end:start] not in (" ", ", ") for end, start in zip(words[:-1, 1], words[1:, 0], strict=True)]
-    finishes = np.array([text[start:end].lower() not in FUNCTION_WORDS for start, end in words.tolist()], bool)
-    begins = finishes & np.array([text[start - 1 : start] == " " for start in words[:, 0].tolist()], bool)
-    return words, np.cumsum([False, *gaps])[: len(words)], begins, finishes
+    spans = [found.span() for found in _WORD.finditer(text)]
+    gaps = [text[end:start] for (_, end), (start, _) in pairwise(spans)]
+    finishes = np.array([text[start:end].lower() not in FUNCTION_WORDS for start, end in spans], bool)
+    begins = finishes & np.array([text[start - 1 : start] == " " for start, _ in spans], bool)
+    capital = finishes & np.array([text[start].isupper() for start, _ in spans], bool)
+    in_a_name = capital[:-1] & capital[1:] & np.array([gap == " " for gap in gaps], bool)
+    finishes[:-1] &= ~in_a_name
+    begins[1:] &= ~in_a_name
+    runs = np.cumsum([False, *(gap not in (" ", ", ") for gap in gaps)])[: len(spans)]
+    return np.array(spans, np.int64).reshape(-1, 2), runs, begins, finishes
 
 
 def _with_space_before(text: TokenizedText, starts: np.ndarray) -> np.ndarray:

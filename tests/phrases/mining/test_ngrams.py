@@ -112,8 +112,9 @@ def test_trimmed_windows_are_words_of_one_sentence_with_the_space_before_them(to
         assert text[0] == " " and 2 <= len(words) <= 4
         assert all(re.fullmatch(r"\w+(['.-]\w+)*", word) for word in words)
         assert FUNCTION_WORDS.isdisjoint([words[0].lower(), words[-1].lower()])
-    kept = {" States Customs", " section 376", " added duties", " Minister of Finance", " Little Rock", " 東 cats"}
+    kept = {" section 376", " added duties", " Minister of Finance", " Little Rock", " 東 cats"}
     assert kept <= texts
+    assert not any(text.startswith((" States", " Rock")) or text.endswith(" Little") for text in texts)
 
 
 @pytest.mark.parametrize(("miner", "sizes"), [(TokenNgrams, (1, 8)), (WordNgrams, (3, 2))])
