@@ -20,7 +20,7 @@ from hf_targets import (
     score_texts,
     translate,
 )
-from hf_targets.training.checkpoints import best_checkpoints, load_mean
+from hf_targets.training.checkpoints import best_checkpoints, last_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
 from lab.results import measure, write_results
@@ -53,6 +53,10 @@ class Setup(PairSettings):
     )
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
+    )
+    average_last: bool = field(default=False, metadata={"help": "Average the last checkpoints in place of the best."})
+    length_penalty: float = field(
+        default=1.0, metadata={"help": "Of the beams: a sum of log-probabilities is divided by length ** this."}
     )
 
     def __post_init__(self) -> None:
@@ -95,7 +99,8 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     folder: Any = args.output_dir
     if setup.average_checkpoints > 1:
-        load_mean(model, best_checkpoints(folder, setup.average_checkpoints))
+        chosen = last_checkpoints if setup.average_last else best_checkpoints
+        load_mean(model, chosen(folder, setup.average_checkpoints))
     results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
     if not trainer.is_world_process_zero():
@@ -103,7 +108,8 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
 
     weight = results.get("ensemble_weight")
     for suffix, ensemble in {"": None if weight is None else 0.0, **({"_ensemble": weight} if weight else {})}.items():
-        options = {} if ensemble is None else {"ensemble_weight": ensemble}
+        options: Any = {"length_penalty": setup.length_penalty} if setup.num_beams > 1 else {}
+        options |= {} if ensemble is None else {"ensemble_weight": ensemble}
         found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **options)
         scores = score_texts(found, texts["test"], tokenized=setup.tokenized)
         results |= {f"{name}{suffix}": value for name, value in scores.items()}

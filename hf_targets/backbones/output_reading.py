@@ -15,14 +15,16 @@ from hf_targets.backbones.weight_access import execution_device, num_rows
 
 
 @contextmanager
-def output_inputs(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+def output_inputs(model: PreTrainedModel, *, with_encoder: bool = False) -> Iterator[list[Tensor]]:
     """Give a list that each pass of the model inside the `with` block adds its states to, (batch, time, d).
 
+    Args:
+        with_encoder: Whether the model may have an encoder; the states are then the decoder's.
     Raises:
-        ValueError: If the model has an encoder or no output embeddings.
+        ValueError: If the model has no output embeddings, or an encoder that it may not have.
     """
     layer: Any = model.get_output_embeddings()
-    if layer is None or model.config.is_encoder_decoder:
+    if layer is None or (model.config.is_encoder_decoder and not with_encoder):
         lack = "no output embeddings" if layer is None else "an encoder, which reads another text"
         raise ValueError(f"{type(model).__name__} has {lack}; give a causal or masked model with its head")
     read: list[Tensor] = []

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.output_reading import output_inputs
+from hf_targets.maths.losses import IGNORED
 
 _SOLVED = 3e-8
 """Half the digits of float64: how near to the origin least squares can tell a point from it."""
@@ -100,17 +101,23 @@ def softmax_inputs(
     """Return what the output embeddings read at the first positions of a text that are not padding, in float32.
 
     Args:
-        model: A causal or masked model; its mode is left as it was.
-        batches: With `input_ids` (batch, time), and what else the model reads, such as `attention_mask`.
+        model: A causal or masked model, or one with an encoder; its mode is left as it was.
+        batches: With `input_ids` (batch, time), and what else the model reads, such as `attention_mask`. For a model
+            with an encoder also `labels` (batch, time), -100 at padding: the states are those that predict them.
         num_states: How many to return, fewer if the text is shorter.
-    Raises: ValueError if there is no text, or the model has an encoder or no output embeddings.
+    Raises: ValueError if there is no text, the model has no output embeddings, or a batch lacks the labels.
     """
     seen: list[Tensor] = []
-    with output_inputs(model) as read, without_dropout(model):
+    with output_inputs(model, with_encoder=True) as read, without_dropout(model):
         for batch in batches:
+            if model.config.is_encoder_decoder and "labels" not in batch:
+                raise ValueError(
+                    f"a model with an encoder also reads labels, got {sorted(batch)}; add the target's ids"
+                )
             read.clear()
             model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-            kept = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool().flatten()
+            mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
+            kept = (batch["labels"] != IGNORED if model.config.is_encoder_decoder else mask).flatten()
             seen.append(read[0].flatten(0, -2)[kept.to(read[0].device)].float().cpu())
             if sum(map(len, seen)) >= num_states:
                 break

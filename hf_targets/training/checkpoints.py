@@ -52,6 +52,21 @@ def best_checkpoints(folder: Path, count: int, *, metric: str = "eval_perplexity
     return [checkpoint for _, checkpoint in best_first[:count]]
 
 
+def last_checkpoints(folder: Path, count: int) -> list[Path]:
+    """Return the newest checkpoints of a run's folder, the oldest of them first.
+
+    Source: Vaswani et al. 2017, section 6.1: the mean of the last 5 of a base model and of the last 20 of a big one.
+    Raises:
+        ValueError: If there are fewer than `count`.
+    """
+    found = [Path(checkpoint) for checkpoint in sort_checkpoints(str(folder))]
+    if not 1 <= count <= len(found):
+        raise ValueError(
+            f"{folder} has {len(found)} checkpoints, not {count}; raise save_total_limit or save more often"
+        )
+    return found[-count:]
+
+
 @torch.no_grad()
 def load_mean(model: PreTrainedModel, checkpoints: list[Path]) -> None:
     """Give a model the mean of the weights of some of its checkpoints, computed in float32 or wider.

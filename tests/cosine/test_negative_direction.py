@@ -12,7 +12,7 @@ from hf_targets import direction_certificate, softmax_inputs, uniformly_negative
 from tests.masked_diffusion.models import make_mdlm, masked_ids
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_model
-from tests.tiny_seq2seq import make_pair_backbone
+from tests.tiny_seq2seq import make_pair_backbone, make_pair_model, pairs
 
 
 def random(*shape, seed=0):
@@ -148,7 +148,16 @@ def test_padding_has_no_state_and_so_many_are_read_as_are_asked_for():
     assert not model.get_output_embeddings()._forward_pre_hooks
 
 
+@pytest.mark.parametrize("make", [make_pair_backbone, lambda: make_pair_backbone("t5"), make_pair_model])
+def test_softmax_inputs_of_a_model_with_an_encoder_give_the_logits_of_its_targets(make):
+    model, batch = make(), pairs()
+    batch["labels"][1, 2:] = -100
+    found, output = softmax_inputs(model, [batch], 99), model.get_output_embeddings()
+    bias = sum(value for name, value in model.named_buffers() if name.endswith("final_logits_bias"))
+    torch.testing.assert_close(output(found), model(**batch).logits[batch["labels"] != -100] - bias)
+
+
 @pytest.mark.parametrize("make", [make_pair_backbone, lambda: make_backbone("llama").model], ids=["encoder", "no head"])
 def test_what_has_no_states_is_refused(make):
-    with pytest.raises(ValueError, match=r"no output embeddings|an encoder"):
-        softmax_inputs(make(), [], 3)
+    with pytest.raises(ValueError, match=r"no output embeddings|labels"):
+        softmax_inputs(make(), [{"input_ids": token_ids(1, 3)}], 3)

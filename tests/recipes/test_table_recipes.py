@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import train_translation
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -25,7 +26,10 @@ from hf_targets import (
     translation_scores,
 )
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from lab.runs import parse_table
+from lab.settings import parse_mapping
 from tests.lab.test_card import run_code
+from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
 
 SMALL = ["--max_train_words", "600", "--disable_tqdm", "true", "--dataset", small_text()]
@@ -108,10 +112,28 @@ def test_translation_models_are_left_as_they_were_scored(tmp_path):
 def test_the_mean_of_the_best_checkpoints_is_what_is_scored(tmp_path):
     given = ["--max_train_pairs", "60", "--disable_tqdm", "true", "--num_train_epochs", "2", "--save_total_limit", "2"]
     found = []
-    for count in ("1", "2"):
-        run_recipe("train_translation", *given, "--average_checkpoints", count, "--output_dir", tmp_path / count)
+    for count, last in (("1", "false"), ("2", "true")):  # both of two are the best and the last
+        how = ["--average_checkpoints", count, "--average_last", last, "--length_penalty", "0.6"]
+        run_recipe("train_translation", *given, *how, "--output_dir", tmp_path / count)
         found += results(tmp_path, count)
     assert found[0]["perplexity"] != found[1]["perplexity"]
+
+
+@pytest.mark.parametrize(("size", "width", "steps", "count"), [("", 512, 100_000, 5), ("_big", 1024, 300_000, 20)])
+def test_the_transformers_with_cosine_regularisation_have_the_settings_of_vaswani_et_al(size, width, steps, count):
+    file = ROOT / "recipes" / "settings" / "tables" / "train_translation" / f"wmt14_cosine{size}.yaml"
+    table = parse_table(train_translation, arguments=[str(file), "--use_cpu", "true"])
+    assert [row.get("cosine_weight", 0) for row in table.rows.values()] == [0, 1]
+    setup, args = parse_mapping(
+        {**table.settings, **table.rows["cosine"], "output_dir": "x"}, *train_translation.SETTINGS
+    )
+    config = setup.config
+    assert (config["d_model"], config["decoder_ffn_dim"], args.max_steps) == (width, 4 * width, steps)
+    assert args.learning_rate == pytest.approx((width * args.warmup_steps) ** -0.5, rel=2e-3)
+    assert (args.warmup_steps, args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (4000, 0.9, 0.98, 1e-9)
+    assert args.label_smoothing_factor == 0.1 and not args.max_grad_norm and not args.weight_decay
+    assert (setup.num_beams, setup.length_penalty) == (4, 0.6)
+    assert setup.average_last and setup.average_checkpoints == args.save_total_limit == count
 
 
 def test_masked_models_fill_masks_and_their_backbones_are_fine_tuned(tmp_path):

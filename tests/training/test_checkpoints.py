@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_targets.training.checkpoints import best_checkpoints, load_mean
+from hf_targets.training.checkpoints import best_checkpoints, last_checkpoints, load_mean
 from tests.tiny_seq2seq import make_pair_model
 
 
@@ -25,6 +25,7 @@ def test_the_mean_is_of_the_checkpoints_of_lowest_perplexity(tmp_path):
         leave(tmp_path, step, perplexity, seed)
     chosen = best_checkpoints(tmp_path, 2)
     assert [path.name for path in chosen] == ["checkpoint-20", "checkpoint-30"]
+    assert [path.name for path in last_checkpoints(tmp_path, 2)] == ["checkpoint-30", "checkpoint-40"]
     model = make_pair_model("marian", 7)
     load_mean(model, chosen)
     one, other = (load_file(path / "model.safetensors") for path in chosen)
@@ -38,5 +39,7 @@ def test_too_few_checkpoints_and_those_of_another_model(tmp_path):
     leave(tmp_path, 10, 5.0, 0)
     with pytest.raises(ValueError, match="the mean of 2 checkpoints needs as many"):
         best_checkpoints(tmp_path, 2)
+    with pytest.raises(ValueError, match="save_total_limit"):
+        last_checkpoints(tmp_path, 2)
     with pytest.raises(ValueError, match="of another model"):
         load_mean(make_pair_model("marian", ngram_size=2), best_checkpoints(tmp_path, 1))
