@@ -62,19 +62,30 @@ class WrapsBackbone:
     _supports_default_dynamic_cache = _DynamicCacheSupport()
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | PathLike, *args: Any, strict: bool = True, **kwargs: Any
+    ) -> Any:
         """Load a model, whose backbone gets a copy of its `generation_config`; an adapter is put on the model it names.
 
-        Such an adapter is what `save_pretrained` writes after `add_adapter`.
+        Such an adapter is what `save_pretrained` writes after `add_adapter`. With `strict=False` a checkpoint may lack
+        tensors, or be that of a model to wrap, which `from_base` then loads.
         """
         name, settings = pretrained_model_name_or_path, dict(kwargs.pop("adapter_kwargs", None) or {})
         adapter = settings.pop("_adapter_model_path", None)  # an Auto class has found the model that it names
         hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
+        if not strict and kwargs.get("config") is None:
+            values, _ = PreTrainedConfig.get_config_dict(name, **hub)
+            if values.get("model_type") != cls.config_class.model_type:
+                wants_info = kwargs.pop("output_loading_info", False)
+                model: Any = cls.from_base(name, **kwargs)
+                new = {key for key in model.state_dict() if key.startswith(f"{cls.new_part}.")}
+                info = {"missing_keys": new, "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+                return (model, info) if wants_info else model
         file = find_adapter_config_file(str(name), **hub) if adapter is None else None
         if file is not None and "model_type" not in PreTrainedConfig.get_config_dict(name, **hub)[0]:
             adapter, name = name, json.loads(Path(file).read_text(encoding="utf-8"))["base_model_name_or_path"]
             settings |= {key: kwargs.pop(key) for key in ("revision", "subfolder") if key in kwargs}
-        loaded: Any = super().from_pretrained(name, *args, **kwargs)  # pyright: ignore
+        loaded: Any = super().from_pretrained(name, *args, strict=strict, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if model.can_generate():
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
