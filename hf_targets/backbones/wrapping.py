@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import find_adapter_config_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
 from hf_targets.backbones.output_matrix import output_embedding

@@ -197,7 +197,8 @@ class MultiTokenTrainer(TargetTrainer):
         core = heads_of(cast(nn.Module, self.model))
         if self.args.head_warmup_steps is not None or core is None:
             return self.args.head_warmup_steps or 0
-        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new:
+        trains_backbone = any(parameter.requires_grad for parameter in core.backbone.parameters())
+        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not trains_backbone:
             return 0
         most = self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
         return min(HEAD_WARMUP_STEPS, most)

@@ -90,6 +90,9 @@ def test_new_heads_on_a_trained_model_have_a_phase_and_a_rate_of_their_own_by_de
     model = MultiTokenForCausalLM.from_base(tmp_path, ngram_size=3)
     trainer = make_trainer(tmp_path, model, max_steps=3, learning_rate=1e-5, head_warmup_steps=steps)
     assert trainer._head_warmup_steps == (3 if steps is None else 0)
+    model.backbone.requires_grad_(False)
+    assert not trainer._head_warmup_steps  # all of the training is that phase
+    model.backbone.requires_grad_(True)
     trainer.train()
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-5, 1e-3}
     assert make_trainer(tmp_path, model)._head_warmup_steps == 0  # the heads are trained
