@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -13,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import transformers
 from filelock import FileLock, Timeout
 
 from hf_targets.training.checkpoints import newest_checkpoint
@@ -94,6 +96,7 @@ def compare(
     """
     planned = []
     forget_texts()
+    _leave_noise_out()
     for seed in dict.fromkeys(seeds):
         for name, row in rows.items():
             if name != Path(name).name or not name.strip("."):
@@ -145,6 +148,7 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     forget_texts()
     stated = stated_settings(*kinds, description=description)
     setup, args = parse_mapping(stated, *kinds)
+    _leave_noise_out()
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
     with owned(folder):
         recorded = _recorded(stated, setup)
@@ -216,6 +220,16 @@ def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int])
         name: [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in own]
         for name, own in files.items()
     }
+
+
+def _leave_noise_out() -> None:
+    """Leave out of the output what says nothing about a run: bars of files, and how checkpoints are sorted by age."""
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers.trainer_utils").addFilter(_is_of_a_run)
+
+
+def _is_of_a_run(record: logging.LogRecord) -> bool:
+    return "mtime" not in record.getMessage()
 
 
 def _is_first() -> bool:
