@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from hf_targets.training.checkpoints import newest_checkpoint
 from lab.results import read_results, shareable, write_json, write_results
-from lab.settings import parse_mapping, stated_settings
+from lab.settings import check_earlier_runs, parse_mapping, stated_settings
 from lab.text import PairSettings, TextSettings, forget_texts, text_digest
 
 SETTINGS_NAME, LOCK_NAME = "settings.json", "run.lock"
@@ -103,6 +103,7 @@ def compare(
                 raise ValueError(f"a row's name is the name of its folder, got {name!r}")
             folder = Path(output_dir, run_folder(name, seed))
             of_run = {**settings, **row, "seed": seed, "output_dir": str(folder)}
+            check_earlier_runs(of_run)
             setup, args = parse_mapping(of_run, *recipe.SETTINGS)  # whatever is wrong with it is told first
             if overwrite:
                 with args.main_process_first():
@@ -147,6 +148,7 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     """
     forget_texts()
     stated = stated_settings(*kinds, description=description)
+    check_earlier_runs(stated)
     setup, args = parse_mapping(stated, *kinds)
     _leave_noise_out()
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
