@@ -27,6 +27,8 @@ TEXT, ALL = "the text's digest", "the settings' digest"
 _FREE = ("output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "save_total_limit", "logging_steps")
 _FREE += ("hub_token", "hub_model_id", "push_to_hub")
 """Settings that change nothing in what is computed."""
+_OF_ALL = {"output_dir", "plugins", "seed"}
+"""Settings that a row has none of: plug-ins run code, and are named on the command line alone."""
 
 
 @dataclass
@@ -63,15 +65,19 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
         recipe: The module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
         description, arguments: As for `parse_settings`.
     Raises:
-        ValueError: If `only` names a row that the table has not, or a row names plug-ins.
+        ValueError: If `only` names a row that the table has not, there is no row or seed, or a row is none.
     """
     stated = stated_settings(_Rows, *recipe.SETTINGS, description=description, arguments=arguments)
     (own,) = parse_mapping({name: stated.pop(name) for name in vars(_Rows()) if name in stated}, _Rows)
     if unknown := set(own.only or ()) - set(own.rows):
         raise ValueError(f"only must name rows of {', '.join(own.rows)}, got {', '.join(sorted(unknown))}")
     rows = {name: own.rows[name] or {} for name in (own.only or own.rows)}
-    if any("plugins" in row for row in rows.values()):
-        raise ValueError("plugins run code: name them on the command line (--plugins), not in a row")
+    wrong = [name for name, row in rows.items() if not isinstance(row, dict) or _OF_ALL & row.keys()]
+    if wrong or not rows or not own.seeds:
+        raise ValueError(
+            f"there must be a seed, and rows with settings of their own, which are not {', '.join(sorted(_OF_ALL))}; "
+            f"got seeds {own.seeds} and rows {wrong or own.rows}"
+        )
     return Table(stated, rows, own.seeds, Path(stated.pop("output_dir")), own.overwrite)
 
 

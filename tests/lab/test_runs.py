@@ -99,6 +99,9 @@ def test_a_table_is_read_from_a_file_and_the_command_line(tmp_path):
     assert table.settings == {"learning_rate": 1e-3}
     with pytest.raises(ValueError, match="rows of a, b, got c"):
         parse_table(recipe, arguments=[str(tmp_path / "t.yaml"), "--only", "b", "c"])
+    for rows in ({}, {"a": 5}, {"a": {"plugins": ["code.py"]}}, {"a": {"seed": 3}}):
+        with pytest.raises(ValueError, match="settings of their own"):
+            parse_table(recipe, arguments=["--rows", json.dumps(rows)])
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
