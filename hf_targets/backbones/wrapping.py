@@ -81,6 +81,10 @@ class WrapsBackbone:
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
         return loaded
 
+    def is_custom_code(self) -> bool:
+        """Return whether the backbone is; Transformers does not initialise all modules of such a model."""
+        return self.backbone.is_custom_code()
+
     @property
     def generation_config(self) -> Any:
         """What `generate` does unless it is told otherwise; a model that does not generate has none."""
