@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
+from hf_targets.data.atomic_write import full_disk_named
+
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 _MOST_NAMES = 8
@@ -66,6 +68,11 @@ class StrictLoading:
             way_out += ", or pass ignore_mismatched_sizes=True for new tensors of the other shape"
         _check_complete(name, missing, unexpected, shapes, way_out)
         return (model, info) if output_loading_info else model  # pyright: ignore[reportReturnType]
+
+    def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save the model as Transformers does; an OSError names the folder if its disk is full."""
+        with full_disk_named(save_directory):
+            super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     @classmethod
     def check_kind(cls, name: str | PathLike, values: dict[str, Any]) -> None:

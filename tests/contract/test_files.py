@@ -6,9 +6,11 @@ import re
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from hf_targets.multitoken.checkpoint import identity_of
 from tests.model_cases import CASES, ONE_OF_A_CLASS, every_class, every_wrapper_class
 from tests.trainer_runs import assert_same, weights
 
@@ -129,3 +131,16 @@ def test_a_downloaded_file_cut_short_is_named(case, tmp_path):
     case.model_class.from_pretrained("me/tiny", cache_dir=tmp_path)
     with pytest.raises(ValueError, match=cut_short(repository / "snapshots" / commit)):
         case.model_class.from_pretrained("me/tiny", cache_dir=tmp_path)
+
+
+def test_a_disk_that_is_full_is_named_with_the_folder(model, tmp_path, monkeypatch):
+    def fill_disk(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    for name in ("transformers.modeling_utils.safe_save_file", "hf_targets.multitoken.checkpoint.save_file"):
+        monkeypatch.setattr(name, fill_disk)
+    if hasattr(model.config, "heads_only"):
+        model.config.base_model_name_or_path, model.base_identity = "base", identity_of(model.backbone)
+    for form in [{}, {"heads_only": True}] if hasattr(model.config, "heads_only") else [{}]:
+        with pytest.raises(OSError, match=f"{tmp_path} cannot be written"):
+            model.save_pretrained(tmp_path, **form)
