@@ -93,6 +93,10 @@ class WrapsBackbone:
             model.load_adapter(str(adapter), adapter_kwargs=settings)
         return loaded
 
+    def is_custom_code(self) -> bool:
+        """Return whether the backbone is; Transformers does not initialise all modules of such a model."""
+        return self.backbone.is_custom_code()
+
     @property
     def generation_config(self) -> Any:
         """What `generate` does unless it is told otherwise; a model that does not generate has none."""
