@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.choices import require_clear_choices
+from tests.hub_server import HubServer
 from tests.memory import misalign_files
 
 torch.set_num_threads(1)  # the suite runs in several processes
@@ -22,6 +23,13 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory):
+    """Return a Hub, whose clients have not imported `hf_targets`."""
+    with HubServer(tmp_path_factory.mktemp("hub") / "home") as server:
+        yield server
 
 
 @pytest.fixture

@@ -60,9 +60,7 @@ def test_beams_with_the_ensemble_are_a_search_by_hand(family):
     assert found.tolist() == best + [model.config.pad_token_id] * (len(found) - len(best))
 
 
-@pytest.mark.parametrize(
-    ("family", "target"), [("marian", "difference"), ("bart", "embedding"), ("t5", "conditional")]
-)
+@pytest.mark.parametrize(("family", "target"), [("marian", "difference"), ("bart", "embedding"), ("t5", "conditional")])
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize(
     "drafting",

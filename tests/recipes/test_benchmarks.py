@@ -1,7 +1,9 @@
 import re
+import subprocess
 
 import pytest
 
+from tests.programs import ROOT, run_program
 from tests.recipes.running import run_recipe
 
 
@@ -66,7 +68,13 @@ def test_the_benchmark_of_translation_prints_every_way(tmp_path):
         assert rows[:5] == ["plain", "chain", "tree", "chain and source", "auto"]
 
 
-def test_the_benchmark_of_a_step_takes_encoder_decoder_models():
+def test_the_benchmark_of_a_step_takes_encoder_decoder_models(monkeypatch):
+    def forked(command, **options):  # in a process of its own that need not import what it needs
+        done = run_program(ROOT / command[1], *command[2:])
+        assert done.returncode == 0, done.stderr
+        return done
+
+    monkeypatch.setattr(subprocess, "run", forked)
     printed = run_recipe("benchmarks/train_step", "--architecture", "marian", "--dtype", "float32")
     assert re.search(r"\| float32 \| wdr \| [\d.]+ \| [\d.]+ \| 1\.\d\d \|", printed)
 
