@@ -11,13 +11,15 @@ from tests.choices import require_clear_choices
 from tests.hub_server import HubServer
 from tests.memory import misalign_files
 
+gc.disable()  # of all that the tests import, nothing is garbage
 torch.set_num_threads(1)  # the suite runs in several processes
 if "HF_TARGETS_MISALIGN" in os.environ:
     misalign_files(int(os.environ["HF_TARGETS_MISALIGN"]))
 
 
 def pytest_collection_finish():
-    gc.freeze()  # each training collects garbage, and the imported libraries are none
+    gc.freeze()  # each training collects garbage
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

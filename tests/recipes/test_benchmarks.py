@@ -60,7 +60,7 @@ def test_the_benchmark_of_latency_prints_every_way():
 
 
 def test_the_benchmark_of_translation_prints_every_way(tmp_path):
-    run_recipe("train_translation", "--max_train_pairs", 40, "--output_dir", tmp_path / "wdr")
+    run_recipe("train_translation", "--max_train_pairs", 40, "--max_eval_pairs", 2, "--output_dir", tmp_path / "wdr")
     printed = run_recipe("benchmarks/translate", "--model", tmp_path / "wdr")
     for size in (1, 2):
         table = printed.split(f"{size} source(s) at once")[1]

@@ -13,7 +13,7 @@ from tests.recipes.running import run_recipe, small_text
 from tests.tiny_models import make_backbone
 from tests.trainer_runs import run_processes
 
-SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true", "--dataset", small_text()]
+SMALL = ["--max_train_words", "600", "--num_train_epochs", "1", "--disable_tqdm", "true", "--dataset", small_text()]
 
 
 def run(*arguments: object) -> str:
