@@ -88,7 +88,10 @@ def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code
     assert not list(hub.home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
 
 
-def test_every_way_to_the_hub_takes_the_file_along_and_loads_without_the_import(hub, tmp_path):
+def test_every_way_to_the_hub_takes_what_was_written_alone_and_loads_without_the_import(hub, tmp_path):
+    (tmp_path / "run" / "data").mkdir(parents=True)
+    for name in (".env", "notes.txt", "foreign.safetensors", "data/model.safetensors"):
+        (tmp_path / "run" / name).write_text("secret")
     code = f"""
 from hf_targets import MultiTokenConfig, MultiTokenTrainer, MultiTokenTrainingArguments
 from datasets import Dataset
@@ -100,11 +103,13 @@ args = MultiTokenTrainingArguments({str(tmp_path / "run")!r}, max_steps=1, save_
 trainer = MultiTokenTrainer(make_any("gpt2", "difference"), args, train_dataset=rows)
 trainer.train()
 trainer._finish_current_push()
+trainer.push_to_hub()
 """
     done = hub.run(code)
     assert done.returncode == 0, done.stderr
     assert PACKAGE_IMPORT in hub.files("me/config")
-    assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= hub.files("me/trained").keys()
+    written = {"config.json", "generation_config.json", "model.safetensors", "README.md", PACKAGE_IMPORT}
+    assert hub.files("me/trained").keys() - {".gitattributes"} == written
     pull = """
 from transformers import AutoModelForCausalLM
 print(type(AutoModelForCausalLM.from_pretrained("me/trained", trust_remote_code=True)).__name__)
