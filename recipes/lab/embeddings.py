@@ -1,11 +1,12 @@
 """What the paper on degeneration shows of embeddings: how those of models lie, beside word2vec's and a classifier's."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets import direction_certificate, embedding_geometry
 from hf_targets.cosine.geometry import EmbeddingGeometry
 from hf_targets.cosine.negative_direction import DirectionCertificate
+from hf_targets.data.corpora import load_parts
 from hf_targets.extras import require
 
 
@@ -104,20 +106,6 @@ def token_frequencies(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, 
     return counts
 
 
-def text_batches(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int = 64, batch_size: int = 8
-) -> Iterator[dict[str, Tensor]]:
-    """Yield texts, one after the other, as batches of `input_ids` (batch_size, length) without padding."""
-    ids: list[int] = []
-    for text in texts:
-        ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        while len(ids) >= length * batch_size:
-            yield {"input_ids": torch.tensor(ids[: length * batch_size]).view(batch_size, length)}
-            ids = ids[length * batch_size :]
-    if rows := len(ids) // length:
-        yield {"input_ids": torch.tensor(ids[: rows * length]).view(rows, length)}
-
-
 def read_word_vectors(path: str) -> Tensor:
     """Return the vectors (words, d) of a file in the format of word2vec, binary if its name has `.bin`."""
     models = require("gensim.models", extra="geometry")
@@ -134,15 +122,24 @@ def train_word_vectors(texts: Sequence[str], *, size: int = 300, min_count: int 
     return torch.from_numpy(models.Word2Vec(sentences, **settings).wv.vectors.copy())
 
 
-def train_digit_classifier(size: int = 64, seed: int = 0, num_steps: int = 500) -> tuple[Tensor, Tensor, Tensor]:
-    """Train two convolutions and two linear layers on 1,297 of scikit-learn's images of digits, in seconds.
+def train_digit_classifier(
+    name: str = "digits", size: int = 64, seed: int = 0, num_steps: int = 500
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Train two convolutions and two linear layers on images of digits, in seconds, but for 500 of them.
 
+    Args:
+        name: A data set with the columns `image` and `label`, such as `"ylecun/mnist"`, or `"digits"`, scikit-learn's
+            1,797 images of 8 x 8, a stand-in for MNIST that needs no data.
     Returns: The rows (10, d) of the last layer; the hidden states (500, d) of other images, and their digits (500,).
     Source: Gao et al. 2019, figure 1 (c), which is of MNIST.
     """
-    images, labels = require("sklearn.datasets", extra="geometry").load_digits(return_X_y=True)
-    images = torch.as_tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    labels = torch.as_tensor(labels)
+    if name == "digits":
+        found = require("sklearn.datasets", extra="geometry").load_digits()
+        images, labels = torch.as_tensor(found.images), torch.as_tensor(found.target)
+    else:
+        rows = load_parts(name)["train"]
+        images, labels = torch.as_tensor(np.stack([*map(np.asarray, rows["image"])])), torch.tensor(rows["label"][:])
+    images = (images / images.max()).float()[:, None]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         order = torch.randperm(len(labels))
@@ -150,7 +147,7 @@ def train_digit_classifier(size: int = 64, seed: int = 0, num_steps: int = 500) 
         reader = nn.Sequential(
             *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten()),
-            *(nn.Linear(32 * 16, size), nn.ReLU()),
+            *(nn.Linear(32 * (images.shape[2] // 2) * (images.shape[3] // 2), size), nn.ReLU()),
         )
         last = nn.Linear(size, 10)
         optimizer = torch.optim.AdamW([*reader.parameters(), *last.parameters()], lr=2e-3)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hf_targets import train_bpe_tokenizer
+from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_backbones import make_backbone
 
@@ -24,9 +25,23 @@ def test_it_leaves_a_page_of_all_that_it_looked_at(tmp_path):
     assert (tmp_path / "out" / "embeddings.md").read_text("utf-8").count("![") == 4
 
 
+def test_the_translation_models_of_a_table_are_trained_and_their_decoders_states_read(tmp_path):
+    smoke = ROOT / "recipes" / "settings" / "tables" / "train_translation" / "smoke.yaml"
+    rows = {"cosine": {"target": None, "cosine_weight": 1.0}}
+    small = {"rows": rows, "max_train_pairs": 40, "max_eval_pairs": 8, "output_dir": str(tmp_path / "runs")}
+    (tmp_path / "table.yaml").write_text(json.dumps({"include": str(smoke), **small, "disable_tqdm": True}))
+    given = ("--table", tmp_path / "table.yaml", "--num_states", 40, "--word2vec", "true")
+    printed = run_recipe("inspect_embeddings", *given, "--output_dir", tmp_path / "out")
+    assert "| cosine-seed0 | word2vec | digits |" in printed
+    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["cosine-seed0"]
+    assert numbers["has_negative_direction"] is not None and numbers["norm_frequency_correlation"] is not None
+
+
 def test_what_it_cannot_do_it_says_and_leaves_nothing(tmp_path, capsys):
-    for options in (("--classifier", "false"), ("--word2vec", "true")):
+    nothing = tmp_path / "nothing.yaml"
+    for text in ("num_states: 3", "classifier: digits\nword2vec: true"):
+        nothing.write_text(text)
         with pytest.raises(SystemExit):
-            run_recipe("inspect_embeddings", *options, "--output_dir", tmp_path / "out")
+            run_recipe("inspect_embeddings", "--output_dir", tmp_path / "out", settings=nothing)
         assert "give" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
