@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_targets import train_bpe_tokenizer
+from hf_targets import load_corpus, train_bpe_tokenizer
 from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_backbones import make_backbone
@@ -35,6 +35,12 @@ def test_the_translation_models_of_a_table_are_trained_and_their_decoders_states
     assert "| cosine-seed0 | word2vec | digits |" in printed
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())["cosine-seed0"]
     assert numbers["has_negative_direction"] is not None and numbers["norm_frequency_correlation"] is not None
+
+
+def test_frequencies_of_subwords_and_words_are_drawn_over_their_rank(tmp_path):
+    printed = run_recipe("tables/draw_frequencies", "--corpus", small_text(), "--output_dir", tmp_path)
+    words = {word for line in load_corpus(small_text())["train"]["text"] for word in line.split()}
+    assert f"| {len(words)} |" in printed and (tmp_path / "frequencies.png").stat().st_size > 1000
 
 
 def test_what_it_cannot_do_it_says_and_leaves_nothing(tmp_path, capsys):
