@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, EarlyStoppingCallback, set_seed
 
+import lab.lstm_translation  # noqa: F401, which registers it
 from hf_targets import (
     MultiTokenForSeq2SeqLM,
     MultiTokenSeq2SeqTrainer,
@@ -33,7 +34,10 @@ class Setup(PairSettings):
     """Which model is trained on what."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Base model. None: a new, small one."})
-    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of a new model's MarianConfig."})
+    config: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"help": "Fields of a new MarianConfig, or with another model_type (lstm_translation) of its own."},
+    )
     attention: str = field(default="sdpa", metadata={"help": "sdpa, or eager: faster on a CPU for short texts."})
     target: str | None = field(
         default="difference",
@@ -81,7 +85,7 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
         ids: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         ids |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": None, "bos_token_id": None}
         common = {"vocab_size": len(tokenizer), "scale_embedding": True, "activation_function": "relu"}
-        config = AutoConfig.for_model("marian", **ids, **common, **setup.config)
+        config = AutoConfig.for_model(**{"model_type": "marian", **ids, **common, **setup.config})
         model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=setup.attention)
     if setup.target is not None:
         sizes = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}

@@ -27,14 +27,17 @@ def test_it_leaves_a_page_of_all_that_it_looked_at(tmp_path):
 
 def test_the_translation_models_of_a_table_are_trained_and_their_decoders_states_read(tmp_path):
     smoke = ROOT / "recipes" / "settings" / "tables" / "train_translation" / "smoke.yaml"
-    rows = {"cosine": {"target": None, "cosine_weight": 1.0}}
+    sizes = {"embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 1}
+    lstm = {"target": None, "attention": "eager", "config": {"model_type": "lstm_translation", **sizes}}
+    rows = {"cosine": {"target": None, "cosine_weight": 1.0}, "lstm": lstm}
     small = {"rows": rows, "max_train_pairs": 40, "max_eval_pairs": 8, "output_dir": str(tmp_path / "runs")}
     (tmp_path / "table.yaml").write_text(json.dumps({"include": str(smoke), **small, "disable_tqdm": True}))
     given = ("--table", tmp_path / "table.yaml", "--num_states", 40, "--word2vec", "true")
     printed = run_recipe("inspect_embeddings", *given, "--output_dir", tmp_path / "out")
-    assert "| cosine-seed0 | word2vec | digits |" in printed
-    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["cosine-seed0"]
-    assert numbers["has_negative_direction"] is not None and numbers["norm_frequency_correlation"] is not None
+    assert "| cosine-seed0 | lstm-seed0 | word2vec | digits |" in printed
+    numbers = json.loads((tmp_path / "out" / "results.json").read_text())
+    for one in (numbers["cosine-seed0"], numbers["lstm-seed0"]):
+        assert one["has_negative_direction"] is not None and one["norm_frequency_correlation"] is not None
 
 
 def test_frequencies_of_subwords_and_words_are_drawn_over_their_rank(tmp_path):
