@@ -46,7 +46,10 @@ class Setup(PairSettings):
     )
     num_beams: int = field(default=5, metadata={"help": "Beams of the translations that are scored."})
     tokenized: bool = field(
-        default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
+        default=False,
+        metadata={
+            "help": "Whether the text is cut into words already: beside BLEU of plain text there is bleu_tokenized."
+        },
     )
     average_checkpoints: int = field(
         default=1, metadata={"help": "Score the mean of so many best checkpoints; save_total_limit must keep them."}
@@ -105,7 +108,7 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     for suffix, ensemble in {"": None if weight is None else 0.0, **({"_ensemble": weight} if weight else {})}.items():
         options = {} if ensemble is None else {"ensemble_weight": ensemble}
         found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **options)
-        scores = score_texts(found, texts["test"], tokenized=setup.tokenized)
+        scores = score_texts(found, texts["test"], tokenized=setup.tokenized, target_lang=setup.target_lang)
         results |= {f"{name}{suffix}": value for name, value in scores.items()}
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
