@@ -20,6 +20,7 @@ from hf_targets import (
     score_texts,
     translate,
 )
+from hf_targets.extras import require
 from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
@@ -68,6 +69,8 @@ SETTINGS = (Setup, MultiTokenSeq2SeqTrainingArguments)
 
 def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and score its translations of the test text."""
+    if setup.tokenized:
+        require("sacremoses", extra="eval")  # which is needed at the end
     texts = setup.load()
     tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
     corpus = setup.encoded(texts, tokenizer)
