@@ -27,8 +27,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "projection": "linear",
         "time_embedding": "sinusoidal",
         "activation_function": "relu",
+        "encoder_final_norm": False,
+        "length_projection": "linear",
     },
-    # yegcjs/DINOISER, IWSLT14
+    # yegcjs/DINOISER, IWSLT14. Departs: source and text share embeddings unless source_vocab_size is given, and the
+    # predictor of lengths is trained with the rest
     "dinoiser": {
         "latent_size": 16,
         "noise_schedule": "continuous",
@@ -42,6 +45,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "projection": "tanh",
         "time_embedding": "fourier",
         "activation_function": "gelu",
+        "encoder_final_norm": True,
+        "length_projection": "tanh",
     },
 }
 """A field of `DifformerConfig` that is None takes the value of its preset."""
@@ -128,8 +133,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         default=None,
         metadata={"help": "Of the fourier time embedding, one for each of its pairs. None: quantiles of N(0, 16^2)."},
     )
-    encoder_final_norm: bool = field(
-        default=False, metadata={"help": "Whether the encoder's last layer is followed by one more normalisation."}
+    encoder_final_norm: bool | None = field(
+        default=None,
+        metadata={"help": f"Whether the encoder's last layer is followed by one more normalisation. {_BY_PRESET}"},
     )
     noise_schedule: Literal["sqrt", "linear", "cosine", "continuous"] | None = field(
         default=None,
@@ -164,8 +170,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     num_length_classes: int = field(
         default=256, metadata={"help": "Differences of length between text and source that there are, half below 0."}
     )
-    length_projection: Literal["linear", "tanh"] = field(
-        default="linear", metadata={"help": "From the mean of the encoder's states to the classes: linear or tanh."}
+    length_projection: Literal["linear", "tanh"] | None = field(
+        default=None,
+        metadata={"help": f"From the mean of the encoder's states to the classes: linear or tanh. {_BY_PRESET}"},
     )
     initializer_range: float | None = field(
         default=None,

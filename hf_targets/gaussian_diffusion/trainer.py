@@ -118,7 +118,7 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
-        # one choice for all processes, as each pass gathers weights where these are sharded
+        # Departs: one choice for all processes, as each pass gathers weights where these are sharded
         choice = random.Random(f"{self.args.seed} {self.state.global_step}").random() < 0.5
         with noise_of_this_process(self.args):
             return super().training_step(model, {**inputs, "self_condition": choice}, *args, **kwargs)

@@ -40,8 +40,9 @@ DINOISER = {
     "decoder.layers.1.encoder_attn.out_proj.bias": 0.0,
     "decoder.layers.0.fc2.weight": (3 * WIDE) ** -0.5,
     "decoder.read.0.weight": (3 * 2 * LATENT) ** -0.5,
+    "encoder.layer_norm.bias": 0.0,
     "decoder.project_out_dim.2.weight": (3 * 2 * SIZE) ** -0.5,
-    "lengths.embed_length.weight": (3 * SIZE) ** -0.5,
+    "lengths.embed_length.2.weight": (3 * SIZE) ** -0.5,
     "heads.layers.0.inner.weight": 0.02,
 }
 

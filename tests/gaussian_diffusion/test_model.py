@@ -205,3 +205,12 @@ def test_the_loss_of_control_points_weighs_errors_by_the_inverse_of_the_curve():
     torch.testing.assert_close(output.loss_parts["diffusion"], expected / count)
     with pytest.raises(ValueError, match="curve_loss"):
         make_difformer(curve_loss="control_points")
+
+
+@pytest.mark.parametrize(("preset", "drops_before"), [("difformer", False), ("dinoiser", True)])
+def test_dinoiser_drops_before_positions_and_the_norm(preset, drops_before):
+    model, seen = make_difformer(preset=preset, dropout=0.5).train(), []
+    model.decoder.embed_norm.register_forward_hook(lambda *called: seen.append(called[2]))
+    model.decoder.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(**noisy_pairs(model), self_condition=False)
+    assert torch.equal(*seen[:2]) == drops_before
