@@ -26,7 +26,7 @@ from lab.results import shareable, write_json
 from lab.settings import parse_settings
 from lab.tables import differences_table, results_table
 
-SHOWN = ("mauve", "diversity", "latency", "latency_median", "latency_p95", "generated_ppl", "nsl", "phrase_share")
+SHOWN = ("mauve", "diversity", "latency", "latency_median", "latency_p95", "generated_ppl", "steps", "phrase_share")
 
 
 @dataclass
