@@ -73,7 +73,7 @@ class MaskingCollator:
         masks, words = chosen[: round(0.8 * count)], chosen[round(0.8 * count) : round(0.9 * count)]
         hidden, labels = ids.clone(), torch.full_like(ids, IGNORED)
         labels[chosen] = ids[chosen]
-        hidden[masks] = self.tokenizer.mask_token_id
+        hidden[masks] = self.tokenizer.mask_token_id  # pyright: ignore[reportArgumentType]
         hidden[words] = torch.randint(len(self.tokenizer), words.shape, generator=generator)
         return hidden, labels
 

@@ -70,9 +70,6 @@ class ContinuationSettings(TextSettings):
         default="words",
         metadata={"help": "What repetition counts: words and marks, spaCy's words as published, or tokens."},
     )
-    multiword_tokens: int | None = field(
-        default=None, metadata={"help": "Also count the tokens of a tokenizer with so many pairs of words. None: not."}
-    )
     feature_model: str | None = field(
         default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
     )

@@ -37,6 +37,9 @@ class Setup(ContinuationSettings):
     pairwise_judge: str | None = field(
         default=None, metadata={"help": "Model that compares texts with the first model's, in both orders. None: none."}
     )
+    multiword_tokens: int | None = field(
+        default=None, metadata={"help": "Also count the tokens of a tokenizer with so many pairs of words. None: not."}
+    )
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
 
     def __post_init__(self) -> None:
