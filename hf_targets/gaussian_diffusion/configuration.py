@@ -30,8 +30,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "encoder_final_norm": False,
         "length_projection": "linear",
     },
-    # yegcjs/DINOISER, IWSLT14. Departs: source and text share embeddings unless source_vocab_size is given, and the
-    # predictor of lengths is trained with the rest
+    # yegcjs/DINOISER, IWSLT14
+    # Departs: the predictor of lengths is trained with the rest, not after it
     "dinoiser": {
         "latent_size": 16,
         "noise_schedule": "continuous",

@@ -72,6 +72,7 @@ class DifformerForConditionalGeneration(
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__(config)
         latent = cast(int, config.latent_size)
+        # Departs: in a new DINOISER one embedding serves source, text and output, unless source_vocab_size is given
         self.embed_tokens = nn.Embedding(config.vocab_size, latent)
         self.encoder = DifformerEncoder(config)
         self.lengths = LengthPredictor(config)
