@@ -15,12 +15,15 @@ from transformers.configuration_utils import PreTrainedConfig
 PACKAGE_IMPORT = "import_hf_targets.py"
 """The file beside a checkpoint's config.json that Transformers runs if `hf_targets` has not been imported."""
 
-_SOURCE = '''"""This checkpoint needs a package. Run `pip install hf-targets`, and `import hf_targets` before loading.
+_SOURCE = '''"""This checkpoint needs the package hf_targets: install it from its source, and import it before loading.
 
 With `trust_remote_code=True` Transformers runs this file instead, which does the same import and nothing more.
 """
 
-from hf_targets import {name}  # noqa: F401
+try:
+    from hf_targets import {name}  # noqa: F401
+except ImportError as error:
+    raise ImportError("this checkpoint needs the package hf_targets: install it from its source repository") from error
 '''
 
 ANSWERED = (
@@ -90,15 +93,18 @@ class NamesItsPackage:
         """Write the configuration as Transformers does, and beside it the file that imports `hf_targets`."""
         super().to_json_file(json_file_path, *args, **kwargs)
         if _is_ours(type(self)):
-            source = _SOURCE.format(name=type(self).__name__)
-            (Path(json_file_path).parent / PACKAGE_IMPORT).write_text(source, encoding="utf-8")
+            source, folder = _SOURCE.format(name=type(self).__name__), Path(json_file_path).parent
+            # The plain Trainer copies config.json from a checkpoint to the folder above, which it pushes.
+            for place in (folder, folder.parent) if folder.name.startswith("checkpoint-") else (folder,):
+                (place / PACKAGE_IMPORT).write_text(source, encoding="utf-8")
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Return the fields that a checkpoint keeps, and where Transformers finds the class of the configuration."""
         values: dict[str, Any] = super().to_diff_dict()
         if not _is_ours(type(self)):
             return values
-        return {**values, "auto_map": {"AutoConfig": f"{Path(PACKAGE_IMPORT).stem}.{type(self).__name__}"}}
+        found = f"{Path(PACKAGE_IMPORT).stem}.{type(self).__name__}"
+        return {**_without_use_cache(values), "auto_map": {"AutoConfig": found}}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -115,6 +121,12 @@ class NamesItsPackage:
         """Do nothing for a class of ours: Transformers would save a copy of its module, which needs the others."""
         if not _is_ours(cls):
             super().register_for_auto_class(auto_class)
+
+
+def _without_use_cache(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a configuration: a Trainer leaves `use_cache=False`, which slows generation."""
+    told = {name: value for name, value in values.items() if name != "use_cache"}
+    return {name: _without_use_cache(value) if isinstance(value, dict) else value for name, value in told.items()}
 
 
 def _own_fields(cls: type) -> set[str]:

@@ -1,7 +1,6 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +26,6 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
@@ -338,12 +336,6 @@ class TargetTrainer(Trainer):
         if not num_tokens:
             raise ValueError("an evaluation needs at least one target: no label of the data is one that is predicted")
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        file = Path(checkpoint_folder, PACKAGE_IMPORT)  # which Trainer does not know, and config.json names
-        if file.is_file() and self.is_world_process_zero():
-            shutil.copy(file, Path(cast(str, self.args.output_dir), PACKAGE_IMPORT))
-        super()._push_from_checkpoint(checkpoint_folder)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         tied = getattr(self.model, "all_tied_weights_keys", {})  # saved once, under their other name
