@@ -14,12 +14,14 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
+from hf_targets.backbones.publishing import PublishedWithCard
+
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 _MOST_NAMES = 8
 
 
-class StrictLoading:
+class StrictLoading(PublishedWithCard):
     """`from_pretrained` that raises an error if tensors are missing, unexpected, or of another shape."""
 
     made_by = "from_base"
