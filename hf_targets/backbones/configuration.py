@@ -5,6 +5,7 @@
 
 import inspect
 import os
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -129,6 +130,14 @@ def _without_use_cache(values: dict[str, Any]) -> dict[str, Any]:
     return {name: _without_use_cache(value) if isinstance(value, dict) else value for name, value in told.items()}
 
 
+def _answer(text: Any, name: str) -> Any:
+    """Return a field of a text configuration; one that differs from layer to layer, as in Gemma 4, is no attribute."""
+    try:
+        return getattr(text, name)
+    except RuntimeError as error:
+        raise AttributeError(str(error)) from error
+
+
 def _own_fields(cls: type) -> set[str]:
     """Return the fields that classes of ours declare, and their other names."""
     declared = {name for one in cls.__mro__ if _is_ours(one) for name in inspect.get_annotations(one)}
@@ -173,7 +182,7 @@ class AnswersForBackbone:
         backbone = self._backbone() if name in ANSWERED else None
         if backbone is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(backbone.get_text_config(), name)
+        return _answer(backbone.get_text_config(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         backbone = self._backbone()
@@ -195,7 +204,10 @@ class AnswersForBackbone:
         """Return all fields, and those of the backbone beside them, where peft looks for sizes."""
         backbone = self._backbone()
         text = None if backbone is None else backbone.get_text_config()
-        answers = {} if text is None else {name: getattr(text, name) for name in ANSWERED if hasattr(text, name)}
+        answers: dict[str, Any] = {}
+        for name in () if text is None else ANSWERED:
+            with suppress(AttributeError):
+                answers[name] = _answer(text, name)
         return {**answers, **super().to_dict()}
 
     def to_diff_dict(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class WrapsBackbone:
     def post_init(self) -> None:
         """Finish as Transformers does, and tell quantizers, which read this field, to leave the new part as it is."""
         super().post_init()  # pyright: ignore
-        self._keep_in_fp32_modules |= {self.new_part}
+        self._keep_in_fp32_modules: set = {*self._keep_in_fp32_modules, self.new_part}
 
     def _get_dtype_plan(self, dtype: torch.dtype) -> dict:
         """Return the parts that stay in float32; the new part has the type of the model."""
