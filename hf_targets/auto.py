@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.pipelines import SUPPORTED_TASKS
 
 from hf_targets.awd_lstm.backbone import AwdLstmModel
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
@@ -53,3 +54,5 @@ def register() -> None:
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = model.__name__
     classifier = CrammedBertForSequenceClassification
     AutoModelForSequenceClassification.register(classifier.config_class, classifier, exist_ok=True)
+    # By its name, so that the class is imported with the first pipeline; `register_pipeline` warns of every import.
+    SUPPORTED_TASKS["text-generation"]["impl"] = "hf_targets.phrases.pipeline.PhraseTextGenerationPipeline"

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from lab.glue import GLUE_TASKS, fine_tune
 from lab.results import write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 
 
 @dataclass
@@ -65,4 +65,4 @@ def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

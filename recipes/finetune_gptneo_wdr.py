@@ -22,9 +22,9 @@ from hf_targets import (
     add_lora,
     word_level_tokenizer,
 )
-from lab.card import sample_text, write_card
+from lab.card import quoted, sample_text, write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import BlockSettings
 
 
@@ -92,8 +92,8 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     sample = "" if setup.prompt is None else sample_text(model.cpu(), tokenizer, setup.prompt, args.seed)
-    told = {"dataset": setup.dataset, "base_model": setup.model_name_or_path, "text": f"A sample: {sample!r}"}
-    write_card(folder, results, name=args.hub_model_id, **told)
+    told = {"base_model": setup.model_name_or_path, "text": sample and f"A sample: {quoted(sample)}"}
+    write_card(folder, results, dataset=setup.dataset, name=args.hub_model_id, **told)
     write_results(folder, results)
     print(f"Model and card: {folder}. A sample: {sample!r}", flush=True)
     if args.push_to_hub:
@@ -102,4 +102,4 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

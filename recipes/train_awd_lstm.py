@@ -31,7 +31,7 @@ from hf_targets import (
 )
 from lab.card import write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import BlockSettings
 
 USAGE = """inputs = tokenizer("The", return_tensors="pt")
@@ -109,4 +109,4 @@ def measure_cache(setup: Setup, model: AwdLstmForCausalLM, corpus: dict[str, Any
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

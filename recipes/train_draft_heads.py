@@ -20,7 +20,7 @@ from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrain
 from lab.card import write_card
 from lab.draft_heads import KINDS, draft_text, load_base, settings_of
 from lab.results import write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
 
 USAGE = """inputs = tokenizer("The", return_tensors="pt")
@@ -111,4 +111,4 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

@@ -32,7 +32,7 @@ from hf_targets.backbones.weight_access import best_device
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import BlockSettings
 
 USAGE = """from hf_targets import PhraseVocabulary
@@ -146,4 +146,4 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

@@ -23,7 +23,7 @@ from hf_targets import (
 )
 from lab.card import write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import BlockSettings
 
 
@@ -82,4 +82,4 @@ def main(setup: Setup, args: MultiTokenMaskedTrainingArguments) -> dict[str, flo
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

@@ -30,9 +30,9 @@ from hf_targets import (
     wrapped_blocks,
 )
 from hf_targets.masked_diffusion.rows import add_missing_tokens
-from lab.card import write_card
+from lab.card import quoted, write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import TextSettings
 
 
@@ -114,7 +114,7 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
         dataset=setup.dataset,
         auto_class="AutoModelForMaskedLM",
         usage="print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))",
-        text=f"The perplexity is an upper bound. A sample: {sample!r}",
+        text=f"The perplexity is an upper bound. A sample: {quoted(sample)}",
         base_model=setup.model_name_or_path,
         name=args.hub_model_id,
     )
@@ -124,4 +124,4 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

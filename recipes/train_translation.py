@@ -24,7 +24,7 @@ from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
 from lab.results import measure, write_results
-from lab.settings import parse_settings
+from lab.runs import run_alone
 from lab.text import PairSettings
 
 
@@ -116,4 +116,4 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
 
 
 if __name__ == "__main__":
-    main(*parse_settings(*SETTINGS, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

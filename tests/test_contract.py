@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from transformers import AutoConfig
 
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
-from tests.model_cases import every_model, every_model_and_side, models_that_owe
+from tests.model_cases import every_model, every_model_and_side, every_wrapper_class, models_that_owe
 from tests.programs import run_program
 from tests.trainer_runs import assert_same, weights, with_dropout
 
@@ -153,6 +153,50 @@ def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tm
     again = realigned(PeftModel.from_pretrained(case.make(), tmp_path)).eval()
     assert torch.equal(again(**batch).loss, expected)
     torch.testing.assert_close(tuned.merge_and_unload()(**batch).loss, expected, rtol=1e-3, atol=1e-3)
+
+
+@every_wrapper_class
+def test_an_adapter_is_added_saved_and_read_again_and_none_is_taken_from_the_base(case, tmp_path):
+    case.make().save_pretrained(tmp_path / "model")
+    model, batch = case.auto.from_pretrained(tmp_path / "model"), case.batch()
+    config = LoraConfig(target_modules="all-linear", init_lora_weights=False, modules_to_save=[new_part_of(model)])
+    config.exclude_modules = rf".*\b{new_part_of(model)}\..*"
+    model.add_adapter(config)
+    model.save_pretrained(tmp_path / "adapter")
+    for load in (type(model).from_pretrained, case.auto.from_pretrained):
+        torch.testing.assert_close(load(tmp_path / "adapter")(**batch).loss, model.eval()(**batch).loss)
+    config = LoraConfig(target_modules="all-linear")
+    added = case.wraps()
+    added.add_adapter(config)
+    for base in (added, get_peft_model(case.wraps(), config)):
+        with pytest.raises(ValueError, match="merge"):
+            type(model).from_base(base)
+
+
+@every_wrapper_class
+@pytest.mark.parametrize("alone", [False, True])
+def test_tokens_that_peft_trains_are_the_same_in_all_tied_matrices_before_and_after_merging(case, alone):
+    if alone and case.source:
+        pytest.skip("peft wraps tied embeddings twice")
+    model, batch = case.make(), case.batch()
+    layer = model.get_output_embeddings()
+    assert layer.weight is model.get_input_embeddings().weight
+    if layer.bias is not None:
+        layer.bias.data.zero_()  # peft leaves it out until it has merged
+    before, tokens = model(**batch, **case.options), [1, 2, 3]
+    lora = LoraConfig(target_modules="all-linear", trainable_token_indices=tokens)
+    tuned = get_peft_model(model, TrainableTokensConfig(token_indices=tokens) if alone else lora).eval()
+    gradients(tuned, batch)
+    (delta,) = [parameter for name, parameter in tuned.named_parameters() if "trainable_tokens_delta" in name]
+    assert delta.grad.any()
+    delta.data.mul_(-3)
+    trained = tuned(**batch, **case.options)
+    with tuned.disable_adapter():
+        assert torch.equal(tuned(**batch, **case.options).loss, before.loss)
+    merged = tuned.merge_and_unload()(**batch, **case.options)
+    assert not torch.allclose(trained.logits, before.logits, atol=0.1)
+    torch.testing.assert_close(merged.logits, trained.logits)
+    torch.testing.assert_close(merged.loss, trained.loss)
 
 
 @models_that_owe("checkpointing")

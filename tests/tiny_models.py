@@ -35,6 +35,16 @@ __all__ = [  # with those of backbones, which most tests take together with mode
 TIES = (*((name, True) for name in CACHED_FAMILIES), *((name, False) for name in FAMILIES))
 """Families with and without tied phrase embeddings: Reformer's output matrix is wider than its input matrix."""
 TARGETS = ("difference", "embedding", "conditional")  # the last: differences, with heads that read the conjugate
+HEADS_OF_FAMILIES = (
+    ("gpt_neo", "embedding"),
+    ("gpt2", "difference"),
+    ("llama", "difference"),
+    ("qwen3", "embedding"),
+    ("opt", "conditional"),  # what the heads read has not the width of the output matrix
+    ("phi", "embedding"),
+    ("mistral", "conditional"),
+)
+"""Each family with a cache, and each target with several of them."""
 
 
 def make_model(family: str = "gpt_neo", seed: int = 0, **config) -> MultiTokenForCausalLM:
@@ -116,10 +126,10 @@ def make_sliding_model() -> MultiTokenForCausalLM:
     return MultiTokenForCausalLM.from_base(AutoModelForCausalLM.from_config(config), ngram_size=4).eval()
 
 
-def teach_heads(model: MultiTokenForCausalLM, texts: torch.Tensor, mask: torch.Tensor, steps: int = 80) -> None:
+def teach_heads(model: MultiTokenForCausalLM, texts: torch.Tensor, mask: torch.Tensor, steps: int = 20) -> None:
     """Train the heads alone on a few texts, so that most of their drafts of these are right, and some are not."""
     model.backbone.requires_grad_(False)
-    optimizer = torch.optim.Adam(model.heads.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.heads.parameters(), lr=0.04)
     for _ in range(steps):
         optimizer.zero_grad()
         model(texts, attention_mask=mask, labels=texts).loss.backward()

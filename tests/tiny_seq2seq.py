@@ -110,8 +110,8 @@ def make_pair_drafting_model(family: str, target: str) -> MultiTokenForSeq2SeqLM
     batch = pairs(4)
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     texts = model.generate(**source, max_new_tokens=20, eos_token_id=None)
-    optimizer = torch.optim.Adam(model.heads.parameters(), lr=1e-2)
-    for _ in range(60):
+    optimizer = torch.optim.Adam(model.heads.parameters(), lr=4e-2)
+    for _ in range(20):
         loss = model(**source, decoder_input_ids=texts[:, :-1], labels=texts[:, 1:]).loss
         optimizer.zero_grad()
         loss.backward(inputs=list(model.heads.parameters()))

@@ -63,6 +63,7 @@ def run_processes(script: str, folder: Path, *arguments: object, processes: int 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(processes)}
+    common["CUDA_VISIBLE_DEVICES"] = ""  # they cannot share one GPU
     ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     done = server(*EVERYTHING).run(file, folder, *arguments, variables=ranks)
     told = "\n".join(process.stderr[-3000:] for process in done if process.returncode)

@@ -13,10 +13,12 @@ from hf_targets.backbones.inputs import (
     check_count,
     check_ids,
     check_integers,
+    check_position_shape,
     check_segments,
     check_shapes,
     kept_positions,
 )
+from hf_targets.backbones.positions import check_positions
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED, target_count
@@ -86,6 +88,7 @@ class Call:
         check_count(num_items_in_batch, has_labels=scored)
         text = check_shapes(input_ids, inputs_embeds, labels=labels, shift_labels=shifted)
         check_attention_mask(attention_mask, text, past_key_values)
+        check_position_shape(position_ids, text)
         if scored:
             others.setdefault("use_cache", False)  # with a cache, backbones do not separate packed documents
         return cls(
@@ -182,6 +185,7 @@ class Call:
             text |= {"decoder_attention_mask": self.attention_mask, **cache}
             with decoder_positions(backbone, self.position_ids):
                 return read_pair(backbone, **self.source, **backbone_inputs(**text), **self.others)
+        check_positions(backbone, self.position_ids)
         return backbone.base_model(
             input_ids=tokens,
             attention_mask=self.attention_mask,

@@ -15,6 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.publishing import PublishedWithCard
+from hf_targets.data.atomic_write import full_disk_named
 
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
@@ -31,11 +32,18 @@ class StrictLoading(PublishedWithCard):
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: str | PathLike, *args: Any, output_loading_info: bool = False, **kwargs: Any
+        cls,
+        pretrained_model_name_or_path: str | PathLike,
+        *args: Any,
+        strict: bool = True,
+        output_loading_info: bool = False,
+        **kwargs: Any,
     ) -> Self:
         """Load a model.
 
         Args:
+            strict: False: tensors that are missing are made anew, and those that are unexpected left out, as
+                Transformers does, which logs them.
             kwargs: As Transformers has them; `ignore_mismatched_sizes=True` makes tensors of another shape anew.
         Raises:
             ValueError: If the checkpoint is of another kind, one of its files is cut short, or a tensor is missing,
@@ -54,9 +62,18 @@ class StrictLoading(PublishedWithCard):
         new = {tensor for tensor in model.state_dict() if tensor.startswith(cls.new_parts or ("\0",))} - set(tied)
         missing = set(info["missing_keys"])
         missing = missing - new if new <= missing else missing
-        way_out = ", or pass ignore_mismatched_sizes=True for new tensors of the other shape" if mismatched else ""
-        _check_complete(name, missing, info["unexpected_keys"], {} if resized else mismatched, way_out)
+        shapes = {} if resized else mismatched
+        missing, unexpected = (missing, info["unexpected_keys"]) if strict else ((), ())
+        way_out = ", or pass strict=False to load what fits" if missing or unexpected else ""
+        if shapes:
+            way_out += ", or pass ignore_mismatched_sizes=True for new tensors of the other shape"
+        _check_complete(name, missing, unexpected, shapes, way_out)
         return (model, info) if output_loading_info else model  # pyright: ignore[reportReturnType]
+
+    def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save the model as Transformers does; an OSError names the folder if its disk is full."""
+        with full_disk_named(save_directory):
+            super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     @classmethod
     def check_kind(cls, name: str | PathLike, values: dict[str, Any]) -> None:

@@ -175,6 +175,13 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
         )
 
 
+def check_position_shape(position_ids: Tensor | None, text: Tensor) -> None:
+    """Raise a ValueError if positions are not one a token; those of several kinds a token (3-D) are the backbone's."""
+    rows, time = text.shape[:2]
+    if position_ids is not None and position_ids.dim() != 3 and position_ids.shape not in ((rows, time), (1, time)):
+        raise ValueError(f"position_ids must be (batch, time), {(rows, time)}, got {tuple(position_ids.shape)}")
+
+
 def check_padding(attention_mask: Tensor, input_ids: Tensor, *, hint: str, needs_token: bool = False) -> None:
     """Raise a ValueError if a mask has another shape than `input_ids`, or is 0 elsewhere than at the ends of its rows.
 

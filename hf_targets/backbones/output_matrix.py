@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows
+from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows, trains_rows
 from hf_targets.maths.losses import token_cross_entropy
 
 
@@ -19,18 +19,19 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
 
     Raises:
         ValueError: If there is none, or it is not a plain linear layer (for example with LoRA, or quantized): our
-            models share its rows.
+            models share its rows. One that peft trains whole, or some rows of, gives its rows as they are now.
     """
-    layer = backbone.get_output_embeddings()
+    layer: Any = backbone.get_output_embeddings()
     if layer is None:
         raise ValueError(
             f"{type(backbone).__name__} has no output embedding to share; load it with AutoModelForCausalLM, "
             "AutoModelForSeq2SeqLM or AutoModelForMaskedLM"
         )
-    if not isinstance(layer, nn.Linear):
+    inside = layer.base_layer if trains_rows(layer) else getattr(layer, "original_module", layer)  # peft's wrappers
+    if not isinstance(inside, nn.Linear):
         raise ValueError(
             f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "
-            "leave it out of quantization and of an adapter's target_modules and modules_to_save"
+            "leave it out of quantization and of an adapter's target_modules"
         )
     return layer
 

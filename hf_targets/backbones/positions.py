@@ -4,8 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
+
+from hf_targets.backbones.inputs import can_look
 
 _EARLIER_ENDS = ("eos_token_id", "stop_strings", "max_time", "stopping_criteria")
 _MOST_OFFSET = 2
@@ -78,6 +81,19 @@ def check_room(
         raise ValueError(
             f"a prompt and what follows must fit into the model's {limit} positions, got {num_read} tokens and up to "
             f"{num_new} new ones; lower {name} to {most} or shorten the prompt{way_out}"
+        )
+
+
+def check_positions(model: PreTrainedModel, position_ids: Tensor | None) -> None:
+    """Raise a ValueError if a position is outside a model's table of positions, where it has one."""
+    limit = max_positions(model.config)
+    if position_ids is None or limit is None or not can_look(position_ids):
+        return
+    lowest, highest = torch.stack(position_ids.aminmax()).tolist()
+    if (lowest < 0 or highest >= limit) and position_limit(model) is not None:
+        raise ValueError(
+            f"position_ids must be in [0, {limit - 1}], the model's table of positions, got {lowest} to {highest}; "
+            "shorten the text, or one that is generated and did not end in time (max_new_tokens)"
         )
 
 

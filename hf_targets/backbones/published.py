@@ -160,7 +160,7 @@ def find_checkpoint(
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not whole JSON: {error}; copy or download it again") from error
     return config
 

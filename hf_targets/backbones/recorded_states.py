@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+logger: Any = logging.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,13 @@ class Wanted:
     def of(cls, config: PreTrainedConfig, hidden_states: bool | None, attentions: bool | None) -> Self:
         """Return what is asked for by the arguments of a call, or else by the configuration.
 
-        Raises:
-            ValueError: If the attention in use has no weights: only eager attention does.
+        Only eager attention has weights; with another one there is a warning, and no weights, as in Transformers.
         """
         hidden_states = config.output_hidden_states if hidden_states is None else hidden_states
         attentions = config.output_attentions if attentions is None else attentions
         if attentions and config._attn_implementation not in (None, "eager"):
-            raise ValueError(
-                f'output_attentions needs set_attn_implementation("eager"), got {config._attn_implementation!r}'
-            )
+            told = 'no weights of attention %r: output_attentions needs set_attn_implementation("eager")'
+            logger.warning_once(told, config._attn_implementation)
         return cls(bool(hidden_states), bool(attentions))
 
 
@@ -60,7 +61,7 @@ def _recorded(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
     weights, here = [], threading.get_ident()
 
     def record(module: nn.Module, inputs: Any, output: Any) -> None:
-        if threading.get_ident() == here:
+        if threading.get_ident() == here and output[1] is not None:
             weights.append(output[1])
 
     handles = [module.register_forward_hook(record) for module in attentions]

@@ -70,8 +70,15 @@ def gathered(*modules: nn.Module) -> AbstractContextManager[Any]:
     return import_module("deepspeed").zero.GatheredParameters(sharded) if sharded else nullcontext()
 
 
-def _weights(layer: nn.Module) -> tuple[Tensor | None, Tensor | None]:
-    return layer.weight, getattr(layer, "bias", None)  # pyright: ignore[reportReturnType]
+def trains_rows(layer: nn.Module) -> bool:
+    """Return whether peft trains some rows of a layer, as `TrainableTokensConfig` says."""
+    return hasattr(layer, "trainable_tokens_delta")
+
+
+def _weights(layer: Any) -> tuple[Tensor | None, Tensor | None]:
+    if trains_rows(layer) and not layer.disable_adapters:
+        return layer.get_merged_weights(layer.active_adapters), None
+    return layer.weight, getattr(layer, "bias", None)
 
 
 def execution_device(module: nn.Module) -> torch.device:

@@ -5,8 +5,10 @@
 
 import copy
 import inspect
+import json
 import logging
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -19,6 +21,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
 from hf_targets.backbones.output_matrix import output_embedding
@@ -60,13 +63,36 @@ class WrapsBackbone:
     _supports_default_dynamic_cache = _DynamicCacheSupport()
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, whose backbone gets a copy of its `generation_config`."""
-        loaded: Any = super().from_pretrained(*args, **kwargs)  # pyright: ignore
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | PathLike, *args: Any, strict: bool = True, **kwargs: Any
+    ) -> Any:
+        """Load a model, whose backbone gets a copy of its `generation_config`; an adapter is put on the model it names.
+
+        Such an adapter is what `save_pretrained` writes after `add_adapter`. With `strict=False` a checkpoint may lack
+        tensors, or be that of a model to wrap, which `from_base` then loads.
+        """
+        name, settings = pretrained_model_name_or_path, dict(kwargs.pop("adapter_kwargs", None) or {})
+        adapter = settings.pop("_adapter_model_path", None)  # an Auto class has found the model that it names
+        hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
+        if not strict and kwargs.get("config") is None:
+            values, _ = PreTrainedConfig.get_config_dict(name, **hub)
+            if values.get("model_type") != cls.config_class.model_type:
+                wants_info = kwargs.pop("output_loading_info", False)
+                model: Any = cls.from_base(name, **kwargs)
+                new = {key for key in model.state_dict() if key.startswith(f"{cls.new_part}.")}
+                info = {"missing_keys": new, "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+                return (model, info) if wants_info else model
+        file = find_adapter_config_file(str(name), **hub) if adapter is None else None
+        if file is not None and "model_type" not in PreTrainedConfig.get_config_dict(name, **hub)[0]:
+            adapter, name = name, json.loads(Path(file).read_text(encoding="utf-8"))["base_model_name_or_path"]
+            settings |= {key: kwargs.pop(key) for key in ("revision", "subfolder") if key in kwargs}
+        loaded: Any = super().from_pretrained(name, *args, strict=strict, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         share_quantizer(model)
         if model.can_generate():
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
+        if adapter is not None:
+            model.load_adapter(str(adapter), adapter_kwargs=settings)
         return loaded
 
     @property
@@ -99,6 +125,11 @@ class WrapsBackbone:
     @is_quantized.setter
     def is_quantized(self, value: bool) -> None:
         """Ignore what a quantizer sets."""
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        """The backbone's tied weights, by their names here: peft and accelerate ask the outermost model."""
+        return {f"backbone.{a}": f"backbone.{b}" for a, b in self.backbone.all_tied_weights_keys.items()}
 
     @property
     def base_model(self) -> nn.Module:
@@ -181,11 +212,17 @@ def load_base(
         backbone_kwargs: Arguments of `from_pretrained`.
         name: The name of the caller's argument, for the error.
     Raises:
-        ValueError: If `base` is neither, or one of its files is cut short.
+        ValueError: If `base` is neither, has an adapter of peft, or one of its files is cut short.
     """
     if isinstance(base, str | PathLike):
         with broken_files_named(base, backbone_kwargs or {}):
-            return auto_class.from_pretrained(base, **(backbone_kwargs or {}))
+            base = auto_class.from_pretrained(base, **(backbone_kwargs or {}))
+    if hasattr(base, "peft_config"):
+        raise ValueError(
+            f"{name} has an adapter, which would be lost when the new model is saved; put the adapter on the new model "
+            "instead (peft.get_peft_model, add_adapter), or merge it first: "
+            "peft.PeftModel.from_pretrained(base, adapter).merge_and_unload()"
+        )
     if not isinstance(base, PreTrainedModel):
         raise ValueError(f"{name} must be a Transformers model, its name or its path, got {type(base).__name__}")
     return base

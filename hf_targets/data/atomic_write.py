@@ -1,10 +1,27 @@
-"""Writing files that belong together, so that none is left incomplete."""
+"""Writing files that belong together, so that none is left incomplete; and one error where files cannot be written."""
 
 import os
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from safetensors import SafetensorError
+
+_PREFIX, _SECONDS = ".unfinished-", 3600
+
+
+@contextmanager
+def full_disk_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside, an OSError that names the folder replaces safetensors' error about a disk that is full."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(
+            f"{folder} cannot be written ({error}); free space on its disk, or give another folder"
+        ) from error
 
 
 @contextmanager
@@ -12,11 +29,16 @@ def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Pa
     """Yield a temporary folder to write the files into; at the end of the `with` block, move them to `folder`.
 
     `folder` is made if it is missing. Files are moved in the order of `names`. If writing fails, nothing is moved, and
-    the files in `folder` stay as they were.
+    the files in `folder` stay as they were. What a killed process left unfinished is removed an hour later, by the next
+    call: others may be writing to the folder now.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=".unfinished-") as unfinished:
+    for left in folder.glob(f"{_PREFIX}*"):
+        with suppress(FileNotFoundError):  # removed by another process since
+            if left.stat().st_mtime < time.time() - _SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(dir=folder, prefix=_PREFIX) as unfinished, full_disk_named(folder):
         yield Path(unfinished)
         for name in names:
             os.replace(Path(unfinished, name), folder / name)

@@ -33,6 +33,7 @@ and validation and test are the halves of the test text.
 """
 _READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".tokens", ".raw")
+_MARK = "\ufeff"  # of byte order, with which a text may begin
 _TEXT8_ROW = 100_000
 """Characters in a row of text8, and up to the end of its last word."""
 
@@ -69,19 +70,23 @@ def load_corpus(
             A missing validation or test split is the end of train, 5% of its rows each.
         config_name: Which configuration of a data set to load.
         text_column: The column of a data set that holds the text; null is a blank row.
-        max_train_words: Keep only so many whitespace-separated words of `train`, cutting its last row after a word.
+        max_train_words: Keep only so many whitespace-separated words of `train`, cutting its last row after a word. In
+            a folder with a text file for each split, no more of `train` is read; one file for all splits is read whole,
+            as validation and test are its end.
     Raises:
         ValueError: If the corpus is not found or cannot be read, or a split has no words.
     """
     name = os.fspath(name_or_path)
     if max_train_words is not None and max_train_words < 1:
         raise ValueError(f"max_train_words must be at least 1, got {max_train_words}; use None for the whole split")
-    rows = _known_rows(name)
+    rows = _known_rows(name, max_train_words)
     if rows is None:
-        parts = load_parts(name, config_name)
+        parts = load_parts(name, config_name, max_train_words)
         if lacking := [split for split, part in parts.items() if text_column not in part.column_names]:
             raise ValueError(f"{name!r} has no column {text_column!r}, but {parts[lacking[0]].column_names}")
         rows = {split: [_ended(text or "") for text in part[text_column]] for split, part in parts.items()}
+        for texts in rows.values():
+            texts[:1] = [text.removeprefix(_MARK) for text in texts[:1]]
     elif config_name is not None or text_column != "text":
         raise ValueError(
             f"config_name and text_column choose within a data set, and {name!r} is plain text; leave them out"
@@ -119,12 +124,15 @@ def documents_of(rows: Iterable[str], num_words: int = 100) -> dict[str, str]:
     return documents
 
 
-def load_parts(name_or_path: str, config_name: str | None = None) -> dict[str, Dataset]:
+def load_parts(
+    name_or_path: str, config_name: str | None = None, max_train_words: int | None = None
+) -> dict[str, Dataset]:
     """Return the splits of a data set by their names; one without splits is train.
 
     Args:
         name_or_path: A file, a folder written by `save_to_disk`, or anything else that `datasets.load_dataset` takes.
         config_name: Which configuration of a data set to load.
+        max_train_words: Words after which no more rows of train need be read, if there are a validation and a test.
     Raises:
         ValueError: If it cannot be loaded.
     """
@@ -136,7 +144,11 @@ def load_parts(name_or_path: str, config_name: str | None = None) -> dict[str, D
             elif path.is_file():
                 found = read_file(path)
             elif path.is_dir() and any(child.name.endswith(_TEXT_SUFFIXES) for child in path.iterdir()):
-                found = datasets.load_dataset("text", data_dir=str(path), encoding="utf-8-sig")
+                cuts = max_train_words is not None
+                found = datasets.load_dataset("text", data_dir=str(path), streaming=cuts, encoding="utf-8-sig")
+                if cuts:
+                    most = {"train": max_train_words} if len(found) == len(SPLITS) else {}
+                    found = {split: _first_rows(part, most.get(str(split))) for split, part in found.items()}
             else:
                 found = datasets.load_dataset(name_or_path, config_name)
     except (OSError, ValueError, RuntimeError, EOFError, DatasetsError) as error:
@@ -243,7 +255,18 @@ def without_progress_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _known_rows(name: str) -> dict[str, list[str]] | None:
+def _first_rows(part: Iterable[Any], max_words: int | None) -> Dataset:
+    """Return the rows of a text up to the one in which it has so many words; None: all."""
+    rows, words = [], 0
+    for row in part:
+        rows.append(row["text"])
+        words += len(row["text"].split()) if max_words is not None else 0
+        if max_words is not None and words >= max_words:
+            break
+    return Dataset.from_dict({"text": rows}, features=datasets.Features({"text": datasets.Value("string")}))
+
+
+def _known_rows(name: str, max_train_words: int | None) -> dict[str, list[str]] | None:
     """Return the rows of each split of a known corpus, or None if it is none."""
     if name in ("documentation", "documentation:topics"):
         return documentation_rows(topics_only=name == "documentation:topics")
@@ -258,7 +281,7 @@ def _known_rows(name: str) -> dict[str, list[str]] | None:
             parts = load_parts("Salesforce/wikitext", f"{name}-v1")
         else:
             file_below(name, f"{name}.train.txt")
-            parts = load_parts(str(folder))
+            parts = load_parts(str(folder), max_train_words=max_train_words)
         return {split: _stripped(part) for split, part in parts.items()}
     if name != "lm1b-sample" and not name.startswith("opus-"):
         return None
@@ -266,7 +289,7 @@ def _known_rows(name: str) -> dict[str, list[str]] | None:
 
 
 def _stripped(rows: Dataset) -> list[str]:
-    return [line.strip() + "\n" for line in rows["text"]]
+    return [line.removeprefix(_MARK).strip() + "\n" for line in rows["text"]]
 
 
 def _ended(text: str) -> str:

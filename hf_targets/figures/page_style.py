@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-_NOT_IN_HTML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _PAGE = """<!doctype html>
 <html lang="{language}">
 <head>
@@ -68,10 +68,21 @@ def page(title: str, body: str, *, footer: str = "", language: str = "en") -> st
     return _PAGE.format(title=shown(title), language=escape(language), body=body, footer=last)
 
 
+def printable(text: str) -> str:
+    """Return a text for a terminal or file, with a sign in place of control characters: a text may be anyone's.
+
+    Of these only tabs and line ends stay, each line end as "\\n".
+
+    >>> printable("a\\r\\nb \\x1b[2J\\x00")
+    'a\\nb \ufffd[2J\ufffd'
+    """
+    return _NOT_SHOWN.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 def shown(text: str) -> str:
-    """Return a text escaped, with a sign in place of characters that a page may not have.
+    """Return a text `printable` and escaped, for a page.
 
     >>> shown("a <b> & \\x00")
     'a &lt;b&gt; &amp; \ufffd'
     """
-    return escape(_NOT_IN_HTML.sub("\ufffd", text))
+    return escape(printable(text))

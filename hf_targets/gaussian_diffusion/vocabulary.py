@@ -19,13 +19,20 @@ class Vocabulary:
     lm_head: nn.Linear
     encoder: nn.Module
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others."""
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = False
+    ) -> nn.Embedding:
+        """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others.
+
+        Departs: Transformers' default, `mean_resizing=True`, puts all new words at the mean of the others, where their
+        directions, and with them their embeddings, are nearly the same.
+        """
         before, config = self.embed_tokens.num_embeddings, cast(DifformerConfig, self.config)
         check_kept_ids(config, new_num_tokens, "pad_token_id", "eos_token_id", "bos_token_id")
-        resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, *args, **kwargs))
-        with torch.no_grad():
-            resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
+        resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing))
+        if not mean_resizing:
+            with torch.no_grad():
+                resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
         return resized
 
     def check_vocabulary(self) -> None:

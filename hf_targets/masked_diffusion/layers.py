@@ -157,7 +157,7 @@ class DitBlock(GradientCheckpointingLayer):
             scaling=(size // self.config.num_attention_heads) ** -0.5,
             is_causal=False,
         )
-        if attentions is not None:
+        if attentions is not None and weights is not None:
             attentions.append(weights)
         return self.attn_out(attended.reshape(batch, length, size))
 

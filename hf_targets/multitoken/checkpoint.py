@@ -186,12 +186,13 @@ class CheckpointMixin(StrictLoading):
         pretrained_model_name_or_path: str | PathLike,
         *args: Any,
         config: PreTrainedConfig | None = None,
+        strict: bool = True,
         **kwargs: Any,
     ) -> Self:
         """Load a model from either form of checkpoint.
 
         For a checkpoint of only heads, the base model is loaded with the same arguments (dtype, device_map ...), except
-        those that locate the heads on the Hub.
+        those that locate the heads on the Hub. `strict=False` is for a whole model alone: heads are always whole.
 
         Raises:
             ValueError: If the checkpoint is of another kind, one of its files is cut short, or a tensor is missing,
@@ -216,7 +217,7 @@ class CheckpointMixin(StrictLoading):
         else:
             if own or config is not None:  # else Transformers reads the file, and also sets generation_config from it
                 loading = {"config": known, **unused}
-            loading |= {"output_loading_info": True, **hub}
+            loading |= {"strict": strict, "output_loading_info": True, **hub}
             model, info = super().from_pretrained(name, *args, **loading)  # pyright: ignore[reportGeneralTypeIssues]
         return (model, info) if wants_info else model  # pyright: ignore[reportReturnType]
 

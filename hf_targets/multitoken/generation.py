@@ -12,7 +12,10 @@ from typing import Any, Literal, cast
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
-from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
@@ -155,6 +158,31 @@ class HeadsGenerationMixin(GenerationMixin):
         """Keep the weight from a configuration that has a field of that name, which would take it for its own."""
         config, others = super()._prepare_generation_config(generation_config, **kwargs)
         return config, {**others, "ensemble_weight": ensemble_weight}
+
+    def _get_logits_processor(
+        self, *args: Any, model_kwargs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> LogitsProcessorList:
+        """Return the processors; guidance reads the text without its prompt by the same ensemble."""
+        processors = super()._get_logits_processor(*args, model_kwargs=model_kwargs, **kwargs)
+        for processor in processors:
+            if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor) and processor.model is self:
+                processor.model = partial(self, ensemble_weight=(model_kwargs or {}).get("ensemble_weight"))
+        return processors
+
+    def init_continuous_batching(
+        self, generation_config: GenerationConfig | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return the manager that `generate_batch` uses; it keeps no hidden states, which an ensemble needs."""
+        for weight in (
+            self.config.ensemble_weight,
+            generation_setting("ensemble_weight", generation_config, self.generation_config),
+        ):
+            if weight:
+                raise ValueError(
+                    f"continuous batching has no ensemble, got ensemble_weight={weight}; use generate, or set the "
+                    "weight to 0 in model.config and in the generation configuration"
+                )
+        return super().init_continuous_batching(generation_config, *args, **kwargs)
 
     def _check_weight(self, ensemble_weight: float | None, *others: float) -> float | None:
         """Return the given or else the configured ensemble weight; raise an error if it or one of `others` is wrong."""

@@ -12,8 +12,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_targets.backbones.inputs import check_attention_mask, check_masked_call, without_padding
+from hf_targets.backbones.inputs import check_attention_mask, check_masked_call, check_position_shape, without_padding
 from hf_targets.backbones.output_reading import check_masked_backbone, read_masked
+from hf_targets.backbones.positions import check_positions
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED, ngram_weights, target_count, weighted_cross_entropy
@@ -130,6 +131,8 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             vocab_size=num_rows(self.get_output_embeddings()),
         )
         check_attention_mask(attention_mask, text, None)
+        check_position_shape(position_ids, text)
+        check_positions(self.backbone, position_ids)
         skips = self.training and labels is not None if skip_logits is None else skip_logits
         inputs = kwargs | backbone_inputs(
             input_ids=input_ids,

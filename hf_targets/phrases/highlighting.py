@@ -7,7 +7,7 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.figures.page_style import page, shown
+from hf_targets.figures.page_style import page, printable, shown
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
@@ -74,7 +74,7 @@ class GeneratedText:
 
 
 def mark_in_terminal(text: str, spans: Sequence[PhraseSpan], *, colour: bool = True) -> str:
-    """Return a text whose phrases are bold and blue in a terminal, or in brackets.
+    """Return a text whose phrases are bold and blue in a terminal, or in brackets; it has no other control characters.
 
     Args:
         spans: The phrases of the text, from `PhraseVocabulary.spans`.
@@ -87,9 +87,9 @@ def mark_in_terminal(text: str, spans: Sequence[PhraseSpan], *, colour: bool = T
     parts, end = [], 0
     for span in spans:
         start = first_letter(text, span)
-        parts += [text[end:start], opening, text[start : span.end], closing]
+        parts += [printable(text[end:start]), opening, printable(text[start : span.end]), closing]
         end = span.end
-    return "".join([*parts, text[end:]])
+    return "".join([*parts, printable(text[end:])])
 
 
 def list_sources(spans: Sequence[PhraseSpan]) -> str:
@@ -100,7 +100,8 @@ def list_sources(spans: Sequence[PhraseSpan]) -> str:
     '1. the mat: cat.txt, characters 11 to 18'
     """
     return "\n".join(
-        f"{number}. {' '.join(span.text.split())}: {source_of(span)}" for number, span in enumerate(spans, start=1)
+        printable(f"{number}. {' '.join(span.text.split())}: {' '.join(source_of(span).split())}")
+        for number, span in enumerate(spans, start=1)
     )
 
 

@@ -138,7 +138,8 @@ class DynamicVocabTrainer(TargetTrainer):
     The phrases of a training row depend only on the seed, the epoch and the row (`DrawnRows`), so that
     a resumed run has the same batches as an uninterrupted one.
 
-    The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`.
+    The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`. A
+    streaming data set is trained on as it comes, each process making its own batches, and read whole to evaluate.
 
     Args:
         data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
@@ -171,6 +172,10 @@ class DynamicVocabTrainer(TargetTrainer):
                     f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
                     f"{data_collator.vocab_size}; make the collator with vocab_size={vocab_size}"
                 )
+            accelerator: Any = args.accelerator_config
+            if accelerator.dispatch_batches:
+                raise ValueError("dispatch_batches cuts tables of phrases as if they were rows; leave it out")
+            accelerator.dispatch_batches = False  # accelerate's default for streaming data sets is True
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
 
     @property
@@ -206,8 +211,10 @@ class DynamicVocabTrainer(TargetTrainer):
     def _get_dataloader(
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any = None, **kwargs: Any
     ) -> Any:
+        is_training = bool(kwargs.get("is_training"))
+        if self.has_phrases and not is_training and isinstance(dataset, IterableDataset):
+            dataset = list(dataset)  # several processes would fill up the last batches of a stream with its first rows
         if self.has_phrases and not isinstance(dataset, IterableDataset):
-            is_training = bool(kwargs.get("is_training"))
             order = None if sampler_fn is None else sampler_fn(dataset)
             if order is None and not is_training:
                 order = SequentialSampler(dataset)

@@ -70,7 +70,10 @@ def transplant_embeddings(
 
 def _load(model: PreTrainedModel, argument: str) -> PreTrainedTokenizerBase:
     try:
-        return AutoTokenizer.from_pretrained(model.name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
+        if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
+            raise ValueError("there are no files of one, of which Transformers makes one without tokens")
+        return tokenizer
     except (OSError, ValueError) as error:
         raise ValueError(
             "the phrase encoder and the base model may have different vocabularies, and the tokenizer of "

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -80,11 +81,10 @@ class DocumentCollection(Mapping[str, str]):
         is_missing = "://" not in os.fspath(folder) and not Path(folder).is_dir()  # connecting would make the folder
         if is_missing or _TABLE not in (connection := _connection(folder)).list_tables().tables:
             raise ValueError(f"{folder} is not a collection; give the folder that DocumentCollection.create made")
-        try:
+        with _damage_named(folder):
             table = connection.open_table(_TABLE)
-        except RuntimeError as error:
-            raise ValueError(f"LanceDB cannot read {folder}; copy or make the collection again: {error}") from error
-        expected, probe = np.array(json.loads(table.schema.metadata[_NOTE])["probe"]), _probe(encoder)
+            expected = np.array(json.loads(table.schema.metadata[_NOTE])["probe"])
+        probe = _probe(encoder)
         if expected.shape != probe.shape or np.linalg.norm(expected - probe) > 0.001 * np.linalg.norm(expected):
             raise ValueError(
                 f"{folder} was made with another encoder, whose vectors differ (width {expected.shape[1]}, this one's "
@@ -205,7 +205,8 @@ class DocumentCollection(Mapping[str, str]):
         else:
             search = self.table.search(query_type="hybrid", vector_column_name="vector")
             search = search.vector(vectors[0]).text(queries[0]).distance_type("dot")
-        return search.limit(k).to_arrow()
+        with _damage_named(self.folder):
+            return search.limit(k).to_arrow()
 
     def _find(self, names: list[str], column: str) -> dict[str, str]:
         """Return a column of those documents that are there, by id."""
@@ -224,7 +225,8 @@ class DocumentCollection(Mapping[str, str]):
         return pa.record_batch([pa.array(names), pa.array(texts), column], schema=schema)
 
     def __getitem__(self, name: str) -> str:
-        rows = self.table.search().where(f"id = {_quoted(name)}").select(["text"]).to_arrow()
+        with _damage_named(self.folder):
+            rows = self.table.search().where(f"id = {_quoted(name)}").select(["text"]).to_arrow()
         if not len(rows):
             raise KeyError(f"document {name!r} is not in {self.folder}; refresh() shows what others have added")
         return rows["text"][0].as_py()
@@ -246,7 +248,8 @@ class DocumentCollection(Mapping[str, str]):
         return f"{type(self).__name__}({self.folder!r}, {len(self)} documents)"
 
     def _columns(self, *names: str) -> Iterator[pa.RecordBatch]:
-        return iter(self.table.search().select(list(names)).to_batches(_ROWS_AT_ONCE))
+        with _damage_named(self.folder):
+            yield from self.table.search().select(list(names)).to_batches(_ROWS_AT_ONCE)
 
 
 class _Items(ItemsView[str, str]):
@@ -255,6 +258,15 @@ class _Items(ItemsView[str, str]):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for batch in self._mapping._columns("id", "text"):
             yield from zip(batch["id"].to_pylist(), batch["text"].to_pylist(), strict=True)
+
+
+@contextmanager
+def _damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside, a ValueError that names the folder replaces errors about its files."""
+    try:
+        yield
+    except (RuntimeError, ValueError, KeyError) as error:  # LanceDB's, or those of a note that is none
+        raise ValueError(f"LanceDB cannot read {folder}; copy or make the collection again: {error}") from error
 
 
 def _connection(folder: str | os.PathLike[str]) -> Any:

@@ -1,10 +1,12 @@
 """The vectors of a large table with the highest inner products with a query, by FAISS, in memory or in files."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -28,9 +30,14 @@ class VectorIndex:
     """
 
     file_name: ClassVar[str] = "vector_index"
-    """Name of the two files of a saved index, without their endings .faiss and .json."""
+    """Name of the JSON file of a saved index, without its ending; it names the file of the vectors, .faiss."""
 
     def __init__(self, index: Any, fingerprint: Mapping[str, str]) -> None:
+        if not hasattr(index, "ntotal"):
+            raise ValueError(
+                f"an index is made by {type(self).__name__}.build(embeddings, factory) or .load(folder); the class "
+                f"itself takes an index of FAISS, got {index!r:.60}"
+            )
         self.index, self.fingerprint = index, dict(fingerprint)
 
     @classmethod
@@ -52,15 +59,18 @@ class VectorIndex:
             fingerprint: What the embeddings depend on (encoder, vocabulary), each by a name and a value that changes
                 with it; `load` takes the same values only.
         Raises:
-            ValueError: If the embeddings are not a finite float matrix with a row.
-            RuntimeError: FAISS's, if it does not know the factory, or there are fewer vectors than lists.
+            ValueError: If the embeddings are not a finite float matrix with a row, or FAISS does not know the factory.
+            RuntimeError: FAISS's, if there are fewer vectors than lists.
             ImportError: If faiss is not installed.
         """
         faiss = require("faiss", extra="phrases")
         vectors = _matrix("embeddings", embeddings)
         if not len(vectors):
             raise ValueError(f"embeddings need a vector, got shape {tuple(vectors.shape)}")
-        index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        try:
+            index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
         index.train(vectors.numpy())
         index.add(vectors.numpy())
         if "IVF" in factory:
@@ -109,17 +119,30 @@ class VectorIndex:
         return (found[:, :, None] == best[:, None]).any(dim=2).double().mean().item()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index and a JSON file of its fingerprint to `folder`, made if missing; a failure leaves what was.
+        """Write the index and a JSON file to `folder`, made if missing; a failure or a kill leaves what was.
+
+        Each save has a vector file of a name of its own (a generation). The JSON file, moved last, names it, and then
+        those of other generations are removed.
 
         Raises:
             OSError: If a file cannot be written.
         """
-        faiss, names = require("faiss", extra="phrases"), (f"{self.file_name}.faiss", f"{self.file_name}.json")
-        with written_together(folder, *names) as unfinished:
-            with (unfinished / names[0]).open("wb") as file:  # FAISS itself does not tell of a full disk
-                faiss.write_index(self.index, faiss.PyCallbackIOWriter(file.write))
+        faiss, vectors = require("faiss", extra="phrases"), f"{self.file_name}-{uuid4().hex}.faiss"
+        with written_together(folder, vectors, f"{self.file_name}.json") as unfinished:
+            digest = hashlib.sha256()
+            with (unfinished / vectors).open("wb") as file:  # FAISS itself does not tell of a full disk
+
+                def write(part: bytes) -> int:
+                    digest.update(part)
+                    return file.write(part)
+
+                faiss.write_index(self.index, faiss.PyCallbackIOWriter(write))
             told = {"dim": self.dim, "count": len(self), "fingerprint": self.fingerprint}
-            (unfinished / names[1]).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+            told |= {"vectors": vectors, "sha256": digest.hexdigest()}
+            (unfinished / f"{self.file_name}.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        for other in Path(folder).glob(f"{self.file_name}-*.faiss"):
+            if other.name != vectors:
+                other.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> Self:
@@ -128,15 +151,16 @@ class VectorIndex:
         Raises:
             ValueError: If a file is missing or damaged, or the fingerprint differs.
         """
-        faiss, path = require("faiss", extra="phrases"), Path(folder, f"{cls.file_name}.faiss")
+        faiss, path = require("faiss", extra="phrases"), Path(folder, f"{cls.file_name}.json")
         try:
-            told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            dim, count, built_with = told["dim"], told["count"], told["fingerprint"]
-            index = faiss.read_index(os.fspath(path))
+            told = json.loads(path.read_text(encoding="utf-8"))
+            built_with, vectors = told["fingerprint"], path.with_name(told["vectors"])
+            with vectors.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
+                    raise ValueError("the vectors are not those that were saved")
+            index = faiss.read_index(os.fspath(vectors))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
-            raise ValueError(f"{path} or its JSON is missing or damaged ({error}); build the index again") from error
-        if (index.d, index.ntotal) != (dim, count):
-            raise ValueError(f"{path} and its JSON file are not of the same index; build the index again")
+            raise ValueError(f"{path} or its .faiss is missing or damaged ({error}); build the index again") from error
         wanted = dict(fingerprint or {})
         if wanted != built_with:
             differ = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))

@@ -16,6 +16,7 @@ from hf_targets.backbones.inputs import (
     can_look,
     check_attention_mask,
     check_embeddable,
+    check_position_shape,
     check_segments,
     check_shapes,
 )
@@ -124,9 +125,8 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         self, text: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
     ) -> Tensor:
         """Return what is read of each window, (1 or batch, time, S), or with `paper_leaky` of the text."""
-        config, (rows, time) = cast(TensorizedTransformerConfig, self.config), text.shape[:2]
-        if position_ids is not None and position_ids.shape not in ((rows, time), (1, time)):
-            raise ValueError(f"position_ids must be (batch, time), {(rows, time)}, got {tuple(position_ids.shape)}")
+        config, time = cast(TensorizedTransformerConfig, self.config), text.shape[1]
+        check_position_shape(position_ids, text)
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError(f"attention_mask must be (batch, time), 0 at padding, got {tuple(attention_mask.shape)}")
         if not config.paper_leaky:

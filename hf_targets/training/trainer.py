@@ -34,6 +34,7 @@ from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.checkpoints import newest_checkpoint
 from hf_targets.training.loss_parts import CosinePenalty, LossParts
+from hf_targets.training.uploads import uploads_of_own_files
 
 WORDS_COLUMN = NUM_WORDS
 _UNCOUNTED = -1  # words of a row without the column
@@ -336,6 +337,15 @@ class TargetTrainer(Trainer):
         if not num_tokens:
             raise ValueError("an evaluation needs at least one target: no label of the data is one that is predicted")
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        with uploads_of_own_files(cast(str, self.args.output_dir), self.processing_class):
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Upload the model as Trainer does, with its tokenizer, card and results, and no other file of its folder."""
+        with uploads_of_own_files(cast(str, self.args.output_dir), self.processing_class):
+            return super().push_to_hub(*args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         tied = getattr(self.model, "all_tied_weights_keys", {})  # saved once, under their other name

@@ -9,6 +9,7 @@ backward, without the optimizer, whose time is the same for all. Measured: recip
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ class Setup:
     num_tokens: int = field(default=512, metadata={"help": "Tokens of a batch; rows are these over L."})
     num_steps: int = field(default=2, metadata={"help": "Evaluations of the network in a timed sampling."})
     rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
+    bf16: bool = field(default=False, metadata={"help": "Whether to use bfloat16 autocast, with weights in float32."})
     num_mixed_rows: int = field(default=64, metadata={"help": "Rows of the batch of many lengths."})
     max_mixed_length: int = field(default=1024, metadata={"help": "Its width; lengths are from a 16th of it to it."})
     mixed_size: int = field(default=64, metadata={"help": "Width of its embeddings."})
@@ -86,6 +88,20 @@ def train_step(model: MdlmForMaskedDiffusion, canvas: torch.Tensor, ids: torch.T
     model.zero_grad()
 
 
+def seconds_of(setup: Setup, length: int, part: str, models: Mapping[str, MdlmForMaskedDiffusion]) -> dict[str, float]:
+    """Return each variant's seconds of a training step (`train`), or of sampling a text (`sample`)."""
+    mask, device = setup.vocab_size - 1, models["plain"].device
+    ids = torch.randint(mask, (max(1, setup.num_tokens // length), length), device=device)
+    canvas = ids.masked_fill(torch.arange(length, device=device) % 2 == 0, mask)
+    options: dict[str, Any] = {"max_length": length, "num_steps": setup.num_steps, "sampler": "ancestral"}
+    if part == "train":
+        runs = {name: partial(train_step, model, canvas, ids) for name, model in models.items()}
+    else:
+        runs = {name: partial(model.eval().generate, batch_size=len(ids), **options) for name, model in models.items()}
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=setup.bf16):
+        return median_seconds(runs, setup.rounds, device)
+
+
 def print_ratios(what: str, seconds: dict[str, float], length: int) -> None:
     """Print each variant's time over the plain model's, and over that and N_ratio."""
     print(f"\n{what}, L = {length}: plain {1000 * seconds['plain']:.0f} ms\n")
@@ -96,8 +112,9 @@ def print_ratios(what: str, seconds: dict[str, float], length: int) -> None:
             print(f"| {name} | {ratio:.2f} | {ratio / float(name.split()[1]):.2f} |", flush=True)
 
 
-def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, ids: torch.Tensor) -> None:
+def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, length: int) -> None:
     """Print how long a pass takes with the constant modulation folded into its neighbours."""
+    ids = torch.randint(setup.vocab_size, (max(1, setup.num_tokens // length), length), device=model.device)
     models = {"adaLN": model.eval(), "folded": model.fold_modulation().eval()}
     with torch.no_grad():
         runs = {name: partial(one, ids, skip_logits=True) for name, one in models.items()}
@@ -170,19 +187,11 @@ def main(setup: Setup) -> None:
         print_mixed_lengths(setup)
     for length in setup.lengths if {"train", "sample", "folded"} & set(setup.parts) else []:
         models = make_models(setup, length)
-        mask, device = setup.vocab_size - 1, models["plain"].device
-        ids = torch.randint(mask, (max(1, setup.num_tokens // length), length), device=device)
-        canvas = ids.masked_fill(torch.arange(length, device=device) % 2 == 0, mask)
-        if "train" in setup.parts:
-            runs = {name: partial(train_step, model, canvas, ids) for name, model in models.items()}
-            print_ratios("A training step", median_seconds(runs, setup.rounds, device), length)
-        if "sample" in setup.parts:
-            options: dict[str, Any] = {"max_length": length, "num_steps": setup.num_steps, "sampler": "ancestral"}
-            options["batch_size"] = len(ids)
-            runs = {name: partial(model.eval().generate, **options) for name, model in models.items()}
-            print_ratios("Sampling", median_seconds(runs, setup.rounds, device), length)
+        for part, heading in (("train", "A training step"), ("sample", "Sampling")):
+            if part in setup.parts:
+                print_ratios(heading, seconds_of(setup, length, part, models), length)
         if "folded" in setup.parts:
-            print_folded(setup, models["plain"], canvas)
+            print_folded(setup, models["plain"], length)
     if "evaluations" in setup.parts:
         print_evaluations()
 

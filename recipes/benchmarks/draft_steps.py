@@ -2,8 +2,8 @@
 
     python recipes/benchmarks/draft_steps.py recipes/settings/benchmarks/draft_steps/measured.yaml
 
-The model is made so that no training is needed: a Llama whose output matrix makes one certain token follow each token,
-with layers that do all of their work and add almost nothing. The heads are random, and their choice is then replaced:
+The model is made so that no training is needed: its output matrix makes one certain token follow each token, with
+layers that do all of their work and add almost nothing. The heads are random, and their choice is then replaced:
 with the given probability by the token that follows, else by another one. So all work is done, and the acceptance is as
 told. Greedy decoding, one process; the ways take turns, and each ratio is the median over rounds of the ratio within a
 round. Reading the prompt is left out. Measured: recipes/multitoken.md.
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GPTNeoConfig, LlamaConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -34,7 +34,10 @@ DTYPES = ("float32", "bfloat16")
 class Setup:
     """The model, and how it decodes."""
 
+    architecture: Literal["llama", "gpt_neo"] = field(default="llama", metadata={"help": "Of the model."})
     hidden_size: int = field(default=512, metadata={"help": "Width d; a multiple of 64."})
+    intermediate_size: int | None = field(default=None, metadata={"help": "Of the feed-forward layers. None: 8/3 d."})
+    num_key_value_heads: int | None = field(default=None, metadata={"help": "Of a Llama. None: d / 64."})
     num_layers: int = field(default=8, metadata={"help": "Layers."})
     vocab_size: int = field(default=2048, metadata={"help": "V."})
     ngram_size: int = field(default=4, metadata={"help": "N; N - 1 tokens are drafted."})
@@ -62,35 +65,44 @@ class CertainModel(MultiTokenForCausalLM):
         logits = super().future_logits(states, tokens)
         right = self.follower[tokens[:, -1]]
         wrong = (right + 1) % logits.shape[1]
-        hit = torch.rand(len(right)).to(right.device) < self.acceptance
+        hit = torch.rand(len(right), device=right.device) < self.acceptance
         return logits.scatter_(1, torch.where(hit, right, wrong)[:, None], 1e4)
+
+
+def config_of(setup: Setup) -> Any:
+    """Return the configuration of the model to wrap, whose output matrix is its own."""
+    ids: Any = {"bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": False}
+    inner, heads = setup.intermediate_size or setup.hidden_size * 8 // 3, setup.hidden_size // 64
+    if setup.architecture == "gpt_neo":
+        layers: Any = {
+            "num_layers": setup.num_layers,
+            "attention_types": [[["global", "local"], setup.num_layers // 2]],
+        }
+        sizes: Any = {"hidden_size": setup.hidden_size, "intermediate_size": inner, "num_heads": heads, **layers}
+        return GPTNeoConfig(vocab_size=setup.vocab_size, **sizes, **ids)
+    sizes = {"hidden_size": setup.hidden_size, "intermediate_size": inner, "num_hidden_layers": setup.num_layers}
+    heads = {"num_attention_heads": heads, "num_key_value_heads": setup.num_key_value_heads or heads}
+    return LlamaConfig(vocab_size=setup.vocab_size, **sizes, **heads, **ids)
 
 
 def make_model(setup: Setup, dtype: str, device: torch.device) -> CertainModel:
     """Return the model; token x is followed by token `follower[x]`, and a token that is drafted by another such one."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=setup.vocab_size,
-        hidden_size=setup.hidden_size,
-        intermediate_size=setup.hidden_size * 8 // 3,
-        num_hidden_layers=setup.num_layers,
-        num_attention_heads=setup.hidden_size // 64,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    base = LlamaForCausalLM(config)
-    drafted = setup.draft_vocab_size or setup.vocab_size
-    follower = torch.cat([torch.randperm(drafted), torch.arange(drafted, setup.vocab_size)])
+    with device:
+        base: Any = AutoModelForCausalLM.from_config(config_of(setup), dtype=getattr(torch, dtype))
+        drafted = setup.draft_vocab_size or setup.vocab_size
+        follower = torch.cat([torch.randperm(drafted), torch.arange(drafted, setup.vocab_size)])
+    embeddings, outputs = base.get_input_embeddings().weight, base.get_output_embeddings().weight
     with torch.no_grad():
-        nn.init.normal_(base.model.embed_tokens.weight)
-        for layer in base.model.layers:
-            layer.self_attn.o_proj.weight.mul_(1e-2)  # pyright: ignore
-            layer.mlp.down_proj.weight.mul_(1e-2)  # pyright: ignore
-        base.lm_head.weight[follower] = base.model.embed_tokens.weight
+        for name, matrix in base.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "c_proj.weight", "wpe.weight")):
+                matrix.mul_(1e-2)  # what layers and positions add
+        nn.init.normal_(embeddings)
+        outputs[follower] = embeddings
     more: dict[str, Any] = {} if setup.draft_vocab_size is None else {"draft_vocab_size": setup.draft_vocab_size}
     model = CertainModel.from_base(base, ngram_size=setup.ngram_size, target="difference", head="conditional", **more)
-    model.follower = follower.to(device)
-    return model.to(device, getattr(torch, dtype)).eval()  # pyright: ignore[reportArgumentType]
+    model.follower = follower
+    return model.eval()
 
 
 class Way:

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets.evaluation.timing import settled_time
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.encoder import plan_windows
 from lab.phrase_costs import model_size, phrase_costs_table
@@ -40,6 +41,7 @@ class Setup:
     table_sizes: list[int] = field(default_factory=lambda: [0, 1024, 8192, 65536], metadata={"help": "Phrases."})
     num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
     rounds: int = field(default=5, metadata={"help": "Turns of each."})
+    batch_size: int = field(default=1, metadata={"help": "Rows of a step."})
 
 
 def make_model(setup: Setup) -> DynamicVocabForCausalLM:
@@ -82,34 +84,39 @@ def print_encoding(model: DynamicVocabForCausalLM, setup: Setup) -> None:
         print(f"| {name} | {rate:.0f} | {rate / rates['padded phrases']:.2f} |")
 
 
-def print_steps(model: DynamicVocabForCausalLM, setup: Setup) -> None:
-    """Time steps of decoding with the cache, with tables of several sizes; their embeddings are random."""
+def seconds_of_steps(model: DynamicVocabForCausalLM, setup: Setup) -> dict[int, float]:
+    """Return the seconds of a step with the cache, by the number of phrases; their embeddings are random."""
     tokenizer = train_bpe_tokenizer(["a few words to make a tokenizer of"], 300)
-    prompt, generator = torch.arange(32)[None], torch.Generator().manual_seed(0)
+    prompt = torch.arange(32, device=model.device).expand(setup.batch_size, -1)
     tables: dict[int, PhraseTable | None] = {}
     for size in setup.table_sizes:
-        ids = torch.arange(size)
+        ids = torch.arange(size, device=model.device)
         pairs = 2 + torch.stack([ids // 250, ids % 250], dim=1)  # none of them a special token
         vocabulary = PhraseVocabulary.from_token_ids(pairs.tolist(), tokenizer, vocab_size=setup.vocab_size)
-        rows = 0.02 * torch.randn(size, setup.hidden_size, generator=generator)
-        exists = torch.ones(1, size, dtype=torch.bool)
-        tables[size] = PhraseTable([vocabulary], rows, rows, torch.arange(size)[None], exists) if size else None
+        rows = 0.02 * torch.randn(size, setup.hidden_size, device=model.device, dtype=model.dtype)
+        exists = torch.ones(1, size, dtype=torch.bool, device=model.device)
+        tables[size] = PhraseTable([vocabulary], rows, rows, ids[None], exists) if size else None
     seconds = {size: [] for size in tables}
     for turn in range(setup.rounds + 1):
         for size, table in tables.items():
             times = []
             for count in (1, 1 + setup.num_steps):  # the difference is that of steps alone
-                start = time.perf_counter()
+                start = settled_time(model.device)
                 model.generate(prompt, phrases=table, max_new_tokens=count, do_sample=False, pad_token_id=0)
-                times.append(time.perf_counter() - start)
+                times.append(settled_time(model.device) - start)
             if turn:
                 seconds[size].append((times[1] - times[0]) / setup.num_steps)
-    first = median(seconds[setup.table_sizes[0]])
+    return {size: median(times) for size, times in seconds.items()}
+
+
+def print_steps(model: DynamicVocabForCausalLM, setup: Setup) -> None:
+    """Print the time of a step, and the memory of each of the two matrices of a table."""
+    seconds = seconds_of_steps(model, setup)
+    first = seconds[setup.table_sizes[0]]
     print("\n| phrases | ms a step | x the first | table, MB |\n| ---: | ---: | ---: | ---: |")
-    for size, times in seconds.items():
-        table = tables[size]
-        num_bytes = 0 if table is None else table.inputs.nbytes
-        print(f"| {size:,} | {1000 * median(times):.1f} | {median(times) / first:.2f} | {num_bytes / 1e6:.1f} |")
+    for size, value in seconds.items():
+        megabytes = size * setup.hidden_size * model.dtype.itemsize / 1e6
+        print(f"| {size:,} | {1000 * value:.1f} | {value / first:.2f} | {megabytes:.1f} |")
 
 
 def print_costs(model: DynamicVocabForCausalLM) -> None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from hf_targets import PhraseSchedule, PhraseVocabulary, continue_prefixes, measure_continuations
 from hf_targets.evaluation.continuations import Continuations
 from lab.continuations import ContinuationSettings, load_model
-from lab.results import write_json
+from lab.results import shareable, write_json
 from lab.settings import parse_settings
 from lab.tables import differences_table, results_table
 
@@ -90,7 +90,7 @@ def main(setup: Setup) -> None:
         ratios = [late["latency"] / one["latency"] for late, one in zip(fed, reference, strict=True)]
         print(f"\nReal time takes {fmean(ratios):.2f} times as long as {name}.")
     if setup.output is not None:
-        write_json(Path(setup.output), {"settings": asdict(setup), "figures": figures})
+        write_json(Path(setup.output), {"settings": shareable(asdict(setup)), "figures": figures})
 
 
 if __name__ == "__main__":

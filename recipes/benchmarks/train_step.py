@@ -83,11 +83,12 @@ def make_model(setup: Setup, variant: str, device: torch.device) -> torch.nn.Mod
         ids: Any = {"vocab_size": setup.vocab_size, "pad_token_id": 0, "decoder_start_token_id": 0}
         config = MarianConfig(**ids, **sizes, **no_dropout)
     is_pair = setup.architecture == "marian"
-    model = (AutoModelForSeq2SeqLM if is_pair else AutoModelForCausalLM).from_config(config)
+    with device:
+        model = (AutoModelForSeq2SeqLM if is_pair else AutoModelForCausalLM).from_config(config)
     target, wrapper = VARIANTS[variant], MultiTokenForSeq2SeqLM if is_pair else MultiTokenForCausalLM
     if target is not None:
         model = wrapper.from_base(model, ngram_size=setup.ngram_size, target=target)
-    model.to(device).train()  # pyright: ignore[reportArgumentType]
+    model.train()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return model
@@ -116,6 +117,8 @@ def added_memory(setup: Setup, device: torch.device) -> float:
     """Return the megabytes that steps of `variant` add to this process."""
     assert setup.variant is not None and setup.dtype is not None
     model = make_model(setup, setup.variant, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     at_rest = peak_memory(device)
     for _ in range(2):
         step(setup, model, setup.dtype, device)

@@ -1,6 +1,7 @@
 """The card of a trained model: what it is, how to load it, and its figures with the command that made them."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets.backbones.positions import max_positions
+from hf_targets.figures.page_style import printable
+from lab.results import shareable
 
 _TEMPLATE = """---
 {{ card_data }}
@@ -36,7 +39,7 @@ tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
 
 {{ results }}
 
-Text: `{{ dataset }}`. Command: `{{ command }}`
+Text: {{ dataset }}. Command: {{ command }}
 """
 _TASKS = {
     "AutoModelForCausalLM": (
@@ -79,15 +82,17 @@ def write_card(
         dataset: The text's name.
         auto_class: The class that loads the model, an Auto class or one of hf_targets.
         usage: Python lines that use `model` and `tokenizer`; None: those of the class.
-        text: Markdown put above the figures.
+        text: Markdown put above the figures; texts of a model or of others in it are `quoted`.
         base_model: Name or folder of the model that training began with.
-        name: What the code loads: the model's name on the Hub; None: its folder.
+        name: What the code loads: the model's name on the Hub; None: its folder, as seen from the working folder or,
+            if it lies elsewhere, from the one above it.
     """
     folder, config = Path(folder), AutoConfig.from_pretrained(folder)
     task, used = _TASKS.get(auto_class, _TASKS["AutoModelForCausalLM"])
     figures = {key: value for key, value in results.items() if not key.startswith(("validation_", "seconds"))}
     figures = {key: value for key, value in figures.items() if isinstance(value, int | float)}
-    name, ours = name or str(folder.resolve()), type(config).__module__.startswith("hf_targets.")
+    ours, dataset, path = type(config).__module__.startswith("hf_targets."), shareable(dataset), folder.resolve()
+    name = name or (os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name)
     data = ModelCardData(
         library_name="hf-targets" if ours else "transformers",
         pipeline_tag=task,
@@ -108,19 +113,30 @@ def write_card(
         "name": name.replace("\\", "\\\\").replace('"', '\\"'),
         "usage": used if usage is None else usage,
         "results": "\n".join([text, "", *(f"- {key}: {value:.5g}" for key, value in figures.items())]).strip(),
-        "dataset": dataset,
-        "command": command_line(),
+        "dataset": quoted(dataset),
+        "command": quoted(command_line()),
     }
     ModelCard.from_template(data, template_str=_TEMPLATE, **values).save(folder / "README.md")
 
 
+def quoted(text: str) -> str:
+    """Return any text as code in Markdown, in one line, which none of its characters ends.
+
+    >>> quoted("a `b`\\r\\n<br>")
+    '`` a `b` <br> ``'
+    """
+    line = " ".join(printable(text).split())
+    mark = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return f"{mark} {line} {mark}" if "`" in line else f"{mark}{line}{mark}"
+
+
 def command_line() -> str:
-    """Return the command of this process, without tokens of the Hub."""
+    """Return the command of this process, as others may read it: without tokens of the Hub."""
     words, secret = [], ("--hub_token", "--hub-token", "--push_to_hub_token")
     for before, word in zip(["", *sys.argv], sys.argv, strict=False):
         words.append("..." if before in secret or word.startswith(tuple(f"{name}=" for name in secret)) else word)
     count = os.environ.get("WORLD_SIZE", "1")
-    return f"{'python' if count == '1' else f'torchrun --nproc_per_node {count}'} {shlex.join(words)}"
+    return f"{'python' if count == '1' else f'torchrun --nproc_per_node {count}'} {shlex.join(map(shareable, words))}"
 
 
 def sample_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, seed: int) -> str:

@@ -5,7 +5,6 @@ Source: Gao et al. 2023, "Enabling Large Language Models to Generate Text with C
 
 import gzip
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ INSTRUCTIONS = {
     "none": "",
 }
 """What a prompt begins with: ALCE's instruction for ASQA, its short one, or nothing."""
-_STOP = re.compile(r"[.!?\u3002\uff0e\uff01\uff1f]+[\"'\u201d\u2019)\]\u300d\u300f\uff09]*$")
+_STOPS, _CLOSING = ".!?\u3002\uff0e\uff01\uff1f", "\"'\u201d\u2019)]\u300d\u300f\uff09"
 
 
 @dataclass
@@ -208,8 +207,9 @@ def cited_answer(
         shared = [len(wanted.intersection(word_runs(f"{one['title']} {one['text']}"))) for one in documents]
         if not max(shared):
             return sentence
-        stop = _STOP.search(sentence)
-        end = len(sentence) if stop is None else stop.start()
+        closed = sentence.rstrip(_CLOSING)
+        words = closed.rstrip(_STOPS)  # no regular expression, which would try each run of stops from each of them
+        end = len(words if words != closed else sentence)
         return f"{sentence[:end]}[{shared.index(max(shared)) + 1}]{sentence[end:]}"
 
     return " ".join(map(cited, split(" ".join(annotations[0]["long_answer"].split()))))

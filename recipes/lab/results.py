@@ -1,6 +1,7 @@
 """The results of a run: measured, and kept in its folder as `results.json`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,29 @@ from transformers import EarlyStoppingCallback
 from hf_targets.training.trainer import TargetTrainer
 
 RESULTS_NAME = "results.json"
+_FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^/\s"',]+/)*([^/\s"',]+)/?""")
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def write_results(folder: str | Path, results: dict[str, Any]) -> None:
     """Write results into a folder, which is made; the file is whole at any time."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    write_json(Path(folder) / RESULTS_NAME, results)
+    write_json(Path(folder) / RESULTS_NAME, shareable(results))
+
+
+def shareable(value: Any) -> Any:
+    """Return a value as others may read it: of absolute paths the last name, and no `user:password@` in addresses.
+
+    >>> shareable({"dataset": "/home/me/text.txt", "url": ["https://me:secret@example.org/a/b"]})
+    {'dataset': '.../text.txt', 'url': ['https://example.org/a/b']}
+    """
+    if isinstance(value, dict):
+        return {name: shareable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [shareable(one) for one in value]
+    if isinstance(value, str | Path):
+        return _FOLDERS.sub(r".../\1", _PASSWORD.sub("", str(value)))
+    return value
 
 
 def read_results(folder: str | Path) -> dict[str, Any] | None:

@@ -1,22 +1,29 @@
-"""Runs for a table: a recipe's model is trained for every row with every seed, each in a folder of its own."""
+"""Runs of recipes, each in a folder of its own: one model alone, or for a table every row with every seed."""
 
 import gc
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
+from filelock import FileLock, Timeout
 
 from hf_targets.training.checkpoints import newest_checkpoint
-from lab.results import read_results, write_json, write_results
+from lab.results import read_results, shareable, write_json, write_results
 from lab.settings import parse_mapping, stated_settings
+from lab.text import PairSettings, TextSettings, forget_texts, text_digest
 
-SETTINGS_NAME = "settings.json"
+SETTINGS_NAME, LOCK_NAME = "settings.json", "run.lock"
+TEXT, ALL = "the text's digest", "the settings' digest"
 _FREE = ("output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "save_total_limit", "logging_steps")
+_FREE += ("hub_token", "hub_model_id", "push_to_hub")
 """Settings that change nothing in what is computed."""
 
 
@@ -54,13 +61,15 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
         recipe: The module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
         description, arguments: As for `parse_settings`.
     Raises:
-        ValueError: If `only` names a row that the table has not.
+        ValueError: If `only` names a row that the table has not, or a row names plug-ins.
     """
     stated = stated_settings(_Rows, *recipe.SETTINGS, description=description, arguments=arguments)
     (own,) = parse_mapping({name: stated.pop(name) for name in vars(_Rows()) if name in stated}, _Rows)
     if unknown := set(own.only or ()) - set(own.rows):
         raise ValueError(f"only must name rows of {', '.join(own.rows)}, got {', '.join(sorted(unknown))}")
     rows = {name: own.rows[name] or {} for name in (own.only or own.rows)}
+    if any("plugins" in row for row in rows.values()):
+        raise ValueError("plugins run code: name them on the command line (--plugins), not in a row")
     return Table(stated, rows, own.seeds, Path(stated.pop("output_dir")), own.overwrite)
 
 
@@ -76,24 +85,26 @@ def compare(
     """Train every row with every seed in `<output_dir>/<row>-seed<seed>`, all rows of the first seed first.
 
     A run whose `results.json` is there is not repeated; one that was broken off goes on from its newest whole
-    checkpoint.
+    checkpoint. All runs read the same text, once.
 
     Returns: To each row its results, one a seed.
     Raises:
         ValueError: Before anything is trained, if a row's name is no name of a folder, or a folder has a run of other
-            settings.
+            settings or of another text; later, if another process trains in a folder.
     """
     planned = []
+    forget_texts()
     for seed in dict.fromkeys(seeds):
         for name, row in rows.items():
             if name != Path(name).name or not name.strip("."):
                 raise ValueError(f"a row's name is the name of its folder, got {name!r}")
             folder = Path(output_dir, run_folder(name, seed))
             of_run = {**settings, **row, "seed": seed, "output_dir": str(folder)}
-            args = parse_mapping(of_run, *recipe.SETTINGS)[-1]  # whatever is wrong with it is told first
+            setup, args = parse_mapping(of_run, *recipe.SETTINGS)  # whatever is wrong with it is told first
             if overwrite:
-                _remove(folder, args)
-            _check_settings(folder, of_run)
+                with args.main_process_first():
+                    _remove(folder)
+            _check_record(folder, _recorded(of_run, setup))
             planned.append((name, folder, of_run))
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in rows}
     for number, (name, folder, of_run) in enumerate(planned, start=1):
@@ -108,15 +119,85 @@ def compare(
 
 def run(recipe: Any, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Train and measure one model, from the newest whole checkpoint in its folder if there is one."""
-    setup, args = parse_mapping({**settings, "resume_from_checkpoint": newest_checkpoint(folder)}, *recipe.SETTINGS)
-    if not args.process_index:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / SETTINGS_NAME, _recorded(settings))
-    results = recipe.main(setup, args)
-    if not args.process_index:
-        write_results(folder, results)
+    with owned(folder):
+        if (results := read_results(folder)) is not None:  # of another process, meanwhile
+            return results
+        resumed = {**settings, "resume_from_checkpoint": newest_checkpoint(folder)}
+        setup, args = parse_mapping(resumed, *recipe.SETTINGS)
+        with _record(folder, _recorded(settings, setup)):
+            results = recipe.main(setup, args)
+        if _is_first():
+            write_results(folder, results)
     gc.collect()  # a Trainer is in circles of references, and keeps its model
     return results
+
+
+def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -> None:
+    """Train one model as `script.py [settings.yaml] [--name value ...]` asks for, in a folder of its own.
+
+    Args:
+        main: Of the recipe; its arguments are the `kinds`, settings first and arguments of a training last.
+        description: As for `parse_settings`.
+    Raises:
+        ValueError: If another process trains in the folder, or the text is another than that of the checkpoint that
+            the training is to go on from.
+    """
+    forget_texts()
+    stated = stated_settings(*kinds, description=description)
+    setup, args = parse_mapping(stated, *kinds)
+    folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
+    with owned(folder):
+        recorded = _recorded(stated, setup)
+        if resumed is not None:
+            _check_record(folder if resumed.lower() == "true" else Path(resumed).parent, recorded, [TEXT])
+        with _record(folder, recorded):
+            main(setup, args)
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder, for the time of a `with`; it is made if it is missing.
+
+    Of the processes of one training the first holds a lock, which ends with the process, however that ends.
+
+    Raises:
+        ValueError: If another process does so, with its number and the time when it began.
+    """
+    if not _is_first():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / LOCK_NAME
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        owner = (file.exists() and file.read_text(encoding="utf-8")) or "another process"
+        raise ValueError(f"{folder} is in use by {owner}; wait for its end, or name another output_dir") from None
+    try:
+        now = datetime.now().astimezone().isoformat(" ", "seconds")
+        file.write_text(f"process {os.getpid()} of {socket.gethostname()} since {now}", encoding="utf-8")
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):
+            folder.rmdir()  # if it is empty
+
+
+@contextmanager
+def _record(folder: Path, recorded: Mapping[str, Any]) -> Iterator[None]:
+    """Keep what a run is of in its folder; a run that fails before it writes anything leaves nothing."""
+    if not _is_first():
+        yield
+        return
+    write_json(folder / SETTINGS_NAME, recorded)
+    try:
+        yield
+    except BaseException:
+        if {path.name for path in folder.iterdir()} <= {SETTINGS_NAME, LOCK_NAME}:
+            (folder / SETTINGS_NAME).unlink()
+        raise
 
 
 def run_folder(name: str, seed: int | str) -> str:
@@ -137,24 +218,44 @@ def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int])
     }
 
 
-def _recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _is_first() -> bool:
+    """Return whether this is the process that writes the files of a training."""
+    return not int(os.environ.get("RANK", "0"))
+
+
+def _recorded(settings: Mapping[str, Any], setup: Any) -> dict[str, Any]:
+    """Return what a run is of: its settings, as others may read them, and a digest of its text."""
     kept = {name: value for name, value in settings.items() if name not in _FREE}
-    return json.loads(json.dumps({**kept, "num_processes": int(os.environ.get("WORLD_SIZE", "1"))}, default=str))
+    written = json.dumps({**kept, "num_processes": int(os.environ.get("WORLD_SIZE", "1"))}, default=str, sort_keys=True)
+    record = {**shareable(json.loads(written)), ALL: hashlib.sha256(written.encode()).hexdigest()[:16]}
+    if isinstance(setup, TextSettings | PairSettings):
+        record[TEXT] = text_digest(setup.load())
+    return record
 
 
-def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+def _check_record(folder: Path, new: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
+    """Compare what a run is of with the record in a folder, if it has one: in all, or in some names."""
     file = folder / SETTINGS_NAME
-    old = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    new = _recorded(settings)
-    if old is not None and (others := [name for name in {**old, **new} if old.get(name) != new.get(name)]):
+    if not file.is_file():
+        return
+    old = json.loads(file.read_text(encoding="utf-8"))
+    if others := [name for name in names or {**old, **new} if old.get(name) != new.get(name)]:
+        others = [name for name in others if name != ALL] or others
         told = ", ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in others)
-        raise ValueError(f"{folder} has a run of other settings ({told}); name another output_dir, or --overwrite true")
+        raise ValueError(
+            f"{folder} has another run ({told}); name another output_dir, or train anew (a table: --overwrite true)"
+        )
 
 
-def _remove(folder: Path, args: TrainingArguments) -> None:
+def _remove(folder: Path) -> None:
     """Remove an older run; a folder that is none is told and left alone."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / SETTINGS_NAME).is_file():
+    if not folder.exists() or not _is_first():
+        return
+    if any(folder.iterdir()) and not (folder / SETTINGS_NAME).is_file():
         raise ValueError(f"{folder} has no {SETTINGS_NAME}, so it is no run to overwrite; name another output_dir")
-    with args.main_process_first():
-        if not args.process_index:
-            shutil.rmtree(folder, ignore_errors=True)
+    with owned(folder):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK_NAME:
+                path.unlink()

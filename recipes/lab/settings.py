@@ -22,7 +22,8 @@ def parse_settings(
     """Fill dataclasses from `script.py [settings.yaml] [--name value ...]`, as `HfArgumentParser` does.
 
     Without any argument the description is printed, and the script ends. `--plugins module_or_file ...` imports these
-    first (`import_plugins`), so that settings may name the heads, samplers and miners that they register.
+    first (`import_plugins`), so that settings may name the heads, samplers and miners that they register; a file of
+    settings, which may come from others, cannot name any.
 
     Args:
         description: The script's docstring.
@@ -55,8 +56,10 @@ def stated_settings(
         file = Path(given.pop(0))
         try:
             written = _read(file)
-        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
             parser.error(f"{file} must hold `name: value` lines: {error}")
+        if "plugins" in written:
+            parser.error(f"{file} names plugins, which run code: name them on the command line, as --plugins")
     return _checked(parser, written, given)
 
 
@@ -87,7 +90,7 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
 def _parser(dataclass_types: Sequence[type], description: str | None) -> HfArgumentParser:
     usage = "%(prog)s [settings.yaml] [--name value ...]"
     parser: Any = HfArgumentParser(dataclass_types, allow_abbrev=False, usage=usage, description=description)  # pyright: ignore
-    parser.add_argument("--plugins", nargs="+", help="Modules or files to import first.")
+    parser.add_argument("--plugins", nargs="+", help="Modules or files to import first, which runs their code.")
     for action in parser._actions:
         action.required = False
         action.default = argparse.SUPPRESS  # only what is stated is in the namespace

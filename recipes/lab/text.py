@@ -1,7 +1,9 @@
 """Settings that say which text or parallel text a recipe reads, and how it becomes rows."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from datasets import Dataset, DatasetDict
@@ -16,6 +18,26 @@ from hf_targets import (
     train_bpe_tokenizer,
     train_joint_bpe,
 )
+
+read_text, read_pairs = lru_cache(maxsize=2)(load_corpus), lru_cache(maxsize=2)(load_pairs)
+"""The loaders, whose texts the runs of a table share; `forget_texts` reads anew what may have changed since."""
+
+
+def forget_texts() -> None:
+    """Let texts be read anew."""
+    read_text.cache_clear()
+    read_pairs.cache_clear()
+
+
+def text_digest(splits: Mapping[Any, Dataset]) -> str:
+    """Return a number in hexadecimal digits that changes with any text of any split."""
+    digest = hashlib.sha256()
+    for split, part in splits.items():
+        for column in part.column_names:
+            digest.update(f"{split} {column} {len(part)}\n".encode())
+            for text in part[column]:
+                digest.update(repr(text).encode())
+    return digest.hexdigest()[:16]
 
 
 @dataclass
@@ -36,8 +58,10 @@ class TextSettings:
     def load(self, *, whole: bool = False) -> DatasetDict:
         """Return the splits, each with the column `text`; with `whole` all of the training text."""
         words = None if whole else self.max_train_words
-        return load_corpus(
-            self.dataset, config_name=self.dataset_config, text_column=self.text_column, max_train_words=words
+        return DatasetDict(
+            read_text(
+                self.dataset, config_name=self.dataset_config, text_column=self.text_column, max_train_words=words
+            )
         )
 
 
@@ -107,7 +131,7 @@ class PairSettings:
 
     def load(self) -> DatasetDict:
         """Return the splits with the columns `source` and `target`, train without the pairs that are filtered out."""
-        pairs = load_pairs(
+        pairs = read_pairs(
             self.dataset,
             source_lang=self.source_lang,
             target_lang=self.target_lang,

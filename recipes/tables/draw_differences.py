@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from hf_targets import word_level_tokenizer
 from lab.differences import map_targets, plot_differences, target_diversity, target_vectors
 from lab.models import load_language_model
-from lab.results import write_json
+from lab.results import shareable, write_json
 from lab.settings import parse_settings
 from lab.tables import markdown_table
 from lab.text import TextSettings
@@ -67,7 +67,7 @@ def main(setup: Setup) -> None:
         {**asdict(diversity), "words": one.words, "before": one.before, "points": at.tolist()}
         for diversity, one, at in zip(found, levels, points, strict=True)
     ]
-    write_json(folder / "differences.json", {"settings": asdict(setup), "levels": content})
+    write_json(folder / "differences.json", {"settings": shareable(asdict(setup)), "levels": content})
     cells = [[str(d.level), str(d.num_targets), f"{d.mean_cosine:.3f}", f"{d.within_words:.3f}"] for d in found]
     heads = ("level", "targets", "mean cosine", "variance within words")
     print(f"{markdown_table(heads, cells, num_names=0)}\n\nFigure and points: {folder}")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lab.continuations import ContinuationSettings, TextComparison, load_model
 from lab.pairwise import PairwiseJudge, format_preferences
-from lab.results import write_json
+from lab.results import shareable, write_json
 from lab.settings import parse_settings
 
 
@@ -59,7 +59,7 @@ def main(setup: Setup) -> None:
         columns = compared.add(name, model, judge, seed=seed)
         print(f"{name}, seed {seed}: diversity {columns['diversity']:.1f}", flush=True)
     print(f"\n{compared.tables()}")
-    content = {"settings": asdict(setup), "figures": compared.figures, "texts": compared.texts}
+    content = {"settings": shareable(asdict(setup)), "figures": compared.figures, "texts": compared.texts}
     if (name := setup.pairwise_judge) is not None:
         pairwise = PairwiseJudge(load_model(name), AutoTokenizer.from_pretrained(name))
         prompts = [str(tokenizer.decode(prefix.tokens)) for prefix in prefixes]

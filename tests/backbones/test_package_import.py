@@ -110,16 +110,25 @@ def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code
     assert not list(home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
 
 
-def test_every_way_to_the_hub_takes_the_file_along_and_loads_without_the_import(tmp_path):
+def test_every_way_to_the_hub_takes_what_was_written_alone_and_loads_without_the_import(tmp_path):
+    (tmp_path / "run" / "data").mkdir(parents=True)
+    for name in (".env", "notes.txt", "foreign.safetensors", "data/model.safetensors"):
+        (tmp_path / "run" / name).write_text("secret")
     code = f"""
-from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
+from hf_targets import MultiTokenConfig, MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 from tests.tiny_models import make_any, make_backbone
 MultiTokenConfig().save_pretrained({str(tmp_path / "config")!r}, push_to_hub=True, repo_id="me/config")
 rows = Dataset.from_list([{{"input_ids": list(range(8)), "labels": list(range(8))}}] * 4)
 options = dict(push_to_hub=True, hub_model_id="me/trained", hub_strategy="every_save", hub_always_push=True)
-args = TrainingArguments({str(tmp_path / "run")!r}, max_steps=1, save_steps=1, use_cpu=True, **options)
+args = MultiTokenTrainingArguments({str(tmp_path / "run")!r}, max_steps=1, save_steps=1, use_cpu=True, **options)
+trainer = MultiTokenTrainer(make_any("gpt2", "difference"), args, train_dataset=rows)
+trainer.train()
+trainer._finish_current_push()
+trainer.push_to_hub()
+options["hub_model_id"] = "me/plainly"
+args = TrainingArguments({str(tmp_path / "plain")!r}, max_steps=1, save_steps=1, use_cpu=True, **options)
 trainer = Trainer(make_any("gpt2", "difference"), args, train_dataset=rows)
 trainer.train()
 trainer._finish_current_push()
@@ -132,7 +141,9 @@ heads.push_to_hub("me/whole")
     with HubServer() as hub:
         run_against(hub, tmp_path / "home", "-c", code)
         assert PACKAGE_IMPORT in hub.files("me/config")
-        trained = hub.files("me/trained")
+        written = {"config.json", "generation_config.json", "model.safetensors", "README.md", PACKAGE_IMPORT}
+        assert hub.files("me/trained").keys() - {".gitattributes"} == written
+        trained = hub.files("me/plainly")
         assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= trained.keys()
         assert "use_cache" not in json.loads(trained["config.json"])["backbone"], "the Trainer has set it to False"
         assert "heads.safetensors" in hub.files("me/again") and "model.safetensors" not in hub.files("me/heads")
@@ -141,7 +152,7 @@ heads.push_to_hub("me/whole")
             assert "base_model: me/base" in card and f'MultiTokenForCausalLM.from_pretrained("{name}")' in card
         pull = """
 from transformers import AutoModelForCausalLM
-for name in ("me/trained", "me/heads", "me/whole"):
+for name in ("me/trained", "me/plainly", "me/heads", "me/whole"):
     print(type(AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)).__name__)
 """
         assert set(run_against(hub, tmp_path / "puller", "-c", pull).split()) == {"MultiTokenForCausalLM"}

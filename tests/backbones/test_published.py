@@ -51,9 +51,10 @@ def test_a_folder_without_weights_and_arguments_of_no_hub_are_refused(tmp_path):
         find_checkpoint(tmp_path, FILES, {"tag": "a", "branch": "b"})
 
 
-def test_a_configuration_that_is_cut_short_is_told_by_name(tmp_path):
+@pytest.mark.parametrize("text", ['{"a": 1', "[" * 100_000], ids=["cut", "deep"])
+def test_a_configuration_that_is_cut_short_or_too_deep_is_told_by_name(text, tmp_path):
     save(tmp_path / FILES[0])
-    (tmp_path / "config.json").write_text('{"a": 1')
+    (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=rf"{tmp_path / 'config.json'} is not whole JSON"):
         find_checkpoint(tmp_path, FILES, {})
 

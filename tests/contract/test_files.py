@@ -5,8 +5,10 @@ import re
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from hf_targets.multitoken.checkpoint import identity_of
 from tests.model_cases import CASES, ONE_OF_A_CLASS, every_class, every_wrapper_class
 from tests.trainer_runs import assert_same, weights
 
@@ -54,6 +56,32 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes_and_a_file_cut_shor
         type(model).from_pretrained(folder)
 
 
+@every_class
+def test_what_does_not_fit_is_named_and_loaded_only_if_it_is_asked_for(case, tmp_path):
+    model, file = case.make(), tmp_path / "model.safetensors"
+    model.save_pretrained(tmp_path)
+    tensors = load_file(file)
+    name = next(name for name, parameter in model.named_parameters() if parameter.dim() == 1)  # which is not tied
+    save_file({"another" if tensor == name else tensor: value for tensor, value in tensors.items()}, file)
+    with pytest.raises(ValueError, match=f"missing: {re.escape(name)}; .*another.*strict=False"):
+        case.auto.from_pretrained(tmp_path)
+    again, info = case.auto.from_pretrained(tmp_path, strict=False, output_loading_info=True)
+    assert name in info["missing_keys"] and info["unexpected_keys"] == {"another"}
+    state = weights(again)
+    assert all(torch.equal(state[tensor], value) for tensor, value in tensors.items() if tensor != name)
+
+
+@every_wrapper_class
+def test_a_model_to_wrap_is_loaded_in_the_place_of_a_checkpoint_only_if_it_is_asked_for(case, tmp_path):
+    base = case.wraps()
+    base.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="from_base"):
+        case.model_class.from_pretrained(tmp_path)
+    model, info = case.model_class.from_pretrained(tmp_path, strict=False, output_loading_info=True)
+    assert_same(weights(model.backbone), weights(base), rtol=0, atol=0)
+    assert info["missing_keys"] == {name for name in weights(model) if name.startswith(f"{model.new_part}.")}
+
+
 @pytest.mark.parametrize("name", ["lstm-tied", "lstm-untied", "tensorized"])
 def test_a_head_is_new_to_a_checkpoint_of_the_model_without_it(name, tmp_path):
     model = CASES[name].make()
@@ -92,3 +120,16 @@ def test_a_downloaded_file_cut_short_is_named(case, tmp_path):
     case.model_class.from_pretrained("me/tiny", cache_dir=tmp_path)
     with pytest.raises(ValueError, match=cut_short(repository / "snapshots" / commit)):
         case.model_class.from_pretrained("me/tiny", cache_dir=tmp_path)
+
+
+def test_a_disk_that_is_full_is_named_with_the_folder(model, tmp_path, monkeypatch):
+    def fill_disk(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    for name in ("transformers.modeling_utils.safe_save_file", "hf_targets.multitoken.checkpoint.save_file"):
+        monkeypatch.setattr(name, fill_disk)
+    if hasattr(model.config, "heads_only"):
+        model.config.base_model_name_or_path, model.base_identity = "base", identity_of(model.backbone)
+    for form in [{}, {"heads_only": True}] if hasattr(model.config, "heads_only") else [{}]:
+        with pytest.raises(OSError, match=f"{tmp_path} cannot be written"):
+            model.save_pretrained(tmp_path, **form)

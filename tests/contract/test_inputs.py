@@ -1,12 +1,14 @@
 """Masks that do not fit, and positions that there are not, are refused by every model."""
 
+import inspect
 import re
 
 import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
-from tests.model_cases import every_class, every_writing_wrapper_class
+from hf_targets.backbones.positions import position_limit
+from tests.model_cases import every_class, every_wrapper_class, every_writing_wrapper_class
 from tests.tiny_backbones import token_ids
 
 
@@ -24,6 +26,18 @@ def test_an_attention_mask_of_another_shape_than_the_text_is_refused(case, shape
     for call, inputs in given:
         with pytest.raises(ValueError, match=told):
             call(**{**inputs, "attention_mask": mask})
+
+
+@every_wrapper_class
+@pytest.mark.parametrize("wrong", [(1, 7), (3, 8), (8,), 100_000, -1], ids=str)
+def test_positions_of_another_shape_or_that_there_are_not_are_refused(case, wrong):
+    model, ids = case.make(), token_ids(2, 8)
+    if "position_ids" not in inspect.signature(model.forward).parameters or position_limit(model.backbone) is None:
+        return  # it has none, or counts them itself
+    shape, first = (wrong, 0) if isinstance(wrong, tuple) else ((1, 8), wrong)
+    positions = first + torch.arange(shape[-1]).expand(shape)
+    with pytest.raises(ValueError, match="position_ids must be"):
+        model(**{**case.reading(ids), "input_ids": ids, "labels": ids, "position_ids": positions})
 
 
 @every_writing_wrapper_class

@@ -58,6 +58,15 @@ def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, tmp_
         assert loaded(**case.reading(ids))[f"{case.prefix}attentions"]
 
 
+@every_class
+def test_attention_without_weights_returns_none_of_them_and_changes_nothing(case):
+    model, given = case.make(), case.reading(token_ids(2, 8))
+    if "attentions" not in case.lacks:
+        model.set_attn_implementation("sdpa")
+        output = model(**given, output_attentions=True)
+        assert output[f"{case.prefix}attentions"] == () and torch.equal(output.logits, model(**given).logits)
+
+
 @every_model
 def test_hidden_states_come_from_auto_model_too(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)

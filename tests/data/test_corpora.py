@@ -1,7 +1,10 @@
+import gzip
+import lzma
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -167,6 +170,24 @@ def test_a_corpus_without_a_train_file_trains_on_its_dev_file_and_halves_its_tes
     assert rows(load_corpus(name, max_train_words=2))["train"] == ["a b\n"]
     data(f"{begin}.train.{end}", "whole\n")
     assert len(rows(load_corpus(name))["train"]) == (2 if name == "lm1b-sample" else 1)
+
+
+def test_no_more_of_a_compressed_text_is_read_than_is_asked_for(tmp_path):
+    for split in ("valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("x y\n" * 3)
+    whole = gzip.compress(b"some words\n" * 3_000_000, compresslevel=1)
+    (tmp_path / "train.txt.gz").write_bytes(whole[: len(whole) // 2])  # its end cannot be read
+    assert sum(len(row.split()) for row in load_corpus(tmp_path, max_train_words=5)["train"]["text"]) == 5
+    with pytest.raises(ValueError, match="can be read"):
+        load_corpus(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz", "text.txt.xz"])
+def test_a_byte_order_mark_is_no_text(name, tmp_path):
+    content = ("\ufeff" + "".join(LINES)).encode()
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
+    (tmp_path / name).write_bytes(pack(content))
+    assert load_corpus(tmp_path / name)["train"]["text"][0] == LINES[0]
 
 
 def test_text8_is_split_by_characters_between_words(data):

@@ -1,8 +1,10 @@
 import copy
+import errno
 
 import pytest
 import torch
 from datasets import Dataset
+from datasets.arrow_writer import ArrowWriter
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import distill, encode_pairs, load_pairs, train_joint_bpe, translate
@@ -69,6 +71,13 @@ def test_a_source_that_a_part_has_several_times_is_translated_once(teacher, tmp_
 
 
 def test_a_broken_call_goes_on_with_the_parts_that_are_missing(teacher, tmp_path, monkeypatch):
+    def fill_disk(writer, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(ArrowWriter, "finalize", fill_disk)
+        run(teacher, tmp_path)
+    assert not list(tmp_path.iterdir())
     calls = counted_translations(monkeypatch)
     whole = run(teacher, tmp_path)["train"].to_dict()
     assert calls == [4, 4, 3]

@@ -6,7 +6,7 @@ from huggingface_hub import ModelCard
 from transformers import GPT2Config
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from lab.card import command_line, write_card
+from lab.card import command_line, quoted, write_card
 from tests.programs import run_program
 from tests.small_tokenizers import BPE
 from tests.tiny_models import make_backbone
@@ -49,11 +49,20 @@ def test_the_code_on_a_card_runs(plain, tmp_path):
     folder = tmp_path / 'a "name"'
     model.save_pretrained(folder)
     BPE.save_pretrained(folder)
-    write_card(folder, RESULTS, dataset="some text")
+    write_card(folder, RESULTS, dataset=str(tmp_path / "text.txt"))
+    assert str(tmp_path) not in (folder / "README.md").read_text()
     run_code(folder, tmp_path)
 
 
-def test_a_command_on_a_card_has_no_token(monkeypatch):
+def test_a_command_on_a_card_has_no_token_no_password_and_no_folder(monkeypatch):
     given = ["recipe.py", "--hub_token", "hf_secret", "--hub-token=hf_secret", "--rows", "a b"]
-    monkeypatch.setattr(sys, "argv", given)
-    assert command_line() == "python recipe.py --hub_token ... ... --rows 'a b'"
+    monkeypatch.setattr(sys, "argv", [*given, "--dataset=/home/me/a.txt", "https://me:secret@example.org/b/c"])
+    told = "python recipe.py --hub_token ... ... --rows 'a b' --dataset=.../a.txt https://example.org/b/c"
+    assert command_line() == told
+
+
+@pytest.mark.parametrize("text", ["a\r<img src=x>", "```\n# Heading", "` <b>", "\x1b[2J<script>", "ends in ``"])
+def test_a_sample_on_a_card_stays_one_piece_of_code_in_one_line(text):
+    [mark, line] = re.fullmatch(r"(`+) ?(.*?) ?\1(?!`)", quoted(text)).groups()
+    assert mark not in re.findall("`+", line) and not re.search(r"[\x00-\x1f]", line)
+    assert line.replace("\ufffd", "\x1b").split() == text.split()

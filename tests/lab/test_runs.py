@@ -1,18 +1,22 @@
 """Runs of a table: one a row and seed, in an order, none twice, none of other settings, unbroken by kill -9."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
 from transformers import TrainingArguments
 
-from lab.runs import compare, parse_table
+from lab.runs import compare, owned, parse_table, run_alone
+from lab.text import TextSettings
 from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
 from tests.trainer_runs import assert_same
@@ -81,6 +85,53 @@ def test_a_table_is_read_from_a_file_and_the_command_line(tmp_path):
     assert table.settings == {"learning_rate": 1e-3}
     with pytest.raises(ValueError, match="rows of a, b, got c"):
         parse_table(recipe, arguments=[str(tmp_path / "t.yaml"), "--only", "b", "c"])
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_in_which_a_process_trains_is_left_to_it(overwrite, tmp_path):
+    recipe, runs = make_recipe()
+    compare(recipe, {}, {"small": {}}, [0], tmp_path)
+    (tmp_path / "small-seed0" / "results.json").unlink()
+    with owned(tmp_path / "small-seed0"), pytest.raises(ValueError, match=f"in use by process {os.getpid()} of"):
+        compare(recipe, {}, {"small": {}}, [0], tmp_path, overwrite=overwrite)
+    assert len(runs) == 1 and (tmp_path / "small-seed0" / "settings.json").is_file()
+    compare(recipe, {}, {"small": {}}, [0], tmp_path, overwrite=overwrite)
+    assert len(runs) == 2 and not (tmp_path / "small-seed0" / "run.lock").exists()
+
+
+def test_a_run_that_fails_before_it_writes_leaves_no_folder(tmp_path):
+    def fail(setup, args):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        compare(SimpleNamespace(SETTINGS=(Setup, TrainingArguments), main=fail), {}, ROWS, [0], tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_runs_of_a_table_and_parts_of_a_run_read_one_text(tmp_path, monkeypatch):
+    read, text = [], tmp_path / "text.txt"
+
+    def main(setup, args):
+        Path(args.output_dir, "part").touch()
+        read.append(setup.load()["train"]["text"][0])
+        text.write_text("another\n" * 50)
+        return {}
+
+    settings = {"dataset": str(text), "output_dir": str(tmp_path / "alone")}
+    text.write_text("one\n" * 50)
+    recipe = SimpleNamespace(SETTINGS=(TextSettings, TrainingArguments), main=main)
+    compare(recipe, {"dataset": str(text)}, {"a": {}, "b": {"learning_rate": 0.1}}, [0], tmp_path)
+    assert read == ["one\n", "one\n"]
+    with pytest.raises(ValueError, match="text's digest was"):
+        compare(recipe, {"dataset": str(text)}, {"a": {}}, [0], tmp_path)
+    assert str(tmp_path) not in (tmp_path / "a-seed0" / "settings.json").read_text()
+    text.write_text("one\n" * 50)
+    for resumed in (None, "true"):
+        given = settings if resumed is None else {**settings, "resume_from_checkpoint": resumed}
+        monkeypatch.setattr(sys, "argv", ["script.py", *(f"--{name}={value}" for name, value in given.items())])
+        with pytest.raises(ValueError, match="text's digest") if resumed else nullcontext():
+            run_alone(main, *recipe.SETTINGS, description="")
+    assert len(read) == 3
 
 
 def test_a_run_killed_in_its_training_ends_as_the_unbroken_one(tmp_path):

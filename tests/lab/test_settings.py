@@ -37,7 +37,14 @@ def test_the_command_line_comes_before_the_file_and_the_file_before_defaults(tmp
     assert stated_settings(Setup, arguments=["--config", json.dumps({"b": 2})]) == {"config": {"b": 2}}
 
 
-WRONG = [("nam: x", "--nam"), ("nam: null", "nam"), ("size: many", "--size"), ("rate: 2", "at most 1")]
+WRONG = [
+    ("nam: x", "--nam"),
+    ("nam: null", "nam"),
+    ("size: many", "--size"),
+    ("rate: 2", "at most 1"),
+    ("plugins: [code.py]", "command line"),
+    ("[" * 2000, "lines"),
+]
 
 
 @pytest.mark.parametrize(("given", "word"), WRONG)

@@ -17,8 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.multitoken.generation import DraftedGenerationOutput
 from tests.tiny_models import (
-    CACHED_FAMILIES,
-    TARGETS,
+    HEADS_OF_FAMILIES,
     left_padded,
     make_backbone,
     make_drafting_model,
@@ -26,8 +25,7 @@ from tests.tiny_models import (
     token_ids,
 )
 
-families = pytest.mark.parametrize("family", [*CACHED_FAMILIES, "mistral"])
-targets = pytest.mark.parametrize("target", TARGETS)
+families = pytest.mark.parametrize(("family", "target"), HEADS_OF_FAMILIES)
 branches = pytest.mark.parametrize("num_branches", [1, 3])
 GREEDY = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
 
@@ -44,7 +42,6 @@ def num_generated(sequences: torch.Tensor, prompts: torch.Tensor) -> int:
 
 
 @families
-@targets
 @branches
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.usefixtures("clear_choices")
@@ -65,7 +62,6 @@ def test_greedy_words_are_those_without_drafts_and_the_counts_add_up(family, tar
     assert output.tokens_per_pass == output.accepted_per_pass + 1 > 1
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(
     "wanted",
@@ -81,8 +77,8 @@ def test_greedy_words_are_those_without_drafts_and_the_counts_add_up(family, tar
     ],
     ids=str,
 )
-def test_processors_and_lengths_act_as_without_drafts(target, alone, wanted):
-    model = make_drafting_model("gpt2", target)
+def test_processors_and_lengths_act_as_without_drafts(alone, wanted):
+    model = make_drafting_model("gpt2")
     ids, mask = rows_or_one(alone)
     wanted = {**GREEDY, **wanted}
     plain = {name: value for name, value in wanted.items() if name != "prompt_lookup_num_tokens"}
@@ -190,8 +186,8 @@ def test_the_cache_returned_for_a_row_goes_on_as_the_plain_one(num_branches):
 
 
 @families
-def test_drafts_work_in_bfloat16_and_every_word_is_a_most_probable_one(family):
-    model = copy.deepcopy(make_drafting_model(family)).to(torch.bfloat16)
+def test_drafts_work_in_bfloat16_and_every_word_is_a_most_probable_one(family, target):
+    model = copy.deepcopy(make_drafting_model(family, target)).to(torch.bfloat16)
     ids, mask = left_padded()
     for rows, num_branches in ((1, 1), (1, 3), (4, 1), (4, 3)):
         text = model.generate(
@@ -208,8 +204,8 @@ def test_drafts_work_in_bfloat16_and_every_word_is_a_most_probable_one(family):
 
 @pytest.mark.usefixtures("clear_choices")
 def test_a_text_may_fill_all_positions():
-    for family in ("gpt_neo", "gpt2"):
-        model = make_drafting_model(family)
+    for family, target in HEADS_OF_FAMILIES[:2]:
+        model = make_drafting_model(family, target)
         ids, mask = left_padded()
         wanted = {"do_sample": False, "max_length": 64, "eos_token_id": None}
         expected = model.generate(ids, attention_mask=mask, **wanted)
@@ -219,7 +215,7 @@ def test_a_text_may_fill_all_positions():
 
 
 def test_a_backbone_with_a_window_drafts_chains_and_says_so(caplog):
-    model, ids = make_drafting_model("gpt_neo"), token_ids(1, 5)
+    model, ids = make_drafting_model("gpt_neo", "embedding"), token_ids(1, 5)
     wanted = {"draft_tokens": 3, "return_dict_in_generate": True, **GREEDY}
     with caplog.at_level(logging.INFO, logger="hf_targets"):
         fallen = model.generate(ids, draft_branches=3, **wanted)

@@ -1,14 +1,16 @@
 """The ensemble of equation (13) inside `generate`: with the key-value cache as without, and as the formula says."""
 
+import copy
+
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 from tests.choices import on_clear_draws, restart_draws
 from tests.multitoken.by_hand import equations
 from tests.tiny_models import (
-    CACHED_FAMILIES,
+    HEADS_OF_FAMILIES,
     TARGETS,
     left_padded,
     make_drafting_model,
@@ -17,7 +19,6 @@ from tests.tiny_models import (
     token_ids,
 )
 
-families = pytest.mark.parametrize("family", [*CACHED_FAMILIES, "mistral"])
 targets = pytest.mark.parametrize("target", TARGETS)
 
 
@@ -35,8 +36,7 @@ def test_cached_steps_give_equation_13_at_every_position(target):
         torch.testing.assert_close(step, expected[:, start:end], rtol=1e-9, atol=1e-9)
 
 
-@families
-@targets
+@pytest.mark.parametrize(("family", "target"), HEADS_OF_FAMILIES)
 @pytest.mark.parametrize(
     "how",
     [
@@ -114,3 +114,26 @@ def test_a_cache_that_cannot_tell_is_refused_before_it_is_touched():
 def test_without_a_weight_the_cache_is_the_backbones_own():
     model, ids = make_model("gpt2"), token_ids(1, 6)
     assert len(model(ids, use_cache=True).past_key_values) == len(model.backbone(ids, use_cache=True).past_key_values)
+
+
+@targets
+def test_guidance_takes_the_ensemble_of_the_call_for_both_sides_as_that_of_the_configuration(target):
+    model = make("llama", target)
+    call = {"guidance_scale": 2.0, "max_new_tokens": 6, "output_logits": True, "output_scores": True}
+    call |= {"do_sample": False, "return_dict_in_generate": True}
+    by_call = model.generate(token_ids(1, 6), ensemble_weight=0.4, **call)
+    configured = copy.deepcopy(model)
+    configured.config.ensemble_weight = 0.4
+    torch.testing.assert_close(by_call.scores, configured.generate(token_ids(1, 6), **call).scores)
+    plain = model.generate(token_ids(1, 6), **call)
+    torch.testing.assert_close(configured.generate(token_ids(1, 6), ensemble_weight=0.0, **call).scores, plain.scores)
+
+
+def test_continuous_batching_keeps_no_hidden_states_and_refuses_an_ensemble():
+    model = copy.deepcopy(make_model("llama"))
+    model.init_continuous_batching(GenerationConfig(ensemble_weight=0.0))
+    with pytest.raises(ValueError, match="ensemble_weight"):
+        model.generate_batch([[1, 2]], GenerationConfig(ensemble_weight=0.3))
+    model.config.ensemble_weight = 0.3
+    with pytest.raises(ValueError, match="ensemble_weight"):
+        model.generate_batch([[1, 2]], GenerationConfig(ensemble_weight=0.0))

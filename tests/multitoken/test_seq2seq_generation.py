@@ -10,7 +10,6 @@ from tests.tiny_seq2seq import EOS, SEQ2SEQ_FAMILIES, make_pair_drafting_model, 
 
 families = pytest.mark.parametrize("family", SEQ2SEQ_FAMILIES)
 some = pytest.mark.parametrize("family", ["marian", "bart", "t5"])
-targets = pytest.mark.parametrize("target", ["difference", "embedding", "conditional"])
 TWELVE = {"max_new_tokens": 12, "eos_token_id": None}
 
 
@@ -61,8 +60,7 @@ def test_beams_with_the_ensemble_are_a_search_by_hand(family):
     assert found.tolist() == best + [model.config.pad_token_id] * (len(found) - len(best))
 
 
-@some
-@targets
+@pytest.mark.parametrize(("family", "target"), [("marian", "difference"), ("bart", "embedding"), ("t5", "conditional")])
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize(
     "drafting",

@@ -225,3 +225,14 @@ def seeing_encoder():
 def test_encoders_that_do_not_fit_are_refused(base, encoder, known, says):
     with pytest.raises(ValueError, match=says):
         DynamicVocabForCausalLM.from_base(base(), encoder(), **known)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_base_without_a_tokenizer_beside_it_is_refused_with_the_argument_that_takes_one(family, tmp_path):
+    make_backbone(family, vocab_size=len(BPE)).save_pretrained(tmp_path / "base")
+    sized(len(BPE)).save_pretrained(tmp_path / "encoder")
+    BPE.save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ValueError, match=" tokenizer="):
+        DynamicVocabForCausalLM.from_base(tmp_path / "base", tmp_path / "encoder")
+    model = DynamicVocabForCausalLM.from_base(tmp_path / "base", tmp_path / "encoder", tokenizer=BPE)
+    assert model.config.tokenizer_fingerprint is not None

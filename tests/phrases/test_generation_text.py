@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria, TextIteratorStreamer
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria, TextIteratorStreamer, pipeline
 
-from tests.phrases.models import PHRASES, RAGGED, WORDS, make_phrase_model, vocabulary_of
+from tests.phrases.models import OTHERS, PHRASES, RAGGED, WORDS, make_phrase_model, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, make_dynamic_model, token_ids
 
 GREEDY = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
@@ -188,3 +188,16 @@ def test_limits_may_be_given_in_an_object(limits, steps, phrases):
     for given in ({"generation_config": GenerationConfig(**PADDED, **limits)}, {**PADDED, **limits}):
         text = make_phrase_model().generate(token_ids(1, 4), **given, **how)
         assert text[0, 4:].tolist() == [5] * steps
+
+
+@pytest.mark.parametrize("phrases", [PHRASES, [PHRASES, OTHERS]], ids=["shared", "one a row"])
+def test_a_pipeline_writes_the_phrases_out(phrases):
+    model, prompts = make_phrase_model(), ["w02 w03 w04", "w05"]
+    how = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 8, "eos_token_id": None, "do_sample": False}
+    run = pipeline("text-generation", model=model, tokenizer=WORDS, batch_size=2, return_full_text=False)
+    texts = [text["generated_text"] for texts in run(prompts, phrases=phrases, **how) for text in texts]
+    batch = WORDS(prompts, return_tensors="pt", padding=True, padding_side="left")
+    new = model.generate(**batch, phrases=phrases, **how)[:, 3:]
+    of_rows = [PHRASES] * 4 if phrases is PHRASES else [PHRASES, PHRASES, OTHERS, OTHERS]
+    assert (new >= VOCAB).any()
+    assert texts == [one.decode(row, skip_special_tokens=True) for one, row in zip(of_rows, new, strict=True)]

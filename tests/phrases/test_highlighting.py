@@ -36,6 +36,14 @@ def test_each_phrase_is_listed_in_one_line_with_its_first_source():
     ]
 
 
+def test_control_characters_of_texts_and_names_reach_neither_terminal_nor_page():
+    text = "a\x1b[2J on\r\x9b the mat"
+    span = PhraseSpan(5, 18, 300, text[5:18], (PhraseSource("a\x1b]0;me\x07\rb.txt", 0, 9),))
+    for told in (mark_in_terminal(text, [span], colour=False), list_sources([span]), phrase_page(text, text, [span])):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", told)
+    assert len(list_sources([span]).splitlines()) == 1
+
+
 DOCUMENT = "It sat <i>on the mat</i> all day."
 PAGE = phrase_page("The cat <", TEXT, SPANS, {"mats.txt": DOCUMENT}, title="T & T", statistics="3 > 2", footer="a <b>")
 

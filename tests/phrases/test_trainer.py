@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, default_data_collator
 
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments
 from hf_targets.maths.losses import IGNORED
-from hf_targets.phrases.batches.negatives import InBatch, PreBatch
+from hf_targets.phrases.batches.negatives import InBatch, PreBatch, Prefixes
 from hf_targets.phrases.trainer import DrawnRows, RowDraw
 from hf_targets.training.lora import add_lora
 from tests import tiny_models
@@ -215,6 +215,34 @@ def test_two_processes_resumed_within_an_epoch_end_with_the_numbers_of_an_unbrok
     assert log == resumed_log
 
 
+def train_on_rows(folder, rows, **options):
+    """Train with phrases that do not depend on chance: the windows of two tokens, one after another."""
+    collator = tiny_models.make_collator(max_tokens=2, negatives=[Prefixes()])
+    given = {"train": rows, "evaluation": blocks(7, seed=1).to_iterable_dataset(), "kind": InOrder, "optim": "sgd"}
+    trainer = make_trainer(folder, make_dynamic_model("gpt2"), collator, **given, **options)
+    trainer.train()
+    return trainer, (weights(trainer.model), trainer.evaluate()["eval_perplexity"])
+
+
+_STREAMED = """
+import sys, torch
+from tests.phrases.test_trainer import blocks, train_on_rows
+
+rows = blocks(16).to_iterable_dataset()
+trainer, result = train_on_rows(sys.argv[1], rows, per_device_train_batch_size=2, ddp_backend="gloo")
+if trainer.is_world_process_zero():
+    torch.save(result, sys.argv[1] + "/result.pt")
+"""
+
+
+def test_two_processes_on_a_stream_take_the_steps_that_one_takes_on_its_rows(tmp_path):
+    run_processes(_STREAMED, tmp_path)
+    streamed, perplexity = torch.load(tmp_path / "result.pt", weights_only=False)
+    _, (whole, expected) = train_on_rows(tmp_path, blocks(16))
+    assert_same(streamed, whole, rtol=1e-4, atol=1e-6)
+    assert perplexity == pytest.approx(expected, rel=1e-4)
+
+
 def test_workers_change_nothing_in_training_and_an_epoch_chooses_other_phrases_than_the_one_before(unbroken, tmp_path):
     (without, log), (with_workers, log_with) = (unbroken(**one)[1] for one in ({}, {"dataloader_num_workers": 2}))
     assert_same(without, with_workers, rtol=0, atol=0)
@@ -230,6 +258,7 @@ def test_workers_change_nothing_in_training_and_an_epoch_chooses_other_phrases_t
         (make_backbone, "ours", {}, "needs another data_collator"),
         (make_dynamic_model, tiny_models.make_collator(vocab_size=60), {}, "vocab_size=50"),
         (make_dynamic_model, "ours", {"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
+        (make_dynamic_model, "ours", {"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training_starts(make, collator, arguments, says, tmp_path):

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -89,3 +90,16 @@ def test_the_benchmark_of_the_cache_gives_the_numbers_of_the_loop():
     printed = run_recipe("benchmarks/neural_cache")
     worst = re.findall(r"\| (\d\S*) \|$", printed, re.M)
     assert [float(one) < 1e-5 for one in worst] == [True, True]
+
+
+def test_the_benchmark_of_a_gpu_measures_every_part_in_small(tmp_path):
+    printed = run_recipe("benchmarks/gpu", "--output_dir", tmp_path)
+    results = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert set(results["parts"]) == {"drafts", "training", "losses", "phrases", "diffusion"}
+    assert all(part["rows"] and part["error"] is None for part in results["parts"].values())
+    assert (tmp_path / "gpu.md").read_text(encoding="utf-8") in printed
+
+
+def test_the_benchmark_of_losses_compares_ours_with_whole_logits():
+    printed = run_recipe("benchmarks/losses")
+    assert re.findall(r"^\| ([\w ]+) \| \d", printed, re.M) == ["all logits", "hf_targets"]

@@ -239,6 +239,19 @@ def test_a_collection_with_broken_files_is_told(folder):
         DocumentCollection.open(folder, LetterEncoder())
 
 
+def test_a_damaged_file_of_documents_is_named_with_its_folder(folder):
+    collection = make(folder)
+    for file in (folder / "documents.lance" / "data").iterdir():
+        file.write_bytes(file.read_bytes()[:-40])
+    name = next(iter(SHELF))
+    for read in (lambda: collection[name], lambda: dict(collection), lambda: collection.add({"new": "a text"})):
+        with pytest.raises(ValueError, match=f"cannot read {folder}"):
+            read()
+    for by in ("vectors", "words", "both"):
+        with pytest.raises(ValueError, match=f"cannot read {folder}"):
+            collection.retrieve(["a cat"], 1, by=by)
+
+
 def test_a_collection_whose_creator_was_killed_can_be_opened_and_filled(folder):
     killed = (
         "import os, sys, lancedb\nfrom hf_targets.retrieval.collection import DocumentCollection\n"

@@ -22,7 +22,7 @@ from hf_targets.phrases.batches.entries import (
     usable_spans,
 )
 from hf_targets.phrases.batches.negatives import InBatch, NegativeStrategy, PreBatch, Prefixes, SelfRetrieval
-from hf_targets.phrases.mining.miner import PhraseMiner
+from hf_targets.phrases.mining.miner import PhraseMiner, check_miner
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 SEED_COLUMN, BEFORE_COLUMN = "row_seed", "rows_before"
@@ -112,6 +112,7 @@ class PhraseCollator:
             if isinstance(source, str | type):
                 raise ValueError(f"negatives must be objects, got {source!r}; make them with negatives_by_name")
         self.tokenizer = tokenizer
+        check_miner(miner)
         self.miner = miner
         self.vocab_size = len(tokenizer) if vocab_size is None else vocab_size
         self.negatives = (InBatch(), Prefixes(), SelfRetrieval()) if negatives is None else tuple(negatives)

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
-_SENTENCE_END = re.compile(r"""[.!?]+["'\u201d\u2019)\]]*(?=\s+[^\sa-z]|\s*$)|[\u3002\uff01\uff1f]""", re.MULTILINE)
+_STOP = re.compile(r"""[.!?]+["'\u201d\u2019)\]]*(\s*)|[\u3002\uff01\uff1f]""")  # a match begun never fails
+_CITATION = re.compile(r"\[\d+\]?")
 
 
 class PhraseMiner(Protocol):
@@ -23,6 +24,12 @@ class PhraseMiner(Protocol):
         Candidates may overlap, and none holds a special token.
         """
         ...
+
+
+def check_miner(miner: Any) -> None:
+    """Raise a ValueError if an object is no miner, such as the name of one."""
+    if not hasattr(miner, "spans"):
+        raise ValueError(f"a miner must be an object such as WordNgrams(), got {miner!r:.60}; MINERS has those by name")
 
 
 @dataclass(frozen=True)
@@ -60,29 +67,50 @@ class MinedText:
     @classmethod
     def of(cls, document: str, tokenizer: PreTrainedTokenizerBase, miner: PhraseMiner) -> "MinedText":
         """Return what a miner finds in a document."""
+        check_miner(miner)
         text = TokenizedText.from_text(document, tokenizer)
         tokens = np.asarray(miner.spans(text), np.int64).reshape(-1, 2)
-        begins = np.array([_next_character(document, start) for start in text.offsets[:, 0].tolist()], np.int64)
+        begins = np.array(_next_characters(document, text.offsets[:, 0].tolist()), np.int64)
         ends = text.offsets[tokens[:, 1] - 1, 1]
         starts = np.minimum(begins[tokens[:, 0]], ends)
         return cls(tuple(text.ids), np.column_stack([tokens, starts, ends]))
 
 
-def _next_character(document: str, start: int) -> int:
-    """Return the index of the first character from `start` on that is not white space."""
-    while start < len(document) and document[start].isspace():
-        start += 1
-    return start
+def _next_characters(document: str, starts: Sequence[int]) -> list[int]:
+    """Return the index of the first character from each of `starts`, ascending, on that is not white space."""
+    found, position = [], 0
+    for start in starts:
+        position = max(position, start)
+        while position < len(document) and document[position].isspace():
+            position += 1
+        found.append(position)
+    return found
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Return the index of the first stop of each end of a sentence, in time linear in the text.
+
+    An end of a sentence is ".", "!" or "?", with quotes and brackets that close, before white space and no small
+    letter, or at a line end; or such a stop of Chinese and Japanese. Abbreviations are not told from ends.
+
+    >>> sentence_ends("e.g. cats. Dr. Who?")
+    [9, 13, 18]
+    """
+    ends = []
+    for found in _STOP.finditer(text):
+        space, after = found[1], text[found.end() : found.end() + 1]
+        if space is None or not after or "\n" in space or (space and not "a" <= after <= "z"):
+            ends.append(found.start())
+    return ends
 
 
 class MarkablePhrases:
     """What another miner finds, without phrases after which a marker such as "[1]" would stand wrongly.
 
     Left out are phrases with the end of a sentence in them or at their end, whose marker would count for the next
-    sentence, and phrases that end inside a word. An end of a sentence is ".", "!" or "?", with quotes and brackets that
-    close, before white space and no small letter, or at a line end; or such a stop of Chinese and Japanese.
-    Abbreviations are not told from ends: "Dr. Who" is left out, and "e.g. cats" is not. Chinese, Japanese and Korean
-    characters are words of their own. Phrases whose first or last character is only partly theirs are left out too.
+    sentence (`sentence_ends`: "Dr. Who" is left out, and "e.g. cats" is not), and phrases that end inside a word.
+    Chinese, Japanese and Korean characters are words of their own. Phrases whose first or last character is only partly
+    theirs are left out too, and those with a part of a "[2]" of the text itself, which would cite another document.
 
     >>> from hf_targets.phrases.mining.ngrams import TokenNgrams
     >>> text = TokenizedText("a bc. D", [0, 1, 2, 3], np.array([[0, 1], [1, 3], [3, 4], [4, 7]]))
@@ -91,17 +119,20 @@ class MarkablePhrases:
     """
 
     def __init__(self, miner: PhraseMiner) -> None:
+        check_miner(miner)
         self.miner = miner
 
     def spans(self, text: TokenizedText) -> np.ndarray:
         """Return the miner's spans that are left, (phrases, 2)."""
         spans = np.asarray(self.miner.spans(text), np.int64).reshape(-1, 2)
-        stops = np.array([found.start() for found in _SENTENCE_END.finditer(text.text)], np.int64)
+        stops = np.array(sentence_ends(text.text), np.int64)
         starts, ends = text.offsets[spans[:, 0], 0], text.offsets[spans[:, 1] - 1, 1]
         before, after = np.searchsorted(stops, starts), np.searchsorted(stops, ends)
         parted = np.array([False, *self._parted(text), False])
         in_words = np.array([_is_in_a_word(text.text, end) for end in text.offsets[:, 1].tolist()], bool)
+        cites = np.array([found.span() for found in _CITATION.finditer(text.text)], np.int64).reshape(-1, 2)
         keep = (before == after) & ~parted[spans[:, 0]] & ~parted[spans[:, 1]]
+        keep &= np.searchsorted(cites[:, 1], starts, side="right") == np.searchsorted(cites[:, 0], ends)
         return spans[keep & ~in_words[spans[:, 1] - 1]] if len(spans) else spans
 
     @staticmethod

@@ -40,7 +40,7 @@ def read_phrases(
             settings = json.loads((content.metadata() or {}).get("settings", "{}"))
             arrays = {name: content.get_tensor(name) for name in _ARRAYS}
             _check(arrays, settings["vocab_size"], settings["documents"], [*special_ids])
-    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{file} is no whole phrase vocabulary: {error}; build and save it again") from error
     return file, settings, arrays
 

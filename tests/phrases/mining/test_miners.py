@@ -5,9 +5,10 @@ import pytest
 
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.mining import MINERS
-from hf_targets.phrases.mining.miner import MarkablePhrases, MiningTask
+from hf_targets.phrases.mining.miner import _STOP, MarkablePhrases, MiningTask, _next_characters, sentence_ends
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.small_tokenizers import BPE
 from tests.tiny_models import VOCAB
 from tests.tiny_models import WORDS as NUMBERED
@@ -39,6 +40,19 @@ def test_a_miner_from_outside_gives_a_training_its_phrases():
     batch = collator([{"input_ids": list(range(1, 9))}])
     assert isinstance(collator.miner, Pairs)
     assert (batch["phrase_targets"] >= VOCAB).sum() >= 2
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda name: PhraseVocabulary.from_documents(["a cat"], BPE, name),
+        lambda name: PhraseCollator(BPE, name),
+        MarkablePhrases,
+    ],
+)
+def test_the_name_of_a_miner_is_refused_where_a_miner_is_due(act):
+    with pytest.raises(ValueError, match="MINERS"):
+        act("words")
 
 
 def read_nothing():
@@ -74,6 +88,12 @@ def test_a_stop_that_ends_no_sentence_parts_nothing(text):
     assert MarkablePhrases(TokenNgrams(2, 40)).spans(tokenized).tolist() == whole
 
 
+def test_no_phrase_has_a_part_of_a_citation_of_its_document():
+    found = left("cats sleep [2] all [a] day [13")
+    assert {"cats sleep", " all [a] day"} <= found
+    assert not any(letter in phrase for phrase in found for letter in "0123456789") and not found & {"cats sleep ["}
+
+
 def test_no_phrase_ends_inside_a_word():
     words = {"the", "catapult", "mat", "2019s"}
     found = left("the catapult mat 2019s")
@@ -88,3 +108,26 @@ def test_no_phrase_has_a_part_of_a_character():
     tokenized = TokenizedText.from_text("🙂🙂", BPE)
     spans = MarkablePhrases(TokenNgrams(2, 8)).spans(tokenized)
     assert len(tokenized) == 8 and spans.tolist() == [[0, 4], [0, 8], [4, 8]]
+
+
+@pytest.mark.parametrize("part", ["!", ".", ".)", ". ", ".\t", '."', "?\n"])
+def test_no_search_for_an_end_of_a_sentence_fails_once_begun_and_so_none_reads_a_character_twice(part):
+    text = part * 20 + "a"
+    assert all(_STOP.match(text, place) for place, letter in enumerate(text) if letter in ".!?")
+    assert len(sentence_ends(part * 100_000 + "a")) in (0, 99_999, 100_000)
+
+
+class CountedText(str):
+    """A text that counts how often a character of it is read."""
+
+    num_read = 0
+
+    def __getitem__(self, key):
+        self.num_read += 1
+        return super().__getitem__(key)
+
+
+def test_the_first_letters_after_white_space_are_found_in_steps_that_grow_with_the_text():
+    text = CountedText(" " * 200_000 + "a")
+    assert set(_next_characters(text, range(len(text)))) == {200_000}
+    assert text.num_read <= 2 * len(text)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from hf_targets.data.tokenization import tokenizer_fingerprint, train_bpe_tokenizer
 from hf_targets.phrases.mining.ngrams import TokenNgrams
@@ -64,7 +65,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", [*CHANGES, "truncated", "missing"])
+@pytest.mark.parametrize("change", [*CHANGES, "truncated", "deep JSON", "missing"])
 def test_a_file_that_breaks_a_rule_is_refused_by_name(change, saved):
     if change in CHANGES:
         _, fields, arrays = read_phrases(saved, [])
@@ -72,6 +73,8 @@ def test_a_file_that_breaks_a_rule_is_refused_by_name(change, saved):
         write_phrases(saved, fields, arrays)
     elif change == "truncated":
         (saved / FILE).write_bytes((saved / FILE).read_bytes()[:-40])
+    elif change == "deep JSON":
+        save_file(read_phrases(saved, [])[2], saved / FILE, {"settings": "[" * 100_000})
     else:
         (saved / FILE).unlink()
     with pytest.raises(ValueError, match=FILE):
