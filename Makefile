@@ -29,7 +29,7 @@ run: setup  ## train plain, simple N-gram and word difference models on two CPU 
 		recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml --overwrite true $(RUN_ARGS)
 
 test: setup  ## run the tests, offline
-	$(BIN)/python -m pytest -n 2 -q $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(TESTS)
 
 check: setup  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .
@@ -37,7 +37,7 @@ check: setup  ## format, lint and types, changing nothing
 	$(BIN)/pyright
 
 smoke: setup  ## run every recipe at its smallest settings
-	$(BIN)/python -m pytest -n 2 -q tests/recipes
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q tests/recipes
 
 bench: setup  ## run recipes/benchmarks: needs HF_TARGETS_DATA, models of train_dynamic_vocab and train_translation
 	test -f runs/tables/finetune_gptneo_wdr/wdr-seed0/config.json || $(MAKE) run

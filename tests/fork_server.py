@@ -53,9 +53,11 @@ def become(job: Job, index: int) -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.freeze()  # so that a fork neither copies nor frees what all share
+    gc.enable()
     forked = serve()
     if forked:
         become(*forked)

@@ -1,11 +1,11 @@
-"""A small Hugging Face Hub on the loopback interface, and a way to run client code against it.
+"""A small Hugging Face Hub on the loopback interface, which runs client code against itself.
 
 It keeps model repositories in memory and answers the part of the Hub's API behind `push_to_hub`, `upload_folder`,
 `from_pretrained`, `list_repo_files`, `model_info` and `file_exists`; any other path is a 404. There is one branch,
 `main`, and every commit stays readable by its id. Large and binary files travel as plain Git LFS, not by Xet.
 
-    with HubServer() as hub:
-        run_against(hub, tmp_path / "pusher", "-c", "import huggingface_hub; huggingface_hub.create_repo('me/tiny')")
+    with HubServer(tmp_path / "home") as hub:
+        hub.run("import huggingface_hub; huggingface_hub.create_repo('me/tiny')")
         assert not hub.files("me/tiny")
 """
 
@@ -14,37 +14,21 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from shutil import rmtree
+from subprocess import CompletedProcess
 from typing import Any, ClassVar, Self
 from urllib.parse import unquote
 
+from tests.programs import LIBRARIES, ROOT, ForkServer
+
 USER, TOKEN = "me", "hf_test"
 LFS_THRESHOLD = 10 * 2**20
-REPOSITORY_ROOT = Path(__file__).resolve().parents[1]
-
-
-def run_against(hub: "HubServer", home: Path, *arguments: str) -> str:
-    """Run `python *arguments` from the repository root as a client of `hub` and return what it printed.
-
-    The client reads where the Hub is when it is imported, so it needs a process of its own. `home` becomes `HF_HOME`,
-    which holds the cache: another `home` is another machine.
-
-    Raises: AssertionError with the client's output if it fails.
-    """
-    kept = {k: v for k, v in os.environ.items() if not re.match("HF_HUB_|HUGGINGFACE_|.*_PROXY$", k.upper())}
-    client = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-    client |= {"HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(REPOSITORY_ROOT)}
-    client["HF_HUB_DISABLE_XET"] = "1"  # where hf_xet is installed the client uploads by it, whatever the server offers
-    command, environment = [sys.executable, *arguments], kept | client
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY_ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"the client failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 class HubError(Exception):
@@ -80,10 +64,11 @@ def content_id(data: bytes) -> str:
 
 
 class HubServer(ThreadingHTTPServer):
-    """The Hub's state, served at `url` while it is entered as a context manager."""
+    """The Hub's state, served at `url` while it is entered as a context manager; `home` is its clients' `HF_HOME`."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
         super().__init__(("127.0.0.1", 0), HubHandler)
+        self.home = home
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.commits: dict[str, dict[str, dict[str, bytes]]] = {}  # repo id -> commit id -> path -> content
         self.lfs: dict[str, bytes] = {}
@@ -94,8 +79,24 @@ class HubServer(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.clients.close()
         self.shutdown()
         self.server_close()
+
+    @cached_property
+    def clients(self) -> ForkServer:
+        """A process that has imported the client and not `hf_targets`; it reads where the Hub is at that import."""
+        taken = [name for name in os.environ if re.match("HF_HUB_|HUGGINGFACE_|.*_PROXY$", name.upper())]
+        given = {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HOME": str(self.home), "HF_HUB_OFFLINE": "0"}
+        given |= {"HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
+        given["HF_HUB_DISABLE_XET"] = "1"  # with hf_xet the client uploads by it, whatever the server offers
+        return ForkServer(LIBRARIES, {**dict.fromkeys(taken), **given})
+
+    def run(self, program: str | Path, *arguments: object, folder: Path = ROOT) -> CompletedProcess[str]:
+        """Run a program as a client on a machine of its own: the cache in `home` is empty."""
+        rmtree(self.home, ignore_errors=True)
+        self.home.mkdir()
+        return self.clients.run(program, *arguments, folder=folder)[0]
 
     def files(self, repo_id: str) -> dict[str, bytes]:
         """Return the files of a repository as of its last commit: path to content."""

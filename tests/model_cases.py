@@ -13,7 +13,6 @@ from hf_targets import CurveConfig, DynamicVocabForCausalLM
 from hf_targets.backbones.encoder_decoder import read_pair
 from tests.awd_lstm.models import make_awd_lstm
 from tests.gaussian_case import gaussian_case
-from tests.gaussian_diffusion.models import KINDS as GAUSSIAN_KINDS
 from tests.masked_case import crammed_case, masked_case
 from tests.masked_diffusion.models import CURVES, make_mdlm
 from tests.masked_diffusion.models import masked_batch as mdlm_batch
@@ -326,7 +325,8 @@ CASES = {
     "lstm-untied": _lstm_case(tie_word_embeddings=False, num_hidden_layers=3),
     "tensorized": tensorized_case(),
     "difference-tensorized": heads_case("difference"),
-    **{f"gaussian-{kind}": gaussian_case(kind) for kind in GAUSSIAN_KINDS},
+    # "curves" has the preset of "dinoiser", and "heads on a curve" has the curve of "curve"
+    **{f"gaussian-{kind}": gaussian_case(kind) for kind in ("difformer", "curves", "heads", "heads on a curve")},
 }
 ONE_OF_A_CLASS = (
     "difference-gpt2",

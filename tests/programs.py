@@ -2,7 +2,7 @@
 
 A server imports them once, in seconds, and each program runs in a fork of it, in a fraction of a second. A program
 whose imports are what is tested, or whose variables are read at import (`HF_HOME`, `HF_ENDPOINT`), needs a server of
-its own or a Python of its own.
+its own or a Python of its own. Hashes of strings are others there than in the process of the tests.
 """
 
 import atexit
@@ -25,11 +25,13 @@ SECONDS = 600
 
 
 class ForkServer:
-    """A process that has imported `modules`, with `variables` added to the environment, and runs programs."""
+    """A process that has imported `modules`, with `variables` in the environment (None: without), and runs programs."""
 
-    def __init__(self, modules: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, modules: Sequence[str], variables: Mapping[str, str | None] | None = None) -> None:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        self.environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **(variables or {})}
+        fixed = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1"}
+        environment = {**os.environ, **fixed, **(variables or {})}
+        self.environment = {name: value for name, value in environment.items() if value is not None}
         command = [sys.executable, str(ROOT / "tests" / "fork_server.py"), *modules]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=self.environment, start_new_session=True, **pipes)

@@ -1,20 +1,12 @@
 """The Hugging Face client and the models of Transformers work against `HubServer` as against the Hub."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.hub_server import LFS_THRESHOLD, HubServer, run_against
-
-
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    with HubServer() as server:
-        yield server
+from tests.hub_server import LFS_THRESHOLD, HubServer
 
 
 def test_an_uploaded_folder_comes_back_byte_for_byte(hub: HubServer, tmp_path: Path) -> None:
@@ -34,7 +26,7 @@ print(json.dumps(sorted(hf.list_repo_files("me/folder", revision=first.oid))))
 print(hf.model_info("me/folder").sha)
 print(hf.snapshot_download("me/folder", revision=first.oid))
 """
-    commits, files, sha, snapshot = run_against(hub, tmp_path / "home", "-c", code).splitlines()
+    commits, files, sha, snapshot = hub.run(code).stdout.splitlines()
     local = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
     assert local == {path: (Path(snapshot) / path).read_bytes() for path in json.loads(files)}
     assert hub.files("me/folder") == {path: data for path, data in local.items() if path != "README.md"}
@@ -43,7 +35,7 @@ print(hf.snapshot_download("me/folder", revision=first.oid))
     assert sha == emptied != first
 
 
-def test_what_is_missing_or_forbidden_raises_the_clients_own_error(hub: HubServer, tmp_path: Path) -> None:
+def test_what_is_missing_or_forbidden_raises_the_clients_own_error(hub: HubServer) -> None:
     code = """
 import huggingface_hub as hf
 hf.create_repo("me/empty")
@@ -57,7 +49,7 @@ print(name(hf.file_exists, "me/empty", "config.json"))
 print(name(hf.create_repo, "me/empty"))
 print(name(hf.create_repo, "me/mine", token="hf_wrong"))
 """
-    assert run_against(hub, tmp_path, "-c", code).split() == [
+    assert hub.run(code).stdout.split() == [
         "RepositoryNotFoundError",
         "RemoteEntryNotFoundError",
         "RevisionNotFoundError",

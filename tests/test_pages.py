@@ -1,8 +1,6 @@
 """What README and the pages of results say: their examples run, their figures agree, their links lead somewhere."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -21,18 +19,21 @@ def figures(text: str) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_of_the_readme_runs_as_it_stands(number, tmp_path):
-    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", EXAMPLES[number]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+def test_an_example_of_the_readme_runs_as_it_stands(number, hub, tmp_path):
+    strict = "import warnings; warnings.filterwarnings('error', category=DeprecationWarning, module='__main__')\n"
+    done = hub.run(strict + EXAMPLES[number], folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
-def test_the_plug_in_of_the_page_is_a_head(tmp_path):
+def test_the_plug_in_of_the_page_is_a_head(hub, tmp_path):
     (source,) = re.findall(r"```python\n(.*?)```", PAGES["README.md"], re.S)
     (tmp_path / "my_head.py").write_text(source)
-    use = "import my_head; from hf_targets import MultiTokenConfig; print(MultiTokenConfig(head='gated').head)"
-    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True)
+    use = tmp_path / "use.py"
+    use.write_text(
+        "import my_head; from hf_targets import MultiTokenConfig; print(MultiTokenConfig(head='gated').head)"
+    )
+    done = hub.run(use)
     assert done.stdout.strip() == "gated", done.stderr
 
 
@@ -68,6 +69,16 @@ def test_every_script_and_settings_file_is_in_the_table_of_the_page():
             )
             settings = {path.stem for path in (ROOT / "recipes" / "settings" / folder / script.stem).glob("*.yaml")}
             assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), script
+
+
+def test_the_page_of_tables_names_scripts_with_their_settings():
+    cells = [line.split("|")[2] for line in PAGES["tables.md"].splitlines() if line.startswith("| ") and ".py`" in line]
+    assert len(cells) > 25
+    for script, names in (found for cell in cells for found in re.findall(r"`([\w/]+)\.py`((?:,? `[^`]+`)*)", cell)):
+        script = script.removeprefix("recipes/")
+        assert (ROOT / "recipes" / f"{script}.py").exists(), script
+        for name in re.findall(r"`(\w+)[^`]*`", names):
+            assert (ROOT / "recipes" / "settings" / script / f"{name}.yaml").exists(), f"{script} {name}"
 
 
 @pytest.mark.parametrize("name", ["README.md", *(f"recipes/{page}" for page in PAGES)])

@@ -51,15 +51,25 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], **
         torch.testing.assert_close(one[name], other[name], **tolerance)
 
 
-def run_processes(script: str, folder: Path, *arguments: object, processes: int = 2) -> None:
-    """Run a script, whose first argument is the folder, as so many processes of one training; `trainer` is its name.
+_END = """
+import os, sys
+from accelerate import PartialState
+
+PartialState().wait_for_everyone()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def run_processes(script: str, folder: Path, *arguments: object, processes: int = 2) -> list[str]:
+    """Run a script, whose first argument is the folder, as so many processes of one training; return what they print.
 
     The processes leave without the end that Python makes: a thread of gloo may still hold a tensor then, which aborts
     its process now and then.
     """
     folder.mkdir(exist_ok=True)
     file = folder / "script.py"
-    file.write_text(f"{script}\nimport os\ntrainer.accelerator.wait_for_everyone()\nos._exit(0)\n")
+    file.write_text(f"{script}\n{_END}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(processes)}
@@ -68,3 +78,4 @@ def run_processes(script: str, folder: Path, *arguments: object, processes: int 
     done = server(*EVERYTHING).run(file, folder, *arguments, variables=ranks)
     told = "\n".join(process.stderr[-3000:] for process in done if process.returncode)
     assert all(process.returncode == 0 for process in done), told
+    return [process.stdout for process in done]

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import find_adapter_config_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
 from hf_targets.backbones.output_matrix import output_embedding
@@ -94,6 +94,10 @@ class WrapsBackbone:
         if adapter is not None:
             model.load_adapter(str(adapter), adapter_kwargs=settings)
         return loaded
+
+    def is_custom_code(self) -> bool:
+        """Return whether the backbone is; Transformers does not initialise all modules of such a model."""
+        return self.backbone.is_custom_code()
 
     @property
     def generation_config(self) -> Any:
@@ -170,7 +174,8 @@ class WrapsBackbone:
         """Tag the model; TRL's trainers call this on the model that they will train.
 
         Raises:
-            ValueError: If it is SFTTrainer, which computes the loss itself and would never train the new part.
+            ValueError: If it is SFTTrainer, which computes the loss itself and would never train the new part, or
+                RewardTrainer.
         """
         names = {tags} if isinstance(tags, str) else set(tags)
         new_part = getattr(self, self.new_part)
@@ -179,6 +184,8 @@ class WrapsBackbone:
                 f"SFTTrainer computes its own loss and would never train this model's {self.new_part}; use "
                 f"{self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
             )
+        if "reward-trainer" in names:
+            raise ValueError("RewardTrainer trains a classifier, and this is none; save model.backbone, and give that")
         if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
             told = "TRL trains the backbone but not the %s, which will no longer fit: train them again with %s"
             logger.warning(told, self.new_part, self.trained_by)
@@ -226,6 +233,12 @@ def load_base(
     if not isinstance(base, PreTrainedModel):
         raise ValueError(f"{name} must be a Transformers model, its name or its path, got {type(base).__name__}")
     return base
+
+
+def is_trained(base: PreTrainedModel) -> bool:
+    """Return whether a model was loaded; one that is made of a configuration may have the name of that."""
+    loaded = any(getattr(parameter, "_is_hf_initialized", False) for parameter in base.parameters())
+    return bool(base.name_or_path) and (loaded or not base.training)
 
 
 def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
@@ -332,3 +345,22 @@ def _without_output(model: Any) -> nn.Module:
 def headless(whole: type[PreTrainedModel]) -> type[Headless]:
     """Return the class to register with `AutoModel` for checkpoints of a wrapper class."""
     return type(f"Headless{whole.__name__}", (Headless,), {"whole": whole, "config_class": whole.config_class})
+
+
+class NoClassifier:
+    """`AutoModelForSequenceClassification` of a wrapper, which TRL's RewardTrainer loads: says what can classify."""
+
+    config_class: ClassVar[type[PreTrainedConfig]]
+
+    @classmethod
+    def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
+        """Raise a ValueError."""
+        raise ValueError(
+            f"{name} is a checkpoint of kind {cls.config_class.model_type!r}, which has no classifier; save its "
+            "backbone, and load that: model.backbone.save_pretrained(folder)"
+        )
+
+
+def no_classifier(whole: type[PreTrainedModel]) -> type[NoClassifier]:
+    """Return the class to register with `AutoModelForSequenceClassification` for checkpoints of a wrapper class."""
+    return type(f"{whole.__name__}WithoutClassifier", (NoClassifier,), {"config_class": whole.config_class})

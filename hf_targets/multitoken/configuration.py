@@ -18,6 +18,7 @@ BASE_FIELDS = (
     "ensemble_weight",
     "head",
     "head_bias",
+    "residual_heads",
     "separate_output_heads",
     "draft_vocab_size",
     "base_model_name_or_path",
@@ -32,6 +33,7 @@ MASKED_FIELDS = (
     "masked_only",
     "head",
     "head_bias",
+    "residual_heads",
     "base_model_name_or_path",
 )
 """Fields that a user may choose when putting heads on a masked model; the other fields follow from that model."""
@@ -92,6 +94,14 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
+    residual_heads: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether a head adds to the hidden state, and begins at 0, so that it first predicts what the "
+            "model does of the next token; conjugates count by factors that begin at 0. `from_base` chooses it for a "
+            "trained model. False: the paper's heads."
+        },
+    )
     separate_output_heads: bool = field(
         default=False,
         metadata={

@@ -35,9 +35,9 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
         check_share(self.mask_share)
         if self.ensemble_weights != [0.0]:
             raise ValueError(f"ensemble_weights must be [0.0] for masked models, got {self.ensemble_weights}")
-        if self.head_warmup_steps is not None:
+        if self.head_warmup_steps:
             raise ValueError(
-                f"head_warmup_steps must be None for masked models, got {self.head_warmup_steps}; to train the heads "
+                f"head_warmup_steps must be 0 for masked models, got {self.head_warmup_steps}; to train the heads "
                 "first, freeze the backbone with model.backbone.requires_grad_(False)"
             )
         super().__post_init__()
@@ -61,6 +61,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     """
 
     args: MultiTokenMaskedTrainingArguments
+    warms_up = False
     needed_columns = ("input_ids",)
     made_by = "hf_targets.enclosed_blocks makes them"
 

@@ -42,6 +42,7 @@ class Setup:
     num_tokens: int = field(default=512, metadata={"help": "Tokens of a batch; rows are these over L."})
     num_steps: int = field(default=2, metadata={"help": "Evaluations of the network in a timed sampling."})
     rounds: int = field(default=3, metadata={"help": "Timed turns of each, after one that is not."})
+    evaluation_steps: list[int] = field(default_factory=lambda: [32, 128, 512, 1000], metadata={"help": "T of counts."})
     bf16: bool = field(default=False, metadata={"help": "Whether to use bfloat16 autocast, with weights in float32."})
     num_mixed_rows: int = field(default=64, metadata={"help": "Rows of the batch of many lengths."})
     max_mixed_length: int = field(default=1024, metadata={"help": "Its width; lengths are from a 16th of it to it."})
@@ -126,7 +127,7 @@ def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, length: int) -> No
         print(f"| {name} | {sizes[name]:,} | {1000 * value:.0f} | {value / seconds['adaLN']:.3f} |")
 
 
-def print_evaluations(batch_size: int = 16) -> None:
+def print_evaluations(steps_wanted: list[int], batch_size: int = 16) -> None:
     """Print evaluations of the network, which do not depend on it, for texts of 128 tokens by number of steps."""
     config = MdlmConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, cond_dim=8)
     model = MdlmForMaskedDiffusion(config).eval()
@@ -134,7 +135,7 @@ def print_evaluations(batch_size: int = 16) -> None:
         f"\nEvaluations a row, {batch_size} rows of 128 tokens\n\n| sampler | steps | evaluations | tokens a forward |"
     )
     print("| --- | ---: | ---: | ---: |")
-    wanted: list[tuple[str, int | None]] = [(name, n) for n in (32, 128, 512, 1000) for name in ("ancestral", "cached")]
+    wanted: list[tuple[str, int | None]] = [(name, n) for n in steps_wanted for name in ("ancestral", "cached")]
     for sampler, steps in [*wanted, ("first_hitting", None)]:
         options = {} if steps is None else {"num_steps": steps}
         output: Any = model.generate(
@@ -193,7 +194,7 @@ def main(setup: Setup) -> None:
         if "folded" in setup.parts:
             print_folded(setup, models["plain"], length)
     if "evaluations" in setup.parts:
-        print_evaluations()
+        print_evaluations(setup.evaluation_steps)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from hf_targets import (
     WordNgrams,
     continue_prefixes,
     documents_of,
+    dpr_encoder,
     measure_continuations,
     repair_reformer,
     take_prefixes,
 )
 from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
+from hf_targets.extras import require
 from lab.intervals import format_intervals
 from lab.tables import differences_table, results_table
 from lab.text import TextSettings
@@ -43,6 +45,10 @@ class ContinuationSettings(TextSettings):
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
     num_documents: int = field(default=32, metadata={"help": "Documents of the training text for each prefix."})
     document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
+    encoder: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Finds documents: a sentence encoder, or DPR's two, context first. Empty: TF-IDF."},
+    )
     units: Literal["tokens", "words"] = field(
         default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'}
     )
@@ -67,7 +73,7 @@ class ContinuationSettings(TextSettings):
 
     def phrases_of_documents(self, rows: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> PhrasesOf:
         """Return what gives a prefix the phrases of the nearest documents, which are cut from `rows`."""
-        retriever = DocumentRetriever.lexical(documents := documents_of(rows, self.document_words))
+        retriever = document_retriever(documents := documents_of(rows, self.document_words), self.encoder)
         longest = self.max_tokens
         miner = WordNgrams(max_tokens=longest) if self.units == "words" else TokenNgrams(self.min_tokens, longest)
         pools: dict[int, PhrasePool] = {}
@@ -87,6 +93,16 @@ class ContinuationSettings(TextSettings):
         do_sample = self.do_sample if do_sample is None else do_sample
         nucleus = {"top_p": self.top_p, "top_k": 0} if do_sample else {}
         return {"do_sample": do_sample, "bad_words_ids": banned, **nucleus}
+
+
+def document_retriever(documents: Mapping[str, str], encoder: Sequence[str]) -> DocumentRetriever:
+    """Return what finds documents by the vectors of an encoder, by DPR's two, or by words if there is none."""
+    if not encoder:
+        return DocumentRetriever.lexical(documents)
+    if len(encoder) == 2:
+        return DocumentRetriever(documents, dpr_encoder(*encoder))
+    library = require("sentence_transformers", extra="retrieval")
+    return DocumentRetriever(documents, library.SentenceTransformer(*encoder))
 
 
 def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf) -> Prepare:

@@ -1,17 +1,13 @@
 """Checkpoints in processes that have not imported `hf_targets`, that have, and that cannot."""
 
 import json
-from pathlib import Path
-from shutil import rmtree
 
 import pytest
 from transformers import AutoConfig
 
 from hf_targets import MdlmConfig, MultiTokenConfig
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
-from tests.hub_server import HubServer, run_against
 from tests.masked_diffusion.models import make_mdlm
-from tests.programs import LIBRARIES, ForkServer
 from tests.tiny_models import make_any
 
 KINDS = {"heads": "AutoModelForCausalLM", "diffusion": "AutoModelForMaskedLM"}
@@ -34,27 +30,10 @@ def saved(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Start a server whose programs have not imported `hf_targets`, with a cache of its own."""
-    started = ForkServer(LIBRARIES, {"HF_HOME": str(tmp_path_factory.mktemp("home"))})
-    yield started
-    started.close()
-
-
 @pytest.fixture
-def home(server):
-    """Return the folder of the cache, empty."""
-    folder = Path(server.environment["HF_HOME"])
-    rmtree(folder)
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def run(server, home):
+def run(hub):
     """Return what runs a program without `hf_targets` and without a keyboard."""
-    return lambda code, *arguments: server.run(LOAD + code, *arguments)[0]
+    return lambda code, *arguments: hub.run(LOAD + code, *arguments)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +78,7 @@ auto.from_pretrained(folder, trust_remote_code=trust)
 
 @pytest.mark.parametrize("trust", ["-", "yes"])
 def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code_of_its_own(
-    trust, saved, run, home, tmp_path
+    trust, saved, run, hub, tmp_path
 ):
     folder = tmp_path / "saved"
     folder.symlink_to(saved / "heads")
@@ -107,10 +86,10 @@ def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code
     done = run(code, folder, KINDS["heads"], trust)
     assert done.stdout.split()[1:] == ["True"], done.stderr
     assert "custom code" not in done.stderr + done.stdout
-    assert not list(home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
+    assert not list(hub.home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
 
 
-def test_every_way_to_the_hub_takes_what_was_written_alone_and_loads_without_the_import(tmp_path):
+def test_every_way_to_the_hub_takes_what_was_written_alone_and_loads_without_the_import(hub, tmp_path):
     (tmp_path / "run" / "data").mkdir(parents=True)
     for name in (".env", "notes.txt", "foreign.safetensors", "data/model.safetensors"):
         (tmp_path / "run" / name).write_text("secret")
@@ -138,24 +117,25 @@ heads.push_to_hub("me/heads", heads_only=True)
 heads.save_pretrained({str(tmp_path / "heads")!r}, heads_only=True, push_to_hub=True, repo_id="me/again")
 heads.push_to_hub("me/whole")
 """
-    with HubServer() as hub:
-        run_against(hub, tmp_path / "home", "-c", code)
-        assert PACKAGE_IMPORT in hub.files("me/config")
-        written = {"config.json", "generation_config.json", "model.safetensors", "README.md", PACKAGE_IMPORT}
-        assert hub.files("me/trained").keys() - {".gitattributes"} == written
-        trained = hub.files("me/plainly")
-        assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= trained.keys()
-        assert "use_cache" not in json.loads(trained["config.json"])["backbone"], "the Trainer has set it to False"
-        assert "heads.safetensors" in hub.files("me/again") and "model.safetensors" not in hub.files("me/heads")
-        for name in ("me/heads", "me/again", "me/whole"):
-            card = hub.files(name)["README.md"].decode()
-            assert "base_model: me/base" in card and f'MultiTokenForCausalLM.from_pretrained("{name}")' in card
-        pull = """
+    done = hub.run(code)
+    assert done.returncode == 0, done.stderr
+    assert PACKAGE_IMPORT in hub.files("me/config")
+    written = {"config.json", "generation_config.json", "model.safetensors", "README.md", PACKAGE_IMPORT}
+    assert hub.files("me/trained").keys() - {".gitattributes"} == written
+    plainly = hub.files("me/plainly")
+    assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= plainly.keys()
+    assert "use_cache" not in json.loads(plainly["config.json"])["backbone"], "the Trainer has set it to False"
+    assert "heads.safetensors" in hub.files("me/again") and "model.safetensors" not in hub.files("me/heads")
+    for name in ("me/heads", "me/again", "me/whole"):
+        card = hub.files(name)["README.md"].decode()
+        assert "base_model: me/base" in card and f'MultiTokenForCausalLM.from_pretrained("{name}")' in card
+    pull = """
 from transformers import AutoModelForCausalLM
 for name in ("me/trained", "me/plainly", "me/heads", "me/whole"):
     print(type(AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)).__name__)
 """
-        assert set(run_against(hub, tmp_path / "puller", "-c", pull).split()) == {"MultiTokenForCausalLM"}
+    done = hub.run(pull)
+    assert set(done.stdout.split()) == {"MultiTokenForCausalLM"}, done.stderr
 
 
 def test_a_configuration_saved_alone_has_the_file_too_and_does_not_keep_its_mark(tmp_path):

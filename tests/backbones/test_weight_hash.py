@@ -1,12 +1,10 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 from accelerate import cpu_offload
 from peft import LoraConfig, get_peft_model
 
 from hf_targets.backbones.weight_hash import weight_hash
+from tests.programs import run_program
 from tests.tiny_backbones import make_backbone
 
 
@@ -17,8 +15,8 @@ def test_the_hash_is_the_same_in_another_process_and_after_saving(tmp_path):
         "import sys; from transformers import AutoModelForCausalLM as A; from hf_targets.backbones.weight_hash import "
         "weight_hash as h; print(h(A.from_pretrained(sys.argv[1], use_cache=False)))"
     )
-    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == weight_hash(model)
+    told = run_program(code, tmp_path)
+    assert told.stdout.strip() == weight_hash(model), told.stderr
 
 
 def test_each_weight_and_each_setting_counts():

@@ -3,7 +3,6 @@
 import torch
 from accelerate import cpu_offload, disk_offload
 
-from tests.gaussian_diffusion.models import KINDS as GAUSSIAN_KINDS
 from tests.model_cases import CASES, parametrized
 
 CPU = torch.device("cpu")
@@ -27,7 +26,7 @@ KINDS = [  # of heads and encoders, on tied and untied output matrices
     "blocks-curves",
     "tensorized",
     "difference-tensorized",
-    *(f"gaussian-{kind}" for kind in GAUSSIAN_KINDS),
+    *(name for name in CASES if name.startswith("gaussian-")),
 ]
 every_kind = parametrized(KINDS)
 every_loadable_kind = parametrized(name for name in KINDS if "device map" not in CASES[name].lacks)

@@ -1,7 +1,5 @@
 import copy
 import pickle
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +11,7 @@ from hf_targets.curves import sentence_curve
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.sentence_curve import SentenceCurve
 from hf_targets.maths.bsplines import basis_matrix, inverse_matrix
+from tests.programs import run_program
 
 SETTINGS = {
     "defaults": {},
@@ -239,7 +238,7 @@ def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):
     monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 2**12)
 
     def work(number):
-        for step in range(30):
+        for step in range(10):
             length = 1 + (7 * number + step) % 19
             assert torch.equal(make().to_control_points(rows[length], sizes[length]), expected[length])
             make().to_control_points(rows[length])
@@ -305,5 +304,5 @@ print("same")
 
 def test_compiling_gives_the_same_in_one_graph_for_one_width_and_for_many():
     # in a process of its own: the shape checks of the test run cannot be compiled
-    command = [sys.executable, "-c", _COMPILED]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("same\n")
+    done = run_program(_COMPILED)
+    assert done.stdout.endswith("same\n"), done.stderr

@@ -1,8 +1,6 @@
 import gzip
 import lzma
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from datasets import Dataset, DatasetDict
 from hf_targets.data import documentation as documentation_module
 from hf_targets.data.corpora import SPLITS, load_corpus
 from hf_targets.data.documentation import documentation_documents
+from tests.programs import run_program
 
 LINES = [f"line {number}\n" for number in range(40)]
 
@@ -52,9 +51,8 @@ def test_the_documentation_does_not_depend_on_the_hash_seed(documentation):
         "import sys; from hf_targets.data.corpora import load_corpus;"
         "sys.stdout.buffer.write(''.join(load_corpus('documentation:topics')['validation']['text']).encode())"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    alone = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
-    assert alone and text(documentation, "validation").encode().startswith(alone)
+    alone = run_program(program).stdout
+    assert alone and text(documentation, "validation").startswith(alone)
 
 
 def test_the_documentation_is_read_without_importing_and_leaves_out_tests_and_short_docstrings(monkeypatch, save):

@@ -3,9 +3,7 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +12,13 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file
 from transformers import TrainingArguments
+from transformers.trainer_utils import sort_checkpoints
 
 from lab.runs import compare, owned, parse_table, run_alone
 from lab.text import TextSettings
-from tests.programs import ROOT
+from tests.programs import run_program
 from tests.recipes.running import run_recipe, small_text
+from tests.tiny_models import make_backbone
 from tests.trainer_runs import assert_same
 
 
@@ -49,6 +49,18 @@ def test_every_row_is_trained_with_every_seed_and_once(tmp_path):
     assert json.loads((tmp_path / "large-seed5" / "results.json").read_text()) == {"perplexity": 15}
     assert compare(recipe, {"report_to": "none"}, ROWS, [3, 5, 6], tmp_path)["small"][0] == {"perplexity": 4}
     assert runs[4:] == [(1, 6), (10, 6)]
+
+
+def test_a_run_tells_nothing_that_a_user_cannot_act_on(tmp_path, capsys, caplog):
+    def main(setup, args):
+        for step in (1, 2):
+            (tmp_path / f"checkpoint-{step}").mkdir()
+        make_backbone("gpt2").save_pretrained(tmp_path)
+        sort_checkpoints(str(tmp_path), use_mtime=True)
+        return {}
+
+    compare(SimpleNamespace(SETTINGS=(Setup, TrainingArguments), main=main), {}, {"one": {}}, [0], tmp_path)
+    assert not capsys.readouterr().err and not caplog.records
 
 
 def test_a_run_of_other_settings_is_told_and_overwritten_only_if_asked(tmp_path):
@@ -85,6 +97,9 @@ def test_a_table_is_read_from_a_file_and_the_command_line(tmp_path):
     assert table.settings == {"learning_rate": 1e-3}
     with pytest.raises(ValueError, match="rows of a, b, got c"):
         parse_table(recipe, arguments=[str(tmp_path / "t.yaml"), "--only", "b", "c"])
+    for rows in ({}, {"a": 5}, {"a": {"plugins": ["code.py"]}}, {"a": {"seed": 3}}):
+        with pytest.raises(ValueError, match="settings of their own"):
+            parse_table(recipe, arguments=["--rows", json.dumps(rows)])
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -134,20 +149,31 @@ def test_runs_of_a_table_and_parts_of_a_run_read_one_text(tmp_path, monkeypatch)
     assert len(read) == 3
 
 
+_KILLED = """
+import os, runpy, signal, sys
+from transformers import Trainer
+
+def step(self, *arguments, take=Trainer.training_step):
+    if self.state.global_step == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return take(self, *arguments)
+
+Trainer.training_step = step
+del sys.argv[0]
+sys.path.insert(0, "recipes")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def test_a_run_killed_in_its_training_ends_as_the_unbroken_one(tmp_path):
     script, settings = "recipes/tables/finetune_gptneo_wdr.py", "recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml"
     steps = ["--max_steps", "24", "--save_strategy", "steps", "--save_steps", "4", "--eval_strategy", "steps"]
     steps += ["--eval_steps", "4", "--save_total_limit", "3", "--only", "wdr", "--seeds", "3"]
     given = [*steps, "--dataset", small_text(), "--output_dir"]
     broken, whole = tmp_path / "broken" / "wdr-seed3", tmp_path / "whole" / "wdr-seed3"
-    quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, script, settings, *given, broken.parent], **quiet) as process:
-        checkpoint, deadline = broken / "checkpoint-8" / "trainer_state.json", time.monotonic() + 300
-        while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert not (broken / "results.json").exists()
+    done = run_program(_KILLED, script, settings, *given, broken.parent)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (broken / "checkpoint-8").exists() and not (broken / "results.json").exists()
     for folder in (broken, whole):
         run_recipe("tables/finetune_gptneo_wdr", *given, folder.parent)
     # up to rounding: tensors at other addresses may be summed in another order

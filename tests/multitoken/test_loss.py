@@ -55,8 +55,8 @@ def test_a_head_reaches_zero_loss_on_a_periodic_text_only_with_its_own_shift(tar
     period, ngram_size = 5, 4
     model = make_model("gpt2", target=target, ngram_size=ngram_size, loss_weight=1.0)
     ids = torch.arange(40)[None] % period
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(250):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(60):
         optimizer.zero_grad()
         model(ids, labels=ids).loss.backward()
         optimizer.step()

@@ -105,11 +105,11 @@ def test_they_are_for_every_family_and_with_a_matrix_for_each_way(family):
     assert_as_by_hand(make_dynamic_model(family, tie_phrase_embeddings=False), phrase_batch())
 
 
-@pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("positions", "divisor"), [("token_targets", "steps"), ("all", "steps"), ("all", "tokens")])
 @pytest.mark.parametrize("support", ["tokens", "first_token"])
-def test_l_kl_is_what_its_settings_say(support, positions, divisor, direction, detach):
+def test_l_kl_is_what_its_settings_say(support, positions, divisor, direction):
+    detach = (support == "tokens") == (direction == "forward")  # each with each of the others
     settings = {"kl_support": support, "kl_positions": positions, "kl_divisor": divisor, "kl_direction": direction}
     assert_as_by_hand(make_dynamic_model("llama", **settings, kl_detach_teacher=detach), phrase_batch())
 

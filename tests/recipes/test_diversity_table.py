@@ -23,7 +23,7 @@ from tests.tiny_masked import make_masked_backbone
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("decoders") / "out"
-    options = ["--dataset", small_text(), "--max_train_words", 1500, "--num_train_epochs", 2, "--seeds", 0, 1]
+    options = ["--dataset", small_text(), "--max_train_words", 800, "--num_train_epochs", 2, "--seeds", 0, 1]
     options += ["--save_total_limit", 2, "--gradient_diversity_steps", 1, "--only", "plain", "wdr"]
     run_recipe("tables/finetune_gptneo_wdr", *options, "--disable_tqdm", "true", "--output_dir", folder)
     return folder

@@ -19,7 +19,7 @@ def base(tmp_path_factory):
 
 
 def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(base, tmp_path):
-    words = ["--block_size", "16", "--prompt_tokens", "4", "--max_new_tokens", "8", "--branches", "2"]
+    words = ["--block_size", "16", "--prompt_tokens", "4", "--max_new_tokens", "4", "--branches", "2"]
     rows = ["--rows", '{"simple": {"kind": "simple"}, "wdr": {"kind": "wdr"}}', "--seeds", "0", "1"]
     given = ["--model_name_or_path", base, "--num_generated", "8", "--num_prompts", "2", *rows, *words]
     printed = run_recipe("tables/train_draft_heads", *given, "--output_dir", tmp_path / "out")

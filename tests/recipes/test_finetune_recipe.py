@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,13 +7,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks, train_bpe_tokenizer
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
-from tests.hub_server import HubServer, run_against
 from tests.lab.test_card import run_code
 from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_models import make_backbone
+from tests.trainer_runs import run_processes
 
-SMALL = ["--max_train_words", "600", "--num_train_epochs", "2", "--disable_tqdm", "true", "--dataset", small_text()]
+SMALL = ["--max_train_words", "600", "--num_train_epochs", "1", "--disable_tqdm", "true", "--dataset", small_text()]
 
 
 def run(*arguments: object) -> str:
@@ -63,15 +60,21 @@ def test_a_plain_row_leaves_arguments_about_heads_out(tmp_path):
     assert "parameters" in results(tmp_path / "plain")
 
 
-def test_two_processes_started_by_torchrun_train_one_model(tmp_path):
-    given = ["recipes/settings/finetune_gptneo_wdr/smoke.yaml", *SMALL, "--max_steps", "2", "--output_dir"]
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "recipes/finetune_gptneo_wdr.py"]
-    command = [sys.executable, *launch, *given, tmp_path / "two", "--per_device_train_batch_size", "4"]
-    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Model and card") == 1
-    run(*given[len(SMALL) + 1 :], tmp_path / "one", "--per_device_train_batch_size", "8")
+_AS_TORCHRUN = """
+import runpy, sys
+
+del sys.argv[1]
+sys.path.insert(0, "recipes")
+runpy.run_path("recipes/finetune_gptneo_wdr.py", run_name="__main__")
+"""
+
+
+def test_two_processes_as_torchrun_starts_them_train_one_model(tmp_path):
+    steps = ["--max_steps", "2", "--output_dir"]
+    given = ["recipes/settings/finetune_gptneo_wdr/smoke.yaml", *SMALL, *steps, tmp_path / "two"]
+    printed = run_processes(_AS_TORCHRUN, tmp_path / "script", *given, "--per_device_train_batch_size", "4")
+    assert "".join(printed).count("Model and card") == 1
+    run(*steps, tmp_path / "one", "--per_device_train_batch_size", "8")
     one, two = (results(tmp_path / name)["perplexity"] for name in ("one", "two"))
     assert one == pytest.approx(two, rel=0.02)  # Transformers draws another order of the rows
 
@@ -93,24 +96,23 @@ def test_lora_on_a_given_base_model_and_text(tmp_path):
     assert torch.equal(model.get_output_embeddings().weight, base.get_output_embeddings().weight)
 
 
-def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(tmp_path):
+def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(hub, tmp_path):
     settings = "recipes/settings/finetune_gptneo_wdr/smoke.yaml"
-    with HubServer() as hub:
-        run_against(
-            hub,
-            tmp_path / "pusher",
-            *("recipes/finetune_gptneo_wdr.py", settings, *SMALL, "--output_dir", str(tmp_path / "run")),
-            *("--push_to_hub", "true", "--hub_model_id", "me/wdr", "--save_only_model", "true"),
-        )
-        files = hub.files("me/wdr")
-        assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
-        assert b"model-index" in files["README.md"]
-        code = (
-            "import hf_targets; from transformers import AutoModelForCausalLM as A, AutoTokenizer as T;"
-            "m = A.from_pretrained('me/wdr'); t = T.from_pretrained('me/wdr');"
-            "print(type(m).__name__, m(**t('The', return_tensors='pt')).logits.sum().item())"
-        )
-        printed = run_against(hub, tmp_path / "puller", "-c", code).split()
+    done = hub.run(
+        ROOT / "recipes" / "finetune_gptneo_wdr.py",
+        *(settings, *SMALL, "--output_dir", tmp_path / "run"),
+        *("--push_to_hub", "true", "--hub_model_id", "me/wdr", "--save_only_model", "true"),
+    )
+    assert done.returncode == 0, done.stderr
+    files = hub.files("me/wdr")
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
+    assert b"model-index" in files["README.md"]
+    code = (
+        "import hf_targets; from transformers import AutoModelForCausalLM as A, AutoTokenizer as T;"
+        "m = A.from_pretrained('me/wdr'); t = T.from_pretrained('me/wdr');"
+        "print(type(m).__name__, m(**t('The', return_tensors='pt')).logits.sum().item())"
+    )
+    printed = hub.run(code).stdout.split()
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
     ids = AutoTokenizer.from_pretrained(tmp_path / "run")("The", return_tensors="pt")
     assert printed[0] == "MultiTokenForCausalLM"

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from hf_targets import DynamicVocabForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from lab.annotation import QUESTIONS
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_models import make_backbone
@@ -89,12 +90,15 @@ def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, 
     models = [str(folder / name) for name in ("ours-seed{seed}", "plain-seed0")]
     output = ["--output", tmp_path / "out.json", "--seeds", "0", "1"]
     judge = judge_at(tmp_path, folder / "ours-seed0")
-    printed = run_recipe("tables/evaluate_generation", "--models", *models, *output, "--pairwise_judge", judge)
+    asked = ["--pairwise_judge", judge, "--pairs_for_annotators", tmp_path / "pairs"]
+    printed = run_recipe("tables/evaluate_generation", "--models", *models, *output, *asked)
     content = json.loads((tmp_path / "out.json").read_text())
     assert [len(content["figures"][name]) for name in models] == [2, 2]
     figures = content["figures"][models[0]][0]
     assert {"rep_2", "diversity", "latency", "generated_ppl", "nsl", "bytes_per_step"} <= figures.keys()
-    assert sum(content["preferences"][models[1]].values()) == pytest.approx(1)
+    assert set(content["preferences"]) == {f"{models[1]}, {aspect}" for aspect in QUESTIONS}
+    assert all(sum(shares.values()) == pytest.approx(1) for shares in content["preferences"].values())
+    assert len(json.loads((tmp_path / "pairs" / "key.json").read_text())) == 4
     assert "Intervals of 95%, over prefixes" in printed
     one, other = content["texts"][models[0]]
     assert len(one) == len(other) == 4 and one != other

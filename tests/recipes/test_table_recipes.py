@@ -29,6 +29,7 @@ from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
 
 SMALL = ["--max_train_words", "600", "--disable_tqdm", "true", "--dataset", small_text()]
+PAIRS = ["--max_train_pairs", "60", "--max_eval_pairs", "3", "--disable_tqdm", "true"]
 
 
 def results(folder, *names):
@@ -91,7 +92,7 @@ def test_a_search_tells_the_test_perplexity_of_the_chosen_row_alone(tmp_path):
 
 
 def test_translation_models_are_left_as_they_were_scored(tmp_path):
-    given = ["--max_train_pairs", "60", "--disable_tqdm", "true", "--only", "plain", "bag-of-words", "wdr"]
+    given = [*PAIRS, "--only", "plain", "bag-of-words", "wdr"]
     printed = run_recipe("tables/train_translation", *given, "--output_dir", tmp_path)
     plain, bag, wdr = results(tmp_path, "plain-seed0", "bag-of-words-seed0", "wdr-seed0")
     assert "bleu_ensemble" in wdr and "bleu_ensemble" not in plain and plain["perplexity"] != bag["perplexity"]
@@ -99,14 +100,14 @@ def test_translation_models_are_left_as_they_were_scored(tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "wdr-seed0")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "wdr-seed0")
     assert isinstance(model, MultiTokenForSeq2SeqLM)
-    test = load_pairs("documentation:reversed", source_lang="en", target_lang="reversed")["test"]
+    test = load_pairs("documentation:reversed", source_lang="en", target_lang="reversed", max_eval_pairs=3)["test"]
     texts = translate(model, encode_pairs(test, tokenizer), tokenizer, num_beams=2, ensemble_weight=0.0)
     assert translation_scores(texts, test["target"]).chrf == pytest.approx(wdr["chrf"])
     run_code(tmp_path / "plain-seed0", tmp_path)
 
 
 def test_the_mean_of_the_best_checkpoints_is_what_is_scored(tmp_path):
-    given = ["--max_train_pairs", "60", "--disable_tqdm", "true", "--num_train_epochs", "2", "--save_total_limit", "2"]
+    given = [*PAIRS, "--num_train_epochs", "2", "--save_total_limit", "2"]
     found = []
     for count in ("1", "2"):
         run_recipe("train_translation", *given, "--average_checkpoints", count, "--output_dir", tmp_path / count)

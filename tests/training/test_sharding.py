@@ -26,17 +26,13 @@ from tests.tiny_models import make_dynamic_model, make_model
 from tests.trainer_runs import assert_same, losses, run_processes, weights
 
 CASES = {
-    "difference_tied": lambda: make_model("gpt2"),
-    "difference_untied": lambda: make_model("llama"),
     "conditional_tied": lambda: make_model("gpt2", target="conditional"),
     "apart_tied": lambda: make_model("gpt2"),
     "apart_untied": lambda: make_model("llama"),
-    "heads_first": lambda: make_model("llama"),
     "separate_output_heads": lambda: make_model("llama", target="embedding", separate_output_heads=True),
     "phrases_tied": lambda: make_dynamic_model("gpt2"),
     "phrases_untied": lambda: make_dynamic_model("llama"),
     "tensorized": lambda: make_heads("difference"),
-    "mdlm": make_mdlm,
     "mdlm_curves": lambda: make_mdlm("curves"),
 }
 
@@ -50,7 +46,7 @@ def make_trainer(case: str, folder: Path, **arguments) -> Trainer:
         return test_phrases.make_trainer(folder, CASES[case](), kind=test_phrases.InOrder, **options)
     if case.startswith("apart"):
         options["cosine_weight"] = 5.0
-    if case == "heads_first":
+    if case == "apart_untied":
         options["head_warmup_steps"] = 2
     if case == "separate_output_heads":
         options["ensemble_weights"] = [0.0]
@@ -158,7 +154,7 @@ def test_sharded_weights_take_the_steps_of_whole_ones_and_are_saved_whole(tmp_pa
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case != "heads_first"]
+    "case", [case for case in CASES if case != "apart_untied"]
 )  # a run for each: its configuration stays on in a process
 def test_zero_3_takes_the_steps_of_whole_weights(case, tmp_path, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
