@@ -228,6 +228,9 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
         default=2,
         metadata={"help": "N: levels of differences predicted at a masked position, each by its own head; 1 or more."},
     )
+    loss_weight: float = field(
+        default=1.0, metadata={"help": "Alpha, the weight of the mean of the heads' losses, 0 or more; 1 in the paper."}
+    )
     masked_only: bool = field(
         default=False,
         metadata={

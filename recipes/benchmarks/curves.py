@@ -130,10 +130,8 @@ def print_evaluations(steps_wanted: list[int], batch_size: int = 16) -> None:
     """Print evaluations of the network, which do not depend on it, for texts of 128 tokens by number of steps."""
     config = MdlmConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, cond_dim=8)
     model = MdlmForMaskedDiffusion(config).eval()
-    print(
-        f"\nEvaluations a row, {batch_size} rows of 128 tokens\n\n| sampler | steps | evaluations | tokens a forward |"
-    )
-    print("| --- | ---: | ---: | ---: |")
+    print(f"\nEvaluations a row, {batch_size} rows of 128 tokens\n")
+    print("| sampler | steps | evaluations | tokens a forward |\n| --- | ---: | ---: | ---: |")
     wanted: list[tuple[str, int | None]] = [(name, n) for n in steps_wanted for name in ("ancestral", "cached")]
     for sampler, steps in [*wanted, ("first_hitting", None)]:
         options = {} if steps is None else {"num_steps": steps}
