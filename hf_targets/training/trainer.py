@@ -1,7 +1,6 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +26,6 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
 from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
@@ -356,9 +354,6 @@ class TargetTrainer(Trainer):
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        file = Path(checkpoint_folder, PACKAGE_IMPORT)  # which Trainer does not know, and config.json names
-        if file.is_file() and self.is_world_process_zero():
-            shutil.copy(file, Path(cast(str, self.args.output_dir), PACKAGE_IMPORT))
         with uploads_of_own_files(cast(str, self.args.output_dir), self.processing_class):
             super()._push_from_checkpoint(checkpoint_folder)
 
