@@ -153,7 +153,8 @@ class TargetTrainer(Trainer):
     def new_parts_learning_rate(self) -> float | None:
         """The learning rate of the new parts; None if they use that of the backbone, as on one that is not trained."""
         core = unwrapped(cast(nn.Module, self.model))
-        trained = new_part_of(core) is not None and is_trained(core.backbone)
+        base = getattr(core, "backbone", None)  # a diffusion model has none, or one that is no model of its own
+        trained = new_part_of(core) is not None and isinstance(base, PreTrainedModel) and is_trained(base)
         return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if trained else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
