@@ -66,7 +66,7 @@ def gaussian_case(kind: str) -> ModelCase:
         return {**batch, "timesteps": case.times(3)[length % 3 :][:1], "noise": _noise(1, length)}
 
     def generate(model: Any) -> list[Tensor]:
-        ways: list[dict[str, Any]] = [{}, {"num_noises": 2, "num_lengths": 2, "num_reverse_steps": 5}]
+        ways: list[dict[str, Any]] = [{}, {"num_noises": 2, "num_lengths": 2}]
         if model.heads is not None:
             ways.append({"ensemble_weight": 0.3})
         return [model.generate(**_source(2), **way, generator=torch.Generator().manual_seed(0)) for way in ways]

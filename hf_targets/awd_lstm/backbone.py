@@ -130,6 +130,8 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
 
     def _embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings of token ids, in training with a share of the vocabulary at 0."""
+        # Departs: the published program gives the embedding of the last word no gradient in training, as it takes it
+        # for padding (`padding_idx=-1`)
         embeds = self.embed_tokens(ids)
         share = cast(AwdLstmConfig, self.config).embedding_dropout
         if not self.training or not share:

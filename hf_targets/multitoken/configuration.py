@@ -125,6 +125,10 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     base_model_name_or_path: str | None = field(
         default=None, metadata={"help": "Name or path of the base model, which a checkpoint of only heads loads."}
     )
+    base_loading: dict | None = field(
+        default=None,
+        metadata={"help": "Arguments that load the same base model again, such as `gguf_file`; filled in by itself."},
+    )
 
     least_ngram_size: ClassVar[int] = 2
 
@@ -223,6 +227,9 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
     ngram_size: int = field(
         default=2,
         metadata={"help": "N: levels of differences predicted at a masked position, each by its own head; 1 or more."},
+    )
+    loss_weight: float = field(
+        default=1.0, metadata={"help": "Alpha, the weight of the mean of the heads' losses, 0 or more; 1 in the paper."}
     )
     masked_only: bool = field(
         default=False,

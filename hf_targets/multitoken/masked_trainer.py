@@ -27,6 +27,10 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
     mask_share: float = field(
         default=0.15, metadata={"help": "Share of the tokens that are masked and predicted, in (0, 1]."}
     )
+    exact_mask_counts: bool = field(
+        default=False,
+        metadata={"help": "Mask round(mask_share length) tokens of each row, special ones too, as CrammedBERT does."},
+    )
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}
     )
@@ -80,7 +84,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
             if processing_class is None:
                 raise ValueError("tokens are masked by the tokenizer's mask token; give processing_class=tokenizer")
             seed = args.seed if args.data_seed is None else args.data_seed
-            data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed)
+            data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed, exact=args.exact_mask_counts)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
         self._loss_shifts_labels = False  # each label is the token at its own position
         self._of_evaluations: Any = data_collator

@@ -1,10 +1,13 @@
 """Texts that several models write after the same prefixes, with the phrases of retrieved documents where they can."""
 
-from collections import defaultdict
+import importlib
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
@@ -22,7 +25,17 @@ from hf_targets import (
     take_prefixes,
 )
 from hf_targets.backbones.weight_access import best_device
-from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
+from hf_targets.data.words import words_and_marks
+from hf_targets.evaluation.continuations import (
+    Continuations,
+    Expand,
+    Prefix,
+    PrefixBegin,
+    Prepare,
+    WordsOf,
+    repetition_units,
+)
+from hf_targets.evaluation.repetition import Text
 from hf_targets.extras import require
 from lab.intervals import format_intervals
 from lab.tables import differences_table, results_table
@@ -59,6 +72,10 @@ class ContinuationSettings(TextSettings):
     never: list[str] = field(
         default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
     )
+    repetition_of: Literal["words", "spacy", "tokens"] = field(
+        default="words",
+        metadata={"help": "What repetition counts: words and marks, spaCy's words as published, or tokens."},
+    )
     feature_model: str | None = field(
         default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
     )
@@ -85,6 +102,13 @@ class ContinuationSettings(TextSettings):
             return pools[vocab_size].phrases_for([str(tokenizer.decode(list(tokens)))])[0]
 
         return phrases_of
+
+    def words(self) -> WordsOf | None:
+        """Return what cuts a text into the units of `repetition_of`, None for tokens."""
+        if self.repetition_of == "spacy":
+            nlp = importlib.import_module("spacy").blank("en")
+            return lambda text: [token.text for token in nlp(text)]
+        return words_and_marks if self.repetition_of == "words" else None
 
     def writing(self, tokenizer: PreTrainedTokenizerBase, *, do_sample: bool | None = None) -> dict[str, Any]:
         """Return what `continue_prefixes` passes to `generate`; `do_sample` in place of the setting, if it is given."""
@@ -133,17 +157,20 @@ class TextComparison:
         phrases_of: PhrasesOf,
         *,
         do_sample: bool | None = None,
+        multiword: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self.figures: dict[str, list[dict[str, float]]] = defaultdict(list)
         self.texts: dict[str, list[list[str]]] = defaultdict(list)
         self._continued: dict[str, list[Continuations]] = defaultdict(list)
+        self._units: dict[str, list[Sequence[Text]]] = defaultdict(list)
         self._settings, self._prefixes, self._tokenizer = settings, prefixes, tokenizer
         self._phrases_of = phrases_of
         self._writing = settings.writing(tokenizer, do_sample=do_sample)
-        self._features: dict[str, Any] = {}
+        self._measured: dict[str, Any] = {"words": settings.words()}
+        self._measured["other_tokenizers"] = {} if multiword is None else {"multiword": multiword}
         if (name := settings.feature_model) is not None:
             tokens = AutoTokenizer.from_pretrained(name)
-            self._features = {"feature_model": load_model(name), "feature_tokenizer": tokens}
+            self._measured |= {"feature_model": load_model(name), "feature_tokenizer": tokens}
 
     def add(self, name: str, model: PreTrainedModel, judge: str, *, seed: int) -> dict[str, float]:
         """Let a model continue the prefixes, and return its columns (`measure_continuations`).
@@ -166,11 +193,13 @@ class TextComparison:
             batch_size=self._settings.batch_size,
             **self._writing,
         )
-        given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._features}
+        given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._measured}
         columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)
         self.figures[name].append(columns)
         self.texts[name].append([str(self._tokenizer.decode(tokens)) for tokens in continued.tokens])
         self._continued[name].append(continued)
+        units = repetition_units(continued, self._prefixes, self._tokenizer, self._measured["words"])
+        self._units[name].append(units)
         return columns
 
     def tables(self) -> str:
@@ -178,7 +207,20 @@ class TextComparison:
         parts = [results_table(self.figures)]
         if differences := differences_table(self.figures):
             parts += ["Against the first:", differences]
-        return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued)])
+        return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued, self._units)])
+
+
+def multiword_tokenizer(name: str, texts: Sequence[str], num_pairs: int) -> PreTrainedTokenizerBase:
+    """Return a tokenizer to which the most frequent pairs of words of texts are added, as tokens of their own.
+
+    Source: Gee et al. 2023, "Multi-word Tokenization for Sequence Compression".
+    Departs: theirs replaces pairs before the text is cut; here those that are added are matched in the text.
+    """
+    pairs = Counter(pair for text in texts for pair in itertools.pairwise(text.split(" ")) if all(pair))
+    found = [f"{first} {second}" for (first, second), _ in pairs.most_common(num_pairs)]
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.add_tokens([AddedToken(pair, single_word=True, lstrip=True, normalized=False) for pair in found])
+    return tokenizer
 
 
 def load_model(name: str, **loading: Any) -> PreTrainedModel:

@@ -109,8 +109,8 @@ def compare(
                 raise ValueError(f"a row's name is the name of its folder, got {name!r}")
             folder = Path(output_dir, run_folder(name, seed))
             of_run = {**settings, **row, "seed": seed, "output_dir": str(folder)}
-            check_earlier_runs(of_run)
             setup, args = parse_mapping(of_run, *recipe.SETTINGS)  # whatever is wrong with it is told first
+            check_earlier_runs(of_run)
             if overwrite:
                 with args.main_process_first():
                     _remove(folder)
@@ -154,8 +154,8 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     """
     forget_texts()
     stated = stated_settings(*kinds, description=description)
-    check_earlier_runs(stated)
     setup, args = parse_mapping(stated, *kinds)
+    check_earlier_runs(stated)
     _leave_noise_out()
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
     with owned(folder):

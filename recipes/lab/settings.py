@@ -36,8 +36,9 @@ def parse_settings(
         ValueError: If a run that the settings name has not been made.
     """
     stated = stated_settings(*dataclass_types, description=description, arguments=arguments)
+    filled = parse_mapping(stated, *dataclass_types)
     check_earlier_runs(stated)
-    return parse_mapping(stated, *dataclass_types)
+    return filled
 
 
 def stated_settings(

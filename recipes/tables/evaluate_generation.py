@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lab.annotation import write_pairs
-from lab.continuations import ContinuationSettings, TextComparison, load_model
+from lab.continuations import ContinuationSettings, TextComparison, load_model, multiword_tokenizer
 from lab.pairwise import ASPECTS, PairwiseJudge, format_preferences
 from lab.results import shareable, write_json
 from lab.settings import parse_settings
@@ -38,6 +38,9 @@ class Setup(ContinuationSettings):
     pairwise_judge: str | None = field(
         default=None, metadata={"help": "Model that compares texts with the first model's, in both orders. None: none."}
     )
+    multiword_tokens: int | None = field(
+        default=None, metadata={"help": "Also count the tokens of a tokenizer with so many pairs of words. None: not."}
+    )
     pairs_for_annotators: str | None = field(
         default=None,
         metadata={"help": "Folder of a page of blind pairs, the last model against each other one."},
@@ -55,7 +58,11 @@ def main(setup: Setup) -> None:
     texts = setup.load()
     prefixes = setup.prefixes(texts, tokenizer)
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
-    compared = TextComparison(setup, prefixes, tokenizer, phrases_of)
+    multiword = None
+    if setup.multiword_tokens is not None:
+        first = setup.models[0].replace("{seed}", str(setup.seeds[0]))
+        multiword = multiword_tokenizer(first, texts["train"]["text"], setup.multiword_tokens)
+    compared = TextComparison(setup, prefixes, tokenizer, phrases_of, multiword=multiword)
     for seed, name in product(setup.seeds, setup.models):
         if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:
             continue  # the same model writes the same text

@@ -17,7 +17,7 @@ ROWS = ("plain", "plain-finetuned", "cosine", "cosine-finetuned")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lstm") / "out"
-    return folder, run_recipe("tables/train_awd_lstm", *SMALL, "--seeds", "0", "1", "--output_dir", folder)
+    return folder, run_recipe("tables/train_awd_lstm", *SMALL, "--seeds", "0", "--output_dir", folder)
 
 
 def results(folder):
@@ -35,18 +35,17 @@ def test_models_are_compared_with_those_of_as_much_training(trained):
     assert "| cosine |" in printed[plain:finetuned] and "| cosine-finetuned |" in printed[finetuned:]
     assert "| plain-finetuned |" not in printed[plain:finetuned]
     for name in ROWS:
-        for seed in (0, 1):
-            found = results(folder / f"{name}-seed{seed}")
-            assert found["word_perplexity_cache"] <= found["word_perplexity"]  # no cache is among those to choose from
-            has_part = all("loss_cosine" in entry for entry in losses(folder / f"{name}-seed{seed}"))
-            assert has_part == name.startswith("cosine")
+        found = results(folder / f"{name}-seed0")
+        assert found["word_perplexity_cache"] <= found["word_perplexity"]  # no cache is among those to choose from
+        has_part = all("loss_cosine" in entry for entry in losses(folder / f"{name}-seed0"))
+        assert has_part == name.startswith("cosine")
     assert (folder / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_saved_models_write_and_the_finetuned_ones_go_on_from_the_others(trained):
     folder, _ = trained
-    model = AutoModelForCausalLM.from_pretrained(folder / "cosine-finetuned-seed1")
-    prompt = AutoTokenizer.from_pretrained(folder / "cosine-finetuned-seed1")("The import", return_tensors="pt")
+    model = AutoModelForCausalLM.from_pretrained(folder / "cosine-finetuned-seed0")
+    prompt = AutoTokenizer.from_pretrained(folder / "cosine-finetuned-seed0")("The import", return_tensors="pt")
     assert isinstance(model, AwdLstmForCausalLM)
     assert model.generate(**prompt, max_new_tokens=4).shape[1] == 4 + prompt["input_ids"].shape[1]
     run_code(folder / "plain-seed0", folder)
