@@ -5,12 +5,14 @@ In seconds, with the model that `train_dynamic_vocab.py` leaves at its smoke set
 On questions with documents in ALCE's format, with a model that has positions for a prompt of some hundred words:
     python recipes/answer_with_citations.py recipes/settings/answer_with_citations/cpu.yaml --questions FILE --model M
 
-`output_dir` gets the answers, their scores, and a page on which each phrase leads to its place in its document. Several
-ways side by side, as in the paper's table 7: `tables/answer_with_citations.py`.
+It prints each answer with its phrases marked and their sources. `output_dir` gets the answers, their scores, and a page
+that goes question by question, on which each phrase leads to its place in its document. Several ways side by side, as
+in the paper's table 7: `tables/answer_with_citations.py`.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+import sys
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgrams
 from hf_targets.phrases.cited_answers import answer_with_phrases
-from lab.answer_page import PageAnswer, answer_page
+from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
 from lab.answer_scores import measure_answers, measure_citations, measure_provenance, told_answer
 from lab.judges import load_entailment, load_reader, shares_words
 from lab.questions import QuestionSettings
@@ -35,7 +37,9 @@ class Setup(QuestionSettings):
     marking: Literal["phrases", "afterwards"] = field(
         default="phrases", metadata={"help": "Phrases end with their document's marker, or get it afterwards."}
     )
-    units: Literal["tokens", "words"] = field(default="tokens", metadata={"help": "What n-grams are windows of."})
+    units: Literal["words", "tokens"] = field(
+        default="words", metadata={"help": 'N-grams: "words", trimmed, of one sentence; "tokens", as in the paper.'}
+    )
     max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     parser: str | None = field(
         default=None, metadata={"help": "Folder of a stanza pipeline, for constituents. None: chunks of tags."}
@@ -54,50 +58,39 @@ class Setup(QuestionSettings):
     def miner(self) -> Any:
         """Return what finds the phrases of a document; None for none."""
         if self.phrases == "ngrams":
-            return WordNgrams(max_tokens=self.max_tokens) if self.units == "words" else TokenNgrams(2, self.max_tokens)
+            words = WordNgrams(max_tokens=self.max_tokens, trimmed=True)
+            return words if self.units == "words" else TokenNgrams(2, self.max_tokens)
         if self.phrases == "constituents" and self.parser is not None:
             return ConstituencyPhrases(self.parser, max_tokens=self.max_tokens)
         return ChunkPhrases(max_tokens=self.max_tokens) if self.phrases == "constituents" else None
 
 
-def main(setup: Setup) -> dict[str, float]:
-    """Answer the questions, write answers and page, and return the scores."""
+def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
+    """Answer the questions, print the answers if they are to be shown, write answers and page, return the scores."""
     name, miner, asked = setup.model.replace("{seed}", str(setup.seed)), setup.miner(), setup.ask()
     model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=setup.dtype).eval()
     tokenizer = AutoTokenizer.from_pretrained(name)
     asked.check_room(getattr(model, "backbone", model), tokenizer, setup.new_tokens)
     sampling = {"temperature": setup.temperature, "top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
+    given: Any = {"marking": setup.marking, "new_tokens": setup.new_tokens, "do_sample": setup.do_sample, **sampling}
     set_seed(setup.seed)
-    answers = [
-        answer_with_phrases(
-            model,
-            tokenizer,
-            prompt,
-            [document["text"] for document in documents],
-            miner,
-            marking=setup.marking,
-            new_tokens=setup.new_tokens,
-            do_sample=setup.do_sample,
-            **sampling,
-        )
-        for prompt, documents in zip(asked.prompts, asked.documents, strict=True)
-    ]
+    answers, pages = [], []
+    for item, prompt, documents in zip(asked.items, asked.prompts, asked.documents, strict=True):
+        found = [document["text"] for document in documents]
+        answers.append(answer := answer_with_phrases(model, tokenizer, prompt, found, miner, **given))
+        named = {str(number): document for number, document in enumerate(documents, start=1)}
+        pages.append(PageAnswer(item["question"], answer.text, answer.spans, named))
+        if show:
+            print(f"{answer_in_terminal(pages[-1], colour=sys.stdout.isatty())}\n", flush=True)
     texts, lexical = [answer.text for answer in answers], setup.entailment == "lexical"
     entails = shares_words if lexical else load_entailment(setup.entailment)
     reader = None if setup.reader is None else load_reader(setup.reader)
     kind = "lexical" if lexical else "citation"
     scores = measure_citations(texts, asked.documents, entails, asked.split, kind)
     scores |= measure_answers(texts, asked.items, asked.split, reader) | measure_provenance(answers)
-    pages = [
-        PageAnswer(
-            item["question"],
-            answer.text,
-            answer.spans,
-            {str(number): document for number, document in enumerate(documents, start=1)},
-            f"{told_answer(answer, documents, entails, asked.split)} Judged by {setup.entailment}.",
-        )
-        for item, documents, answer in zip(asked.items, asked.documents, answers, strict=True)
-    ]
+    judged = f"Judged by {setup.entailment}."
+    notes = (told_answer(*one, entails, asked.split) for one in zip(answers, asked.documents, strict=True))
+    pages = [replace(page, note=f"{note} {judged}") for page, note in zip(pages, notes, strict=True)]
     folder = Path(setup.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "answers.json", [asdict(answer) for answer in answers])
@@ -107,6 +100,6 @@ def main(setup: Setup) -> dict[str, float]:
 
 if __name__ == "__main__":
     (setup,) = parse_settings(Setup, description=__doc__)
-    results = main(setup)
+    results = main(setup, show=True)
     write_results(setup.output_dir, results)
     print(json.dumps(results, indent=1))

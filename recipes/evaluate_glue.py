@@ -30,6 +30,9 @@ class Setup:
     max_length: int = field(
         default=128, metadata={"help": "Tokens of an example, special ones included; the longer of its texts is cut."}
     )
+    single_as_pair: bool = field(
+        default=False, metadata={"help": "Read one text alone as a pair with an empty second one: [SEP] [SEP]."}
+    )
     max_train_examples: int | None = field(
         default=None, metadata={"help": "Keep the first so many examples of each training split; None keeps all."}
     )
@@ -46,17 +49,21 @@ SETTINGS = (Setup, TrainingArguments)
 
 
 def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
-    """Fine-tune the model on each task, and return the tasks' scores and their average."""
+    """Fine-tune the model on each task, and return the scores and the average of these columns; MNLI has two."""
     name, results = setup.model_name_or_path.replace("{seed}", str(args.seed)), {}
     for task in setup.tasks:
-        results[task] = fine_tune(
+        found = fine_tune(
             name,
             task,
             args,
             max_length=setup.max_length,
+            single_as_pair=setup.single_as_pair,
             max_train_examples=setup.max_train_examples,
             model_fields=setup.model_fields,
-        )["score"]
+        )
+        results[task] = found["score"]
+        if "mismatched_score" in found:
+            results[f"{task}-mismatched"] = found["mismatched_score"]
     results["average"] = fmean(results.values())
     if not args.process_index:
         write_results(str(args.output_dir), results)

@@ -41,6 +41,12 @@ class Setup(BlockSettings):
     )
     ngram_size: int = field(default=4, metadata={"help": "N: the heads predict N - 1 words after the next one."})
     loss_weight: float = field(default=0.1, metadata={"help": "Alpha, the weight of the heads' loss."})
+    residual_heads: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Heads that begin as the model's next token, instead of the paper's. None: on a trained base."
+        },
+    )
     words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
@@ -69,7 +75,9 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         model = AutoModelForCausalLM.from_config(config)
     if setup.target is not None:
-        sizes = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}
+        sizes: dict[str, Any] = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}
+        if setup.residual_heads is not None:
+            sizes["residual_heads"] = setup.residual_heads
         model = MultiTokenForCausalLM.from_base(model, target=setup.target, **sizes)
     else:
         args = args.for_baseline()

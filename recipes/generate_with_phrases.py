@@ -58,7 +58,7 @@ class Setup:
     document_words: int = field(default=100, metadata={"help": "Words of a document of the corpus, about."})
     phrases: str | None = field(default=None, metadata={"help": "A text file with a phrase a line."})
     units: Literal["words", "tokens"] = field(
-        default="words", metadata={"help": '"words": 2 to 5 of them; "tokens": 2 to 8.'}
+        default="words", metadata={"help": '"words": 2 to 5, trimmed, of one sentence; "tokens": 2 to 8.'}
     )
     new_tokens: int | None = field(
         default=None,
@@ -94,7 +94,8 @@ def main(setup: Setup) -> None:
     model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(best_device())
     tokenizer = AutoTokenizer.from_pretrained(setup.model)
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])
-    vocabulary.add_documents(documents, WordNgrams(max_tokens=8) if setup.units == "words" else TokenNgrams())
+    words = WordNgrams(max_tokens=8, trimmed=True)
+    vocabulary.add_documents(documents, words if setup.units == "words" else TokenNgrams())
     vocabulary.add(lines, single_tokens="skip")
 
     set_seed(setup.seed)

@@ -1,6 +1,6 @@
 """Train a masked model with heads that predict word differences, as appendix A.3 of the earlier paper does.
 
-On WikiText-2 with CrammedBERT, on one GPU:
+On WikiText-103 with CrammedBERT, as published, on one GPU:
     HF_TARGETS_DATA=data accelerate launch recipes/train_masked_lm.py recipes/settings/train_masked_lm/paper.yaml
 
 At a size for a CPU: `.../crammed_cpu.yaml`, and `.../cpu.yaml` with a BERT; in a minute, on documentation:
@@ -22,6 +22,7 @@ from hf_targets import (
     train_masking_tokenizer,
 )
 from lab.card import write_card
+from lab.cramming import CrammingTrainer
 from lab.results import measure, write_results
 from lab.runs import run_alone
 from lab.text import BlockSettings
@@ -36,6 +37,9 @@ class Setup(BlockSettings):
     heads: dict[str, Any] | None = field(
         default_factory=lambda: {"ngram_size": 2},
         metadata={"help": "Fields of MultiTokenMaskedConfig, such as masked_only. None: a plain model."},
+    )
+    cramming: bool = field(
+        default=False, metadata={"help": "The learning rates and growing batches of CrammedBERT's published program."}
     )
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
@@ -62,7 +66,7 @@ def main(setup: Setup, args: MultiTokenMaskedTrainingArguments) -> dict[str, flo
     else:
         args = args.for_baseline()
     data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"], "processing_class": tokenizer}
-    trainer = MultiTokenMaskedTrainer(model, args, **data)
+    trainer = (CrammingTrainer if setup.cramming else MultiTokenMaskedTrainer)(model, args, **data)
     if setup.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(setup.patience))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)

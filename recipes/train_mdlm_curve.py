@@ -107,7 +107,7 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
 
     generator, folder = torch.Generator().manual_seed(args.seed), str(args.output_dir)
     text = model.generate(max_length=setup.max_length, generator=generator, **setup.sample)
-    sample = tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id])
+    sample = str(tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id]))
     write_card(
         folder,
         results,

@@ -34,6 +34,7 @@ class Setup(BlockSettings):
     """Which model is trained on what."""
 
     words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
+    # Departs: the paper's Transformer is fairseq's transformer_iwslt_de_en
     model_type: str = field(default="gpt2", metadata={"help": "Of the Transformer."})
     config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of its configuration."})
     ngram_size: int = field(default=3, metadata={"help": "N, words of a block."})

@@ -71,6 +71,16 @@ def test_every_script_and_settings_file_is_in_the_table_of_the_page():
             assert settings == set(re.findall(r"`(\w+)`", row.split("|")[3])), script
 
 
+def test_the_page_of_tables_names_scripts_with_their_settings():
+    cells = [line.split("|")[2] for line in PAGES["tables.md"].splitlines() if line.startswith("| ") and ".py`" in line]
+    assert len(cells) > 25
+    for script, names in (found for cell in cells for found in re.findall(r"`([\w/]+)\.py`((?:,? `[^`]+`)*)", cell)):
+        script = script.removeprefix("recipes/")
+        assert (ROOT / "recipes" / f"{script}.py").exists(), script
+        for name in re.findall(r"`(\w+)[^`]*`", names):
+            assert (ROOT / "recipes" / "settings" / script / f"{name}.yaml").exists(), f"{script} {name}"
+
+
 @pytest.mark.parametrize("name", ["README.md", *(f"recipes/{page}" for page in PAGES)])
 def test_commands_name_scripts_and_settings_that_exist(name):
     text = (ROOT / name).read_text(encoding="utf-8")

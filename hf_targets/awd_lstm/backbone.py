@@ -107,28 +107,31 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
         wanted, read = Wanted.of(config, output_hidden_states, None).hidden_states, []
         values = self._dropped(inputs if runs is None else runs.pack(inputs), config.input_dropout, runs)
         undropped = values
+
+        def whole(values: Tensor) -> Tensor:
+            return values if runs is None else runs.unpack(values)
+
         for index, layer in enumerate(self.layers):
             layer = cast(WeightDropLstm, layer)
-            read.append(values)
+            if wanted:
+                read.append(whole(values))
+                values = read[-1] if runs is None else runs.pack(read[-1])  # what is returned is what the layer reads
             undropped, *state = self._run(layer, values, states_of(cache, index, rows, values, layer.size), runs)
             is_last = index + 1 == len(self.layers)
             values = self._dropped(undropped, config.output_dropout if is_last else config.hidden_dropout, runs)
             if use_cache:
                 lstm_layers(cache)[index].update(*state, time)
-        read.append(values)
-
-        def whole(values: Tensor) -> Tensor:
-            return values if runs is None else runs.unpack(values)
-
         return AwdLstmOutput(
             last_hidden_state=whole(values),  # pyright: ignore[reportArgumentType]
             past_key_values=cache if use_cache else None,
-            hidden_states=tuple(map(whole, read)) if wanted else None,  # pyright: ignore[reportArgumentType]
+            hidden_states=(*read, whole(values)) if wanted else None,  # pyright: ignore[reportArgumentType]
             undropped=whole(undropped),
         )
 
     def _embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings of token ids, in training with a share of the vocabulary at 0."""
+        # Departs: the published program gives the embedding of the last word no gradient in training, as it takes it
+        # for padding (`padding_idx=-1`)
         embeds = self.embed_tokens(ids)
         share = cast(AwdLstmConfig, self.config).embedding_dropout
         if not self.training or not share:

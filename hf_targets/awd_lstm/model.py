@@ -23,8 +23,8 @@ class AwdLstmForCausalLM(CausalHead, AwdLstmPreTrainedModel, GenerationMixin):
     `config.activation_weight` and `config.temporal_weight`.
 
     Source: Merity et al., "Regularizing and Optimizing LSTM Language Models"; salesforce/awd-lstm-lm.
-    Departs: The published program divides these parts by positions, (batch x time) and (batch x (time - 1)). Divided by
-        targets, like the cross-entropy, the parts of several batches add up to those of one large batch.
+    Departs: The published program divides these two parts by positions, (batch x time) and (batch x (time - 1)).
+        Divided by targets, like the cross-entropy, the parts of several batches add up to those of one large batch.
     """
 
     def __init__(self, config: AwdLstmConfig) -> None:

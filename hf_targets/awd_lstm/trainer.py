@@ -154,8 +154,9 @@ class AwdLstmTrainer(AveragedTrainer):
     Source: Merity et al., "Regularizing and Optimizing LSTM Language Models", sections 3 and 4; salesforce/awd-lstm-lm.
     Departs: The published program draws the lengths of segments anew in each epoch; here they are drawn once, and each
         epoch has them in another order. It drops the end of the text that does not fill all rows; here the last rows
-        are shorter. It multiplies the rate of a cut segment by the length that was drawn, we by its own. It leaves the
-        checkpoint of the lowest loss, as we do with `load_best_model_at_end`.
+        are shorter. It multiplies the rate of a cut segment by the length that was drawn, we by its own. Its
+        finetuning caps segments at `bptt` + 10. Its evaluations divide by all positions, although the last has no
+        target. It leaves the checkpoint of the lowest loss, as we do with `load_best_model_at_end`.
     """
 
     args: AwdLstmTrainingArguments

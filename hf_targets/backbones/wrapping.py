@@ -21,10 +21,11 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import find_adapter_config_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
 from hf_targets.backbones.output_matrix import output_embedding
+from hf_targets.backbones.quantization import carry_quantizer, share_quantizer
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import execution_device, num_rows
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOADING_ARGUMENTS = (
     *HUB_ARGUMENTS,
     *("attn_implementation", "device_map", "dtype", "max_memory", "offload_buffers", "offload_folder"),
-    *("quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
+    *("gguf_file", "quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
 )
 """Arguments that `from_base` passes on to `from_pretrained` if the base is a name or a path."""
 
@@ -87,11 +88,16 @@ class WrapsBackbone:
             settings |= {key: kwargs.pop(key) for key in ("revision", "subfolder") if key in kwargs}
         loaded: Any = super().from_pretrained(name, *args, strict=strict, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
+        share_quantizer(model)
         if model.can_generate():
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
         if adapter is not None:
             model.load_adapter(str(adapter), adapter_kwargs=settings)
         return loaded
+
+    def is_custom_code(self) -> bool:
+        """Return whether the backbone is; Transformers does not initialise all modules of such a model."""
+        return self.backbone.is_custom_code()
 
     @property
     def generation_config(self) -> Any:
@@ -104,6 +110,25 @@ class WrapsBackbone:
         if value is not None:
             value._from_model_config = False
         self._generation_config = value
+
+    def post_init(self) -> None:
+        """Finish as Transformers does, and tell quantizers, which read this field, to leave the new part as it is."""
+        super().post_init()  # pyright: ignore
+        self._keep_in_fp32_modules: set = {*self._keep_in_fp32_modules, self.new_part}
+
+    def _get_dtype_plan(self, dtype: torch.dtype) -> dict:
+        """Return the parts that stay in float32; the new part has the type of the model."""
+        plan: dict = super()._get_dtype_plan(dtype)  # pyright: ignore
+        return {name: kept for name, kept in plan.items() if name != self.new_part}
+
+    @property
+    def is_quantized(self) -> bool:
+        """False: the new part is not, so that a Trainer takes the model without an adapter."""
+        return False
+
+    @is_quantized.setter
+    def is_quantized(self, value: bool) -> None:
+        """Ignore what a quantizer sets."""
 
     @property
     def _tied_weights_keys(self) -> dict[str, str]:
@@ -149,7 +174,8 @@ class WrapsBackbone:
         """Tag the model; TRL's trainers call this on the model that they will train.
 
         Raises:
-            ValueError: If it is SFTTrainer, which computes the loss itself and would never train the new part.
+            ValueError: If it is SFTTrainer, which computes the loss itself and would never train the new part, or
+                RewardTrainer.
         """
         names = {tags} if isinstance(tags, str) else set(tags)
         new_part = getattr(self, self.new_part)
@@ -158,6 +184,8 @@ class WrapsBackbone:
                 f"SFTTrainer computes its own loss and would never train this model's {self.new_part}; use "
                 f"{self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
             )
+        if "reward-trainer" in names:
+            raise ValueError("RewardTrainer trains a classifier, and this is none; save model.backbone, and give that")
         if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
             told = "TRL trains the backbone but not the %s, which will no longer fit: train them again with %s"
             logger.warning(told, self.new_part, self.trained_by)
@@ -207,6 +235,12 @@ def load_base(
     return base
 
 
+def is_trained(base: PreTrainedModel) -> bool:
+    """Return whether a model was loaded; one that is made of a configuration may have the name of that."""
+    loaded = any(getattr(parameter, "_is_hf_initialized", False) for parameter in base.parameters())
+    return bool(base.name_or_path) and (loaded or not base.training)
+
+
 def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
     """Move the part that a target adds to the device and type of the output matrix, and set `hf_device_map`.
 
@@ -217,6 +251,7 @@ def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
     output = output_embedding(base)
     device = execution_device(output)
     getattr(model, new_part).to(device=device, dtype=output.weight.dtype)
+    carry_quantizer(model, base, new_part)
     devices = getattr(base, "hf_device_map", None)
     if devices is not None:  # Transformers needs it to save offloaded weights
         of_backbone = {f"backbone.{name}".rstrip("."): on for name, on in devices.items()}
@@ -310,3 +345,22 @@ def _without_output(model: Any) -> nn.Module:
 def headless(whole: type[PreTrainedModel]) -> type[Headless]:
     """Return the class to register with `AutoModel` for checkpoints of a wrapper class."""
     return type(f"Headless{whole.__name__}", (Headless,), {"whole": whole, "config_class": whole.config_class})
+
+
+class NoClassifier:
+    """`AutoModelForSequenceClassification` of a wrapper, which TRL's RewardTrainer loads: says what can classify."""
+
+    config_class: ClassVar[type[PreTrainedConfig]]
+
+    @classmethod
+    def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
+        """Raise a ValueError."""
+        raise ValueError(
+            f"{name} is a checkpoint of kind {cls.config_class.model_type!r}, which has no classifier; save its "
+            "backbone, and load that: model.backbone.save_pretrained(folder)"
+        )
+
+
+def no_classifier(whole: type[PreTrainedModel]) -> type[NoClassifier]:
+    """Return the class to register with `AutoModelForSequenceClassification` for checkpoints of a wrapper class."""
+    return type(f"{whole.__name__}WithoutClassifier", (NoClassifier,), {"config_class": whole.config_class})

@@ -99,6 +99,7 @@ def train_joint_bpe(
     Raises:
         ValueError: As `train_bpe_tokenizer`.
     Departs: fairseq joins characters of words that Moses cut; we join bytes, so nothing is unknown and nothing is lost.
+        Its models that write a text at once have `<s>` before source and text too; ours have the end alone.
 
     >>> from datasets import Dataset
     >>> pairs = Dataset.from_dict({"source": ["der Hund sah den Hund"], "target": ["the dog saw the dog"]})

@@ -53,6 +53,15 @@ def word_runs(text: str) -> list[str]:
     return regex.findall(r"\w+", normalize("NFC", text.lower()))  # the \w of re has no marks
 
 
+def words_and_marks(text: str) -> list[str]:
+    """Return the words of a text and its marks of punctuation, each by itself, in order.
+
+    >>> words_and_marks("A well-known cat, 2 @ 5.")
+    ['A', 'well', '-', 'known', 'cat', ',', '2', '@', '5', '.']
+    """
+    return regex.findall(r"\w+|[^\w\s]", text)
+
+
 def check_texts(texts: Sequence[str], what: str) -> None:
     """Raise a ValueError if `texts` is one text, or one in it is no text or has half a letter."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):

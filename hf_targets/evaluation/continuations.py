@@ -1,6 +1,6 @@
 """Prefixes continued by a model, with phrases or without, and measures of the continuations: the paper's table 1."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Literal, get_args
@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.progress import progress
+from hf_targets.data.words import words_and_marks
 from hf_targets.evaluation.mauve import mauve_score
 from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import measure_repetition
@@ -18,6 +19,8 @@ from hf_targets.evaluation.timing import settled_time
 
 PrefixBegin = Literal["rows", "anywhere"]
 Expand = Callable[[int], list[int]]
+WordsOf = Callable[[str], Sequence[str]]
+"""Cuts a text into words."""
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,34 @@ def _cut(row: list[int], expand: Expand, new_tokens: int) -> tuple[list[int], in
     return tokens[:new_tokens], len(row)
 
 
+def repetition_units(
+    continuations: Continuations,
+    prefixes: Sequence[Prefix],
+    tokenizer: PreTrainedTokenizerBase,
+    words: WordsOf | None = words_and_marks,
+) -> list[Sequence[Hashable]]:
+    """Return the units of each text among which repetition counts n-grams.
+
+    Args:
+        words: The words of prefix and continuation, once the continuation is cut to the tokens of its reference where
+            that is shorter. Published figures count spaCy's, `lambda text: [token.text for token in nlp(text)]`. None:
+            the tokens of the continuation alone.
+    Source: gmftbyGMFTBY/Copyisallyouneed, evaluation/diversity, with which the figures of Lan et al. 2023 were made.
+    """
+    if words is None:
+        return list(continuations.tokens)
+    pairs = zip(prefixes, continuations.tokens, strict=True)
+    cut = [prefix.tokens + tokens[: len(prefix.reference) or None] for prefix, tokens in pairs]
+    return [words(str(tokenizer.decode(tokens))) for tokens in cut]
+
+
 def measure_continuations(
     continuations: Continuations,
     prefixes: Sequence[Prefix],
     tokenizer: PreTrainedTokenizerBase,
     *,
+    words: WordsOf | None = words_and_marks,
+    other_tokenizers: Mapping[str, PreTrainedTokenizerBase] | None = None,
     judge: PreTrainedModel | None = None,
     judge_tokenizer: PreTrainedTokenizerBase | None = None,
     feature_model: PreTrainedModel | str | None = None,
@@ -183,20 +209,25 @@ def measure_continuations(
 ) -> dict[str, float]:
     """Return the columns of tables 1 and 3, by name.
 
-    Repetition and diversity (in percent) count the static tokens of the continuations. MAUVE (in percent, scaling 2)
+    Repetition and diversity (in percent) count words of prefix and continuation. MAUVE (in percent, scaling 2)
     compares prefixes with continuations to prefixes with references. `generated_ppl` is the perplexity of the
-    continuations under the judge; repetitive text has a low one. NSL is the number of steps per text. Latencies are in
-    seconds a text: the mean, as in the paper, the median and the 95th percentile. The rows of a batch share its time.
-    Bytes per step are UTF-8 bytes of all texts over their steps.
+    continuations under the judge; repetitive text has a low one. `steps` are those of a text; a model that writes
+    tokens alone has as many as tokens. `nsl` is the number of tokens of a text that the tokenizer cuts anew, whichever
+    model wrote it: table 3 has the steps of the paper's model, and the NSL of its texts for the others. Latencies are
+    in seconds a text: the mean, as in the paper, the median and the 95th percentile. The rows of a batch share a time.
+    Bytes per step, or per token of `nsl`, are UTF-8 bytes of all texts over these.
 
     Args:
+        words: As in `repetition_units`.
+        other_tokenizers: By a name, tokenizers for columns such as `nsl_NAME`.
         judge: The model that gives `generated_ppl`; None: without this column.
         judge_tokenizer: The judge's tokenizer, if it differs from that of the texts.
         feature_model: The model, or its name, whose features MAUVE clusters; None: without this column.
         feature_tokenizer: The tokenizer of a feature model that is not given by name.
     """
-    num_bytes = sum(len(str(tokenizer.decode(tokens)).encode()) for tokens in continuations.tokens)
-    repetition = measure_repetition(continuations.tokens)
+    texts = [str(tokenizer.decode(tokens)) for tokens in continuations.tokens]
+    num_bytes = sum(len(text.encode()) for text in texts)
+    repetition = measure_repetition(repetition_units(continuations, prefixes, tokenizer, words))
     columns: dict[str, float] = {}
     if feature_model is not None:
         pairs = zip(prefixes, continuations.tokens, strict=True)
@@ -224,8 +255,11 @@ def measure_continuations(
         judged = perplexity_of_generated_texts(judge, rows, judge_tokenizer, prefix_lengths=lengths)
         columns["generated_ppl"] = judged.perplexity
     total = sum(continuations.num_steps)
+    for name, other in {"": tokenizer, **{f"_{name}": one for name, one in (other_tokenizers or {}).items()}}.items():
+        counts = [len(other(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
+        columns |= {f"nsl{name}": fmean(counts), f"bytes_per_token{name}": num_bytes / sum(counts)}
     return columns | {
-        "nsl": fmean(continuations.num_steps),
+        "steps": fmean(continuations.num_steps),
         "bytes_per_step": num_bytes / total,
         "phrase_share": 100 * sum(continuations.num_phrases) / total,
     }

@@ -35,8 +35,7 @@ def measure_repetition(texts: Sequence[Text], *, average: Average = "texts") -> 
     """Return rep-2, rep-3 and rep-4 of texts, from which diversity follows.
 
     Rep-n grows with the length of a text, and depends on the tokenizer. Compare models on the same prefixes, with the
-    same number of static tokens, counted in the same words or tokens. The published numbers count the words that spaCy
-    finds in prefix and continuation, once continuation and reference are cut to the length of the shorter one.
+    same number of static tokens, counted in the same words or tokens (`evaluation.continuations.repetition_units`).
 
     Args:
         texts: Each text is a list of words or token ids; give a phrase as the words or tokens in it.

@@ -149,14 +149,18 @@ def translation_scores(
     )
 
 
-def score_texts(texts: list[str], pairs: Dataset, *, tokenized: bool = False) -> dict[str, float]:
+def score_texts(
+    texts: list[str], pairs: Dataset | Sequence[str] | Sequence[Sequence[str]], *, tokenized: bool = False
+) -> dict[str, float]:
     """Return BLEU and chrF of texts that a model has written for a split of `load_pairs`, and log BLEU's signature.
 
     Args:
         texts: One for each pair. If sources have several references, they are compared with all of them.
+        pairs: The split, or the references alone, as `translation_scores` takes them.
         tokenized: Whether texts are cut into words already: the name of BLEU is then `bleu_tokenized`.
     """
-    scores = translation_scores(texts, pair_references(pairs), tokenized=tokenized)
+    references = pair_references(pairs) if isinstance(pairs, Dataset) else pairs
+    scores = translation_scores(texts, references, tokenized=tokenized)
     logger.info("BLEU is %s", scores.signature)
     return scores.columns()
 

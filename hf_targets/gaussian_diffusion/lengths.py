@@ -64,7 +64,8 @@ class LengthPredictor(nn.Module):
     def candidates(self, logits: Tensor, mask: Tensor, num_lengths: int) -> Tensor:
         """Return the most probable length and those around it, (batch, num_lengths), each within what can be written.
 
-        Of four lengths two are shorter than the most probable one and one is longer, as in the published program.
+        Of four lengths two are shorter than the most probable one and one is longer, as in Difformer's program.
+        Departs: DINOISER's program takes the most probable lengths, not the neighbours of the best one.
         """
         best = (logits.argmax(dim=1) - self.num_classes // 2 + mask.sum(dim=1)).clamp(LEAST_LENGTH, self.longest)
         around = torch.arange(num_lengths, device=logits.device) - num_lengths // 2

@@ -71,6 +71,7 @@ class DifformerForConditionalGeneration(
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__(config)
         latent = cast(int, config.latent_size)
+        # Departs: in a new model one embedding serves source, text and output, and its variance is 1 after scaling
         self.embed_tokens = nn.Embedding(config.vocab_size, latent)
         self.encoder = DifformerEncoder(config)
         self.lengths = LengthPredictor(config)

@@ -21,7 +21,7 @@ def select_by_bleu(candidates: Sequence[str]) -> int:
     """Return the number of the candidate whose mean BLEU is highest as the reference of all others.
 
     score_i = sum over j != i of BLEU(hypothesis s_j, reference s_i) / (n - 1), with sacreBLEU's sentence BLEU. BLEU is
-    not symmetric: this is the direction of Difformer's published program, and DINOISER's takes the other. Empty texts
+    not symmetric: this is the direction of Difformer's published program. Empty texts
     are chosen only if all are empty. Of equal scores the first wins. BLEU is computed once for each pair of different
     texts.
 
@@ -29,6 +29,7 @@ def select_by_bleu(candidates: Sequence[str]) -> int:
         ValueError: If there is no candidate.
         ImportError: If there are several texts, and sacrebleu is not installed.
     Source: Gao et al. 2024, section 5.1; Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding".
+    Departs: DINOISER's program takes BLEU in the other direction, and does not choose once among all candidates.
 
     >>> select_by_bleu(["a cat sat there", "the cat sat on a mat", "the cat sat on the mat"])
     1

@@ -59,6 +59,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     from `evaluation_seed`, and their weighted sum as `loss`. `perplexity` is exp(words): it compares checkpoints, and
     is no bound on the likelihood of a text.
 
+    Departs: weight decay spares biases and norms, as in all of Transformers; in fairseq it reaches them.
+
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
     Raises:
@@ -118,7 +120,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
-        # one choice for all processes, as each pass gathers weights where these are sharded
+        # Departs: one choice for all processes, as each pass gathers weights where these are sharded; the published
+        # program draws in each process
         choice = random.Random(f"{self.args.seed} {self.state.global_step}").random() < 0.5
         with noise_of_this_process(self.args):
             return super().training_step(model, {**inputs, "self_condition": choice}, *args, **kwargs)

@@ -217,7 +217,7 @@ def perplexity_bound(
         ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
             than `num_tokens`, rows are of more than one `length_protocol`, or some lack `num_words`.
     Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that program draws one time for
-        each row, evenly over a batch, and does not estimate the error.
+        each row, evenly over a batch, and does not estimate the error; ours are even over all rows and always the same.
     """
     never_masked = model.schedule.alpha(torch.ones((), dtype=torch.float64)).item()
     if never_masked > _MAX_ALPHA_MIN:

@@ -100,6 +100,7 @@ def sentence_rows(
         ValueError: If `max_length` has no room for a token of text, no row has one, the tokenizer will not do, or there
             is no such protocol.
     Source: Sahoo et al. 2024: `published` is what its program does on LM1B.
+    Departs: by default padding is predicted as text, so that a perplexity bounds that of text and length together.
 
     >>> from hf_targets.data.tokenization import train_bpe_tokenizer
     >>> tokenizer = train_bpe_tokenizer(["the cat\n"] * 9, vocab_size=264)

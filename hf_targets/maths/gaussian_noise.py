@@ -5,6 +5,7 @@ share of the variance that is signal. A step back replaces a state by a weighted
 state, and new noise.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,8 +76,11 @@ def signal_shares(name: str, num_steps: int) -> Float[Tensor, "steps"]:
 def spaced_steps(num_steps: int, count: int) -> list[int]:
     """Return `count` of the steps 0 to num_steps - 1, evenly spread, the first and the last among them.
 
+    Their distances are added up and rounded in float, as published: a step between two may be the lower one.
+
     Raises:
         ValueError: If there are fewer steps than that, or count is below 1.
+    Source: `space_timesteps` of openai/improved-diffusion, respace.py, which Difformer's program has.
 
     >>> spaced_steps(2000, 20)[:3], spaced_steps(2000, 20)[-1]
     ([0, 105, 210], 1999)
@@ -85,7 +89,7 @@ def spaced_steps(num_steps: int, count: int) -> list[int]:
         raise ValueError(f"of {num_steps} steps there can be 1 to {num_steps}, got {count}")
     if count == 1:
         return [num_steps - 1]
-    return [round(index * (num_steps - 1) / (count - 1)) for index in range(count)]
+    return list(map(round, itertools.accumulate([0.0] + [(num_steps - 1) / (count - 1)] * (count - 1))))
 
 
 def ancestral_steps(

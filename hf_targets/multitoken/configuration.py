@@ -18,6 +18,7 @@ BASE_FIELDS = (
     "ensemble_weight",
     "head",
     "head_bias",
+    "residual_heads",
     "separate_output_heads",
     "draft_vocab_size",
     "base_model_name_or_path",
@@ -32,6 +33,7 @@ MASKED_FIELDS = (
     "masked_only",
     "head",
     "head_bias",
+    "residual_heads",
     "base_model_name_or_path",
 )
 """Fields that a user may choose when putting heads on a masked model; the other fields follow from that model."""
@@ -92,6 +94,14 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
+    residual_heads: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether a head adds to the hidden state, and begins at 0, so that it first predicts what the "
+            "model does of the next token; conjugates count by factors that begin at 0. `from_base` chooses it for a "
+            "trained model. False: the paper's heads."
+        },
+    )
     separate_output_heads: bool = field(
         default=False,
         metadata={
@@ -114,6 +124,10 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     )
     base_model_name_or_path: str | None = field(
         default=None, metadata={"help": "Name or path of the base model, which a checkpoint of only heads loads."}
+    )
+    base_loading: dict | None = field(
+        default=None,
+        metadata={"help": "Arguments that load the same base model again, such as `gguf_file`; filled in by itself."},
     )
 
     least_ngram_size: ClassVar[int] = 2
@@ -213,6 +227,9 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
     ngram_size: int = field(
         default=2,
         metadata={"help": "N: levels of differences predicted at a masked position, each by its own head; 1 or more."},
+    )
+    loss_weight: float = field(
+        default=1.0, metadata={"help": "Alpha, the weight of the mean of the heads' losses, 0 or more; 1 in the paper."}
     )
     masked_only: bool = field(
         default=False,

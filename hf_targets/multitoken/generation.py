@@ -173,15 +173,12 @@ class HeadsGenerationMixin(GenerationMixin):
         self, generation_config: GenerationConfig | None = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Return the manager that `generate_batch` uses; it keeps no hidden states, which an ensemble needs."""
-        for weight in (
-            self.config.ensemble_weight,
-            generation_setting("ensemble_weight", generation_config, self.generation_config),
-        ):
-            if weight:
-                raise ValueError(
-                    f"continuous batching has no ensemble, got ensemble_weight={weight}; use generate, or set the "
-                    "weight to 0 in model.config and in the generation configuration"
-                )
+        told = generation_setting("ensemble_weight", generation_config, self.generation_config)
+        if weight := self.config.ensemble_weight or told:
+            raise ValueError(
+                f"continuous batching has no ensemble, got ensemble_weight={weight}; use generate, or set the weight "
+                "to 0 in model.config and in the generation configuration"
+            )
         return super().init_continuous_batching(generation_config, *args, **kwargs)
 
     def _check_weight(self, ensemble_weight: float | None, *others: float) -> float | None:
@@ -211,6 +208,8 @@ class HeadsGenerationMixin(GenerationMixin):
             problem = f"{type(self.backbone).__name__} has no dynamic key-value cache to remove rejected tokens from"
         elif others := [name for name in ("assistant_model", "custom_generate") if given.get(name) is not None]:
             problem = f"draft_tokens and {others[0]} both decide how to decode"
+        elif getattr(self.prepare_inputs_for_generation, "__self__", self) is not self:
+            problem = "prompts that peft has learnt stand before the text, where drafts do not look"
         if problem is None:
             return DraftSettings(most if auto else tokens, branches, auto=auto)
         if not auto:

@@ -23,9 +23,32 @@ class Head(nn.Module):
 
     Attributes:
         reads_conjugate: Whether `forward` takes the conjugate.
+        adds_input: Whether `forward` adds the hidden states to what it computes.
     """
 
     reads_conjugate: ClassVar[bool] = False
+    adds_input: ClassVar[bool] = False
+
+    @property
+    def last_layer(self) -> nn.Linear:
+        """The last linear layer; if it is 0, so is what a head computes that does not add its input."""
+        return [layer for layer in self.modules() if isinstance(layer, nn.Linear)][-1]
+
+
+class ConjugateFactors(nn.Module):
+    """A learnt factor of the conjugate in each channel: 0 at the start, where the paper has 1.
+
+    Departs: a random head does not cancel the conjugate, which is long where embeddings are those of a trained model,
+        as 2^n - 1 of them are added up. Losses then begin far above that of a uniform guess.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, conjugate: Tensor) -> Tensor:
+        """Multiply conjugates (..., d)."""
+        return self.weight * conjugate
 
 
 class MlpHead(Head):
@@ -51,6 +74,8 @@ class MedusaHead(Head):
     Source: Cai et al. 2024, "Medusa", section 2.1.1.
     Departs: Medusa initialises b at random; we set it to zero, so that a new head is exactly the identity.
     """
+
+    adds_input = True
 
     def __init__(self, width: int, *, bias: bool) -> None:
         super().__init__()
@@ -112,6 +137,9 @@ class FutureHeads(nn.Module):
         self.differences = config.target == "difference"
         self.reverse = config.reversed_differences
         self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.num_future_heads))
+        self.residual, self.factors = config.residual_heads, None
+        if self.residual and self.differences:
+            self.factors = nn.ModuleList(ConjugateFactors(width) for _ in self.layers)
         self.outputs: nn.ModuleList | None = None
         if config.separate_output_heads:
             assert vocab_size is not None, "heads with output matrices of their own need vocab_size"
@@ -126,6 +154,20 @@ class FutureHeads(nn.Module):
 
     def __getitem__(self, index: int) -> nn.Module:
         return self.layers[index]
+
+    @torch.no_grad()
+    def start_at_zero(self) -> None:
+        """Let the heads begin at 0; residual ones then predict what the ordinary head does.
+
+        Departs: the paper's heads begin at random, on a model that is trained together with them.
+        """
+        for parameter in [p for layer in self.layers for p in layer.last_layer.parameters()]:  # pyright: ignore
+            parameter.zero_()
+
+    @property
+    def are_new(self) -> bool:
+        """Whether the heads are residual ones that have not been trained."""
+        return self.residual and not any(layer.last_layer.weight.any() for layer in self.layers)  # pyright: ignore
 
     def output(self, n: int, shared: OutputMap) -> OutputMap:
         """Return what turns predictions of head n into logits: the head's own matrix, or `shared`."""
@@ -196,9 +238,23 @@ class FutureHeads(nn.Module):
 
     def _without_conjugate(self, n: int, hidden: Tensor) -> Tensor:
         """Return the output of head n for hidden states (..., d); if it needs the conjugate, return them unchanged."""
-        return hidden if self.reads_conjugate else self.layers[n - 1](hidden)
+        return hidden if self.reads_conjugate else self._residual(n, hidden, self.layers[n - 1](hidden))
 
     def _with_conjugate(self, n: int, states: Tensor, conjugate: Tensor) -> Tensor:
         """Return head n's predicted embeddings (..., d), of its word difference and the conjugate."""
-        differences = self.layers[n - 1](states, conjugate) if self.reads_conjugate else states
+        differences = states
+        if self.reads_conjugate:
+            differences = self._residual(n, states, self.layers[n - 1](states, conjugate))
+        if self.factors is not None:
+            conjugate = self.factors[n - 1](conjugate)
         return reconstructed_embeddings(differences, conjugate, n, reverse=self.reverse)
+
+    def _residual(self, n: int, hidden: Tensor, computed: Tensor) -> Tensor:
+        """Return what head n computed, with the hidden states in it if it is residual, once and as they are predicted.
+
+        A reversed difference of an odd level is subtracted from the conjugate, and so are they.
+        """
+        if not self.residual:
+            return computed
+        share = (-1 if self.reverse and n % 2 else 1) - self.layers[n - 1].adds_input  # pyright: ignore
+        return computed + share * hidden if share else computed

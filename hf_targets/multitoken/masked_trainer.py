@@ -27,6 +27,10 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
     mask_share: float = field(
         default=0.15, metadata={"help": "Share of the tokens that are masked and predicted, in (0, 1]."}
     )
+    exact_mask_counts: bool = field(
+        default=False,
+        metadata={"help": "Mask round(mask_share length) tokens of each row, special ones too, as CrammedBERT does."},
+    )
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}
     )
@@ -35,9 +39,9 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
         check_share(self.mask_share)
         if self.ensemble_weights != [0.0]:
             raise ValueError(f"ensemble_weights must be [0.0] for masked models, got {self.ensemble_weights}")
-        if self.head_warmup_steps is not None:
+        if self.head_warmup_steps:
             raise ValueError(
-                f"head_warmup_steps must be None for masked models, got {self.head_warmup_steps}; to train the heads "
+                f"head_warmup_steps must be 0 for masked models, got {self.head_warmup_steps}; to train the heads "
                 "first, freeze the backbone with model.backbone.requires_grad_(False)"
             )
         super().__post_init__()
@@ -61,6 +65,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     """
 
     args: MultiTokenMaskedTrainingArguments
+    warms_up = False
     needed_columns = ("input_ids",)
     made_by = "hf_targets.enclosed_blocks makes them"
 
@@ -79,7 +84,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
             if processing_class is None:
                 raise ValueError("tokens are masked by the tokenizer's mask token; give processing_class=tokenizer")
             seed = args.seed if args.data_seed is None else args.data_seed
-            data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed)
+            data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed, exact=args.exact_mask_counts)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
         self._loss_shifts_labels = False  # each label is the token at its own position
         self._of_evaluations: Any = data_collator

@@ -28,19 +28,23 @@ class MaskingCollator:
     Args:
         tokenizer: With a mask token.
         share: Of the tokens that are chosen, in (0, 1].
+        exact: Whether round(share length) tokens of a row are chosen, special ones too, and of these 80% and 10%, each
+            rounded, are replaced, as the published program of CrammedBERT does, instead of each with its probability.
     Raises:
         ValueError: If the tokenizer has no mask token, or the share is out of range.
     Source: Devlin et al. 2018, section 3.1; `transformers.DataCollatorForLanguageModeling`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, share: float = 0.15, *, seed: int = 0) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, share: float = 0.15, *, seed: int = 0, exact: bool = False
+    ) -> None:
         check_share(share)
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 "the tokenizer has no mask token; add one with add_special_tokens({'mask_token': '[MASK]'}), and "
                 "resize the model's embeddings"
             )
-        self.tokenizer, self.share, self.seed = tokenizer, share, seed
+        self.tokenizer, self.share, self.seed, self.exact = tokenizer, share, seed, exact
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers of a data loader see it change
         self._mask = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share, seed=seed)
         self._pad = DataCollatorForTokenClassification(tokenizer)
@@ -56,9 +60,22 @@ class MaskingCollator:
     def _masked(self, row: dict[str, Any]) -> dict[str, Any]:
         ids = torch.as_tensor(row["input_ids"], dtype=torch.long)
         digest = xxh64_intdigest(ids.numpy().tobytes(), seed=(self.seed + 2**32 * int(self._epoch)) % 2**64)
-        self._mask.generator = torch.Generator().manual_seed(digest >> 1)
-        hidden, labels = self._mask.torch_mask_tokens(ids[None].clone())
-        return {**row, "input_ids": hidden[0].tolist(), "labels": labels[0].tolist()}
+        self._mask.generator = generator = torch.Generator().manual_seed(digest >> 1)
+        if self.exact:
+            hidden, labels = self._with_exact_counts(ids, generator)
+        else:
+            hidden, labels = (part[0] for part in self._mask.torch_mask_tokens(ids[None].clone()))
+        return {**row, "input_ids": hidden.tolist(), "labels": labels.tolist()}
+
+    def _with_exact_counts(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        count = round(self.share * len(ids))
+        chosen = torch.randperm(len(ids), generator=generator)[:count]
+        masks, words = chosen[: round(0.8 * count)], chosen[round(0.8 * count) : round(0.9 * count)]
+        hidden, labels = ids.clone(), torch.full_like(ids, IGNORED)
+        labels[chosen] = ids[chosen]
+        hidden[masks] = self.tokenizer.mask_token_id  # pyright: ignore[reportArgumentType]
+        hidden[words] = torch.randint(len(self.tokenizer), words.shape, generator=generator)
+        return hidden, labels
 
 
 def check_share(share: float) -> None:

@@ -19,12 +19,13 @@ from hf_targets.backbones.wrapping import (
     WrapsBackbone,
     backbone_of,
     check_loading,
+    is_trained,
     load_base,
     place_new_part,
     split_fields,
 )
 from hf_targets.maths.losses import ngram_weights
-from hf_targets.multitoken.checkpoint import CheckpointMixin, identity_of
+from hf_targets.multitoken.checkpoint import CheckpointMixin, how_loaded, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import FutureHeads
@@ -92,11 +93,14 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         base = load_base(base, loading, auto_class=cls.auto_class)
         if isinstance(base, MultiTokenModel):
             raise ValueError("the base model has future-token heads already; give its `.backbone` for new ones")
-        known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype, **config}
+        known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype}
+        known |= {"residual_heads": is_trained(base), **config, "base_loading": how_loaded(base, loading)}
         # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.base_identity = identity_of(base)
+        if model.config.residual_heads:
+            model.heads.start_at_zero()
         place_new_part(model, base, "heads")
         model.heads.copy_outputs(output_embedding(base))
         if model.can_generate():

@@ -38,6 +38,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
 
     Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them.
 
+    Departs: weight decay spares biases and norms, as in all of Transformers; in fairseq it reaches them.
     Raises:
         ValueError: As `MultiTokenTrainer`; and without a tokenizer, if there is no collator, or if texts are generated
             and there is no `compute_metrics`.

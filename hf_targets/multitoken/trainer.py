@@ -4,11 +4,11 @@ import copy
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
@@ -18,6 +18,9 @@ from hf_targets.maths.losses import perplexity
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.trainer import TargetTrainer, num_targets
+
+HEAD_WARMUP_STEPS = 100
+"""By default, for new heads on a trained model."""
 
 
 def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
@@ -67,14 +70,15 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
         default=None,
         metadata={
             "help": "Optimizer steps of a phase before training, in which only the heads are trained; the training "
-            "that follows is not shortened. None: no such phase."
+            "that follows is not shortened. None: 100, and no more than the training has, for new heads on a trained "
+            "model; else 0."
         },
     )
     head_learning_rate: float | None = field(
         default=None,
         metadata={
             "help": "Learning rate of the heads, in their own phase and in training, each with its schedule; None: "
-            "learning_rate."
+            "1e-3 on a trained model, unless learning_rate is higher; else learning_rate."
         },
     )
 
@@ -87,9 +91,9 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        for name in ("gradient_diversity_steps", "head_warmup_steps"):
-            if (steps := getattr(self, name)) is not None and steps < 1:
-                raise ValueError(f"{name} must be at least 1, got {steps}; leave it out, or set it to null, for none")
+        for name, least in (("gradient_diversity_steps", 1), ("head_warmup_steps", 0)):
+            if (steps := getattr(self, name)) is not None and steps < least:
+                raise ValueError(f"{name} must be at least {least}, got {steps}; leave it out, or set it to null")
         if not self.ensemble_weights:
             raise ValueError("ensemble_weights must name at least one weight, got none; 0 means no ensemble")
         for weight in self.ensemble_weights:
@@ -111,12 +115,14 @@ def heads_of(model: nn.Module) -> MultiTokenModel | None:
     return core if isinstance(core, MultiTokenModel) else None
 
 
-def _arguments_of_heads(args: MultiTokenTrainingArguments, num_steps: int) -> MultiTokenTrainingArguments:
+def _arguments_of_heads(
+    args: MultiTokenTrainingArguments, num_steps: int, learning_rate: float | None
+) -> MultiTokenTrainingArguments:
     """Return the arguments of the phase that trains only the heads: it evaluates, saves and reports nothing."""
     args = copy.copy(args)
-    args.max_steps, args.head_warmup_steps, args.warmup_steps = num_steps, None, 0
-    if args.head_learning_rate is not None:
-        args.learning_rate, args.head_learning_rate = args.head_learning_rate, None
+    args.max_steps, args.head_warmup_steps, args.warmup_steps = num_steps, 0, 0
+    if learning_rate is not None:
+        args.learning_rate = args.head_learning_rate = learning_rate
     args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
     args.load_best_model_at_end, args.push_to_hub, args.report_to = False, False, []
     args.eval_on_start, args.cosine_weight, args.gradient_diversity_steps = False, 0.0, None
@@ -129,9 +135,10 @@ class MultiTokenTrainer(TargetTrainer):
     It adds to Transformers' Trainer:
     - Each part of the loss is logged by name.
     - An evaluation reports perplexities for all `ensemble_weights`, from one pass over the data.
-    - The heads may have their own learning rate (`head_learning_rate`).
-    - A phase before training may train only the heads (`head_warmup_steps`). It has its own optimizer and schedule, and
-      does not change the backbone: the backbone then takes as many updates as in plain training, on the same batches.
+    - The heads may have their own learning rate (`head_learning_rate`), and have one on a trained model.
+    - A phase before training may train only the heads (`head_warmup_steps`), as it does new ones on a trained model. It
+      has its own optimizer and schedule, and does not change the backbone: the backbone then takes as many updates as
+      in plain training, on the same batches.
 
     Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them.
@@ -145,6 +152,8 @@ class MultiTokenTrainer(TargetTrainer):
     args: MultiTokenTrainingArguments
     takes_pairs = False
     """Whether models have an encoder."""
+    warms_up = True
+    """Whether new heads on a trained model are trained alone first."""
     text_column, num_start_tokens = "input_ids", 0
     """The column of the tokens that heads predict, and how many tokens are read before the first of them."""
 
@@ -156,8 +165,10 @@ class MultiTokenTrainer(TargetTrainer):
             raise ValueError(f"{type(model).__name__} has an encoder; train it with MultiTokenSeq2SeqTrainer")
         if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
             raise ValueError(f"{type(model).__name__} has no heads; leave out head_warmup_steps and head_learning_rate")
+        if not self.takes_pairs and kwargs.get("data_collator") not in (None, default_data_collator):
+            self.needed_columns = ("input_ids",)  # the collator may make labels; each batch is looked at
         super().__init__(model=model, args=args, **kwargs)
-        if args.head_warmup_steps is not None and self.is_deepspeed_enabled:
+        if args.head_warmup_steps and self.is_deepspeed_enabled:
             raise ValueError("head_warmup_steps trains one model twice, which DeepSpeed does not allow; leave it out")
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
@@ -178,15 +189,27 @@ class MultiTokenTrainer(TargetTrainer):
     @property
     def new_parts_learning_rate(self) -> float | None:
         """The heads' own learning rate; None if they use that of the backbone."""
-        return self.args.head_learning_rate
+        rate = self.args.head_learning_rate
+        return super().new_parts_learning_rate if rate is None else rate
+
+    @property
+    def _head_warmup_steps(self) -> int:
+        core = heads_of(cast(nn.Module, self.model))
+        if self.args.head_warmup_steps is not None or core is None:
+            return self.args.head_warmup_steps or 0
+        trains_backbone = any(parameter.requires_grad for parameter in core.backbone.parameters())
+        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not trains_backbone:
+            return 0
+        most = self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+        return min(HEAD_WARMUP_STEPS, most)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """Run the phase that trains only the heads, if it is set, then train as Trainer does.
 
         When resuming from a checkpoint that phase is skipped, as it was over before the checkpoint was written.
         """
-        if self.args.head_warmup_steps is not None and not resume_from_checkpoint:
-            self._train_heads_alone(self.args.head_warmup_steps)
+        if not resume_from_checkpoint and (steps := self._head_warmup_steps):
+            self._train_heads_alone(steps)
             set_seed(self.args.seed)  # so that training starts with the same random state as without this phase
         return super().train(resume_from_checkpoint, **kwargs)
 
@@ -199,7 +222,7 @@ class MultiTokenTrainer(TargetTrainer):
         assert self.model is not None
         trainer = _HeadsAlone(
             model=self.model,
-            args=_arguments_of_heads(self.args, num_steps),
+            args=_arguments_of_heads(self.args, num_steps, self.new_parts_learning_rate),
             train_dataset=self.train_dataset,
             data_collator=self.data_collator,
             processing_class=self.processing_class,

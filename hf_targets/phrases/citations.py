@@ -40,8 +40,8 @@ def citing_phrases(
     Raises:
         ValueError: If there is no document, one has no text, or the tokenizer is not a fast one or cannot write a
             marker.
-    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: the paper does not speak of ends of
-        sentences and words.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: phrases with the end of a
+        sentence inside, or that end inside a word, are left out; the paper does not speak of them.
     """
     named = numbered_documents(documents)
     markers = {name: marker_of(int(name)) for name in named}

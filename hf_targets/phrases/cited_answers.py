@@ -68,7 +68,7 @@ def answer_with_phrases(
     Raises:
         ValueError: If there is no document, phrases are asked for of a model without a dynamic vocabulary or with a
             tokenizer that cannot write a marker, or the prompt is longer than the model's positions.
-    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: "afterwards" is ours.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: `marking="afterwards"` is ours.
     """
     if marking not in get_args(Marking) or arguments.get("num_return_sequences", 1) != 1:
         raise ValueError(

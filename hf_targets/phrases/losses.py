@@ -179,7 +179,7 @@ def kl_loss(
     taken = targets != IGNORED
     if config.kl_positions == "token_targets":
         # Departs: the paper's sum also compares the position that predicts a phrase with the position that predicts the
-        # phrase's last token. Only the second has read the phrase's first tokens.
+        # phrase's last token. Only the second has read the phrase's first tokens, so this is left out.
         taken = taken & (targets < num_rows(output))
     position = (F.pad(token_positions[:, 1:], (0, 1)) - 1).clamp(min=0)
     aligned = teacher.gather(1, position[..., None].expand(-1, -1, teacher.shape[-1]))[taken]

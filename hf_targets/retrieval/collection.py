@@ -15,7 +15,7 @@ from pyarrow import compute
 from hf_targets.data.progress import progress
 from hf_targets.extras import require
 from hf_targets.retrieval.documents import check_documents, check_queries
-from hf_targets.retrieval.encoders import Encoder, vectors_of
+from hf_targets.retrieval.encoders import Encoder, encoder_of, vectors_of
 
 By = Literal["vectors", "words", "both"]
 _SCORES: dict[By, str] = {"vectors": "_distance", "words": "_score", "both": "_relevance_score"}
@@ -44,7 +44,7 @@ class DocumentCollection(Mapping[str, str]):
     """
 
     def __init__(self, folder: str | os.PathLike[str], encoder: Encoder, table: Any) -> None:
-        self.folder, self.encoder, self.table = os.fspath(folder), encoder, table
+        self.folder, self.encoder, self.table = os.fspath(folder), encoder_of(encoder), table
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], encoder: Encoder) -> "DocumentCollection":
@@ -60,7 +60,7 @@ class DocumentCollection(Mapping[str, str]):
         connection = _connection(folder)
         if _TABLE in connection.list_tables().tables:
             raise ValueError(f"{folder} has a collection already; open it, or give another folder")
-        probe = _probe(encoder)
+        probe = _probe(encoder_of(encoder))
         vector = pa.list_(pa.float32(), probe.shape[1])
         schema = pa.schema(
             [pa.field("id", pa.string(), False), pa.field("text", pa.string(), False), pa.field("vector", vector)],
@@ -84,7 +84,7 @@ class DocumentCollection(Mapping[str, str]):
         with _damage_named(folder):
             table = connection.open_table(_TABLE)
             expected = np.array(json.loads(table.schema.metadata[_NOTE])["probe"])
-        probe = _probe(encoder)
+        probe = _probe(encoder_of(encoder))
         if expected.shape != probe.shape or np.linalg.norm(expected - probe) > 0.001 * np.linalg.norm(expected):
             raise ValueError(
                 f"{folder} was made with another encoder, whose vectors differ (width {expected.shape[1]}, this one's "

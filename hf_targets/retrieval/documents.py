@@ -1,13 +1,14 @@
 """Documents in memory that a text is about, by vectors or by shared words, and what documents and queries must be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from hf_targets.data.progress import progress
 from hf_targets.data.words import check_letters, check_texts, word_runs
 from hf_targets.extras import require
-from hf_targets.retrieval.encoders import Encoder, vectors_of
+from hf_targets.retrieval.encoders import Encoder, encoder_of, vectors_of
 
 _QUERIES_AT_ONCE = 64
 
@@ -26,13 +27,15 @@ class DocumentRetriever:
 
     Args:
         documents: Texts by id.
-        encoder: Such as `SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")`.
+        encoder: Such as `SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")`, or its `encode` or another
+            function, which reads documents and queries alike.
     Raises:
         ValueError: If there is no document, one has no text, or the vectors are not finite rows, one a text.
     """
 
-    def __init__(self, documents: Mapping[str, str], encoder: Encoder) -> None:
+    def __init__(self, documents: Mapping[str, str], encoder: Encoder | Callable[[list[str]], Any]) -> None:
         check_documents(documents)
+        encoder = encoder_of(encoder)
         vectors = vectors_of(list(documents.values()), encoder.encode_document)
 
         def scores(queries: list[str]) -> np.ndarray:

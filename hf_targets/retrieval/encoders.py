@@ -1,6 +1,7 @@
 """What gives documents and queries their vectors: any `SentenceTransformer`, the two encoders of DPR, or your own."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,15 @@ class Encoder(Protocol):
     def encode_query(self, texts: list[str], /) -> Any:
         """Return the vectors of queries."""
         ...
+
+
+def encoder_of(given: Encoder | Callable[[list[str]], Any]) -> Encoder:
+    """Return an encoder; one made of a function, such as a model's `encode`, reads documents and queries alike."""
+    if hasattr(given, "encode_document"):
+        return given  # pyright: ignore[reportReturnType]
+    if not callable(given):
+        raise ValueError(f"an encoder must be a SentenceTransformer or a function of texts, got {given!r:.60}")
+    return SimpleNamespace(encode_document=given, encode_query=given)  # pyright: ignore[reportReturnType]
 
 
 def dpr_encoder(context_name: str, question_name: str, **arguments: Any) -> Any:

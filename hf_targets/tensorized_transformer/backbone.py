@@ -46,7 +46,7 @@ class TensorizedTransformerPreTrainedModel(StrictLoading, PreTrainedModel):
             init.normal_(module.weight, 1.0, spread)
             init.zeros_(module.bias)
         elif isinstance(module, TensorizedAttention):
-            # Departs: the program takes the softmax of memory that it does not initialise
+            # Departs: the program takes the softmax of memory that it does not initialise; ours is uniform
             init.uniform_(module.core, 0.0, 1.0)
         elif isinstance(module, TensorizedTransformerModel):
             init.normal_(module.content_bias, 0.0, spread)

@@ -1,6 +1,7 @@
 """LoRA on the backbone, and what a target adds trained in full beside it."""
 
 import re
+import warnings
 
 import torch
 from transformers import PreTrainedModel
@@ -37,7 +38,9 @@ def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: floa
         modules_to_save=None if whole is None else [whole],
         task_type=_task_of(model),
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        for noise in (".*is_gradient_checkpointing. is deprecated", "fan_in_fan_out is set to False"):
+            warnings.filterwarnings("ignore", noise)  # of peft's own code, about which a user can do nothing
         torch.manual_seed(torch.initial_seed())
         return peft.get_peft_model(model, config)
 

@@ -1,7 +1,6 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,10 +26,10 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.configuration import PACKAGE_IMPORT
-from hf_targets.backbones.new_parts import new_parameters, unwrapped
+from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
 from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
+from hf_targets.backbones.wrapping import is_trained
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
@@ -39,6 +38,8 @@ from hf_targets.training.loss_parts import CosinePenalty, LossParts
 from hf_targets.training.uploads import uploads_of_own_files
 
 WORDS_COLUMN = NUM_WORDS
+NEW_PARTS_LEARNING_RATE = 1e-3
+"""By default, of what a target adds to a trained model, whose own rate is too small for it."""
 _UNCOUNTED = -1  # words of a row without the column
 
 
@@ -116,6 +117,16 @@ class TargetTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self._parts = LossParts()
+        if kwargs.get("preprocess_logits_for_metrics") and not getattr(args, "predict_with_generate", False):
+            raise ValueError(
+                "preprocess_logits_for_metrics has no logits to work on: evaluations gather each row's losses, which "
+                "compute_metrics gets; leave it out, or use transformers.Trainer"
+            )
+        if kwargs.get("compute_loss_func") and model is not None and (new_part := new_part_of(model)) is not None:
+            raise ValueError(
+                f"compute_loss_func replaces the loss of the model, and with it that of its {new_part}; leave it out, "
+                "or give model.backbone to transformers.Trainer"
+            )
         given, own = kwargs.get("compute_metrics"), WeaklyBound(self._compute_metrics)
         if given is None:
             kwargs["compute_metrics"] = own
@@ -140,8 +151,10 @@ class TargetTrainer(Trainer):
 
     @property
     def new_parts_learning_rate(self) -> float | None:
-        """The learning rate of the new parts, if it is another than the backbone's."""
-        return None
+        """The learning rate of the new parts; None if they use that of the backbone, as on one that is not trained."""
+        core = unwrapped(cast(nn.Module, self.model))
+        trained = new_part_of(core) is not None and is_trained(core.backbone)
+        return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if trained else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train as Trainer does, from a checkpoint if one is given; True is the newest whole one."""
@@ -341,9 +354,6 @@ class TargetTrainer(Trainer):
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        file = Path(checkpoint_folder, PACKAGE_IMPORT)  # which Trainer does not know, and config.json names
-        if file.is_file() and self.is_world_process_zero():
-            shutil.copy(file, Path(cast(str, self.args.output_dir), PACKAGE_IMPORT))
         with uploads_of_own_files(cast(str, self.args.output_dir), self.processing_class):
             super()._push_from_checkpoint(checkpoint_folder)
 

@@ -91,13 +91,12 @@ def train_step(model: MdlmForMaskedDiffusion, canvas: torch.Tensor, ids: torch.T
 
 def seconds_of(setup: Setup, length: int, part: str, models: Mapping[str, MdlmForMaskedDiffusion]) -> dict[str, float]:
     """Return each variant's seconds of a training step (`train`), or of sampling a text (`sample`)."""
-    mask, device = setup.vocab_size - 1, models["plain"].device
-    ids = torch.randint(mask, (max(1, setup.num_tokens // length), length), device=device)
-    canvas = ids.masked_fill(torch.arange(length, device=device) % 2 == 0, mask)
+    device = models["plain"].device
+    ids = torch.randint(setup.vocab_size - 1, (max(1, setup.num_tokens // length), length), device=device)
+    canvas = ids.masked_fill(torch.arange(length, device=device) % 2 == 0, setup.vocab_size - 1)
     options: dict[str, Any] = {"max_length": length, "num_steps": setup.num_steps, "sampler": "ancestral"}
-    if part == "train":
-        runs = {name: partial(train_step, model, canvas, ids) for name, model in models.items()}
-    else:
+    runs = {name: partial(train_step, model, canvas, ids) for name, model in models.items()}
+    if part == "sample":
         runs = {name: partial(model.eval().generate, batch_size=len(ids), **options) for name, model in models.items()}
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=setup.bf16):
         return median_seconds(runs, setup.rounds, device)

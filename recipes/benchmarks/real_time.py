@@ -26,7 +26,7 @@ from lab.results import shareable, write_json
 from lab.settings import parse_settings
 from lab.tables import differences_table, results_table
 
-SHOWN = ("mauve", "diversity", "latency", "latency_median", "latency_p95", "generated_ppl", "nsl", "phrase_share")
+SHOWN = ("mauve", "diversity", "latency", "latency_median", "latency_p95", "generated_ppl", "steps", "phrase_share")
 
 
 @dataclass
@@ -60,7 +60,7 @@ def main(setup: Setup) -> None:
     texts = setup.load()
     prefixes = setup.prefixes(texts, tokenizer)
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
-    given: dict[str, Any] = {"judge": load_model(setup.judge)}
+    given: dict[str, Any] = {"judge": load_model(setup.judge), "words": setup.words()}
     if (name := setup.feature_model) is not None:
         given |= {"feature_model": load_model(name), "feature_tokenizer": AutoTokenizer.from_pretrained(name)}
     share = f"{setup.initial:.0%}"

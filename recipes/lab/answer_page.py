@@ -1,10 +1,10 @@
-"""Several answers on a web page: each phrase leads to its place in its document, which stands below the answer."""
+"""Answers in a terminal, and on a web page where each phrase leads to its place in its document, below the answer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hf_targets.figures.page_style import page, shown
-from hf_targets.phrases.highlighting import first_letter
+from hf_targets.figures.page_style import page, printable, shown
+from hf_targets.phrases.highlighting import first_letter, list_sources, mark_in_terminal
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
@@ -31,6 +31,23 @@ class PageAnswer:
     note: str = ""
 
 
+def answer_in_terminal(answer: PageAnswer, *, colour: bool) -> str:
+    """Return a question, its answer with its phrases marked, and a line for the source of each phrase.
+
+    Args:
+        colour: Whether the text goes to a terminal; brackets mark phrases in a file or a pipe.
+    """
+    spans = []
+    for span in answer.spans:
+        place, sources = _place(span, answer.documents), ()
+        if place is not None:
+            title = answer.documents[place.document]["title"]
+            sources = (place._replace(document=f"[{place.document}] {title}"),)
+        spans.append(replace(span, sources=sources))
+    lines = [printable(f"Question: {answer.question}"), mark_in_terminal(answer.text, answer.spans, colour=colour)]
+    return "\n".join([*lines, *[list_sources(spans)] * bool(spans)])
+
+
 def answer_page(
     answers: Sequence[PageAnswer],
     *,
@@ -39,6 +56,8 @@ def answer_page(
     language: str = "en",
 ) -> str:
     """Return an HTML page, complete in itself, of answers whose phrases are links to where their documents have them.
+
+    It begins with a list of the questions, and each answer leads to the next question.
 
     The documents are closed until a link leads into one, in browsers that open `<details>` for it; it then shows its
     phrase outlined. Where cited phrases of a document overlap without one holding the other, the document is shown
@@ -49,11 +68,13 @@ def answer_page(
         footer: A last line.
         language: Of the texts, a tag of BCP 47 such as "de".
     """
-    sections = [_section(number, answer) for number, answer in enumerate(answers, start=1)]
-    return page(title, "\n".join([_INTRODUCTION, *sections]), footer=footer, language=language)
+    sections = [_section(number, answer, len(answers)) for number, answer in enumerate(answers, start=1)]
+    listed = (f'<li><a href="#answer-{n}">{shown(one.question)}</a></li>' for n, one in enumerate(answers, start=1))
+    questions = "\n".join(['<nav aria-label="Questions" id="questions">\n<ol>', *listed, "</ol>\n</nav>"])
+    return page(title, "\n".join([_INTRODUCTION, questions, *sections]), footer=footer, language=language)
 
 
-def _section(number: int, answer: PageAnswer) -> str:
+def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
     places = {span: source for span in answer.spans if (source := _place(span, answer.documents)) is not None}
     names = list(answer.documents)
 
@@ -84,6 +105,8 @@ def _section(number: int, answer: PageAnswer) -> str:
         back = f'<p class="note"><a href="#answer-{number}">Back to the answer</a></p>'
         heading = f"<summary>[{shown(name)}] {shown(document['title'])}</summary>"
         lines.append("\n".join([f"<details>\n{heading}", *texts, f"{back}\n</details>"]))
+    following = ("questions", "All questions") if number == num_answers else (f"answer-{number + 1}", "Next question")
+    lines.append(f'<p class="note"><a href="#{following[0]}">{following[1]}</a></p>')
     return "\n".join([*lines, "</section>"])
 
 

@@ -119,7 +119,7 @@ def measure_provenance(answers: Sequence[CitedAnswer]) -> dict[str, float]:
     `from_documents` is the share of their characters that stands in phrases of documents; `markers_of_phrases` the
     share of their markers that end a phrase of the document they name; `right_markers` the share of these whose
     document has the phrase; `documents_used` the mean number of documents that an answer has phrases of. A share of
-    nothing is left out. `nsl` are steps an answer; `seconds` include mining and encoding, which are `phrase_seconds`.
+    nothing is left out. `steps` are an answer's; `seconds` include mining and encoding, which are `phrase_seconds`.
     """
 
     def total(name: str) -> int:
@@ -135,7 +135,7 @@ def measure_provenance(answers: Sequence[CitedAnswer]) -> dict[str, float]:
     phrases = fmean(answer.seconds["mining"] + answer.seconds["encoding"] for answer in answers)
     seconds = phrases + fmean(answer.seconds["generation"] for answer in answers)
     steps = fmean(answer.num_steps for answer in answers)
-    return columns | {"nsl": steps, "seconds": seconds, "phrase_seconds": phrases}
+    return columns | {"steps": steps, "seconds": seconds, "phrase_seconds": phrases}
 
 
 def told_answer(

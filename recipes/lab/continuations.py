@@ -1,10 +1,13 @@
 """Texts that several models write after the same prefixes, with the phrases of retrieved documents where they can."""
 
-from collections import defaultdict
+import importlib
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
@@ -16,12 +19,24 @@ from hf_targets import (
     WordNgrams,
     continue_prefixes,
     documents_of,
+    dpr_encoder,
     measure_continuations,
     repair_reformer,
     take_prefixes,
 )
 from hf_targets.backbones.weight_access import best_device
-from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, PrefixBegin, Prepare
+from hf_targets.data.words import words_and_marks
+from hf_targets.evaluation.continuations import (
+    Continuations,
+    Expand,
+    Prefix,
+    PrefixBegin,
+    Prepare,
+    WordsOf,
+    repetition_units,
+)
+from hf_targets.evaluation.repetition import Text
+from hf_targets.extras import require
 from lab.intervals import format_intervals
 from lab.tables import differences_table, results_table
 from lab.text import TextSettings
@@ -43,6 +58,10 @@ class ContinuationSettings(TextSettings):
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
     num_documents: int = field(default=32, metadata={"help": "Documents of the training text for each prefix."})
     document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
+    encoder: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Finds documents: a sentence encoder, or DPR's two, context first. Empty: TF-IDF."},
+    )
     units: Literal["tokens", "words"] = field(
         default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'}
     )
@@ -52,6 +71,10 @@ class ContinuationSettings(TextSettings):
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
     never: list[str] = field(
         default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
+    )
+    repetition_of: Literal["words", "spacy", "tokens"] = field(
+        default="words",
+        metadata={"help": "What repetition counts: words and marks, spaCy's words as published, or tokens."},
     )
     feature_model: str | None = field(
         default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
@@ -67,7 +90,7 @@ class ContinuationSettings(TextSettings):
 
     def phrases_of_documents(self, rows: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> PhrasesOf:
         """Return what gives a prefix the phrases of the nearest documents, which are cut from `rows`."""
-        retriever = DocumentRetriever.lexical(documents := documents_of(rows, self.document_words))
+        retriever = document_retriever(documents := documents_of(rows, self.document_words), self.encoder)
         longest = self.max_tokens
         miner = WordNgrams(max_tokens=longest) if self.units == "words" else TokenNgrams(self.min_tokens, longest)
         pools: dict[int, PhrasePool] = {}
@@ -80,6 +103,13 @@ class ContinuationSettings(TextSettings):
 
         return phrases_of
 
+    def words(self) -> WordsOf | None:
+        """Return what cuts a text into the units of `repetition_of`, None for tokens."""
+        if self.repetition_of == "spacy":
+            nlp = importlib.import_module("spacy").blank("en")
+            return lambda text: [token.text for token in nlp(text)]
+        return words_and_marks if self.repetition_of == "words" else None
+
     def writing(self, tokenizer: PreTrainedTokenizerBase, *, do_sample: bool | None = None) -> dict[str, Any]:
         """Return what `continue_prefixes` passes to `generate`; `do_sample` in place of the setting, if it is given."""
         words = [form for word in self.never for form in (word, f" {word}")]
@@ -87,6 +117,16 @@ class ContinuationSettings(TextSettings):
         do_sample = self.do_sample if do_sample is None else do_sample
         nucleus = {"top_p": self.top_p, "top_k": 0} if do_sample else {}
         return {"do_sample": do_sample, "bad_words_ids": banned, **nucleus}
+
+
+def document_retriever(documents: Mapping[str, str], encoder: Sequence[str]) -> DocumentRetriever:
+    """Return what finds documents by the vectors of an encoder, by DPR's two, or by words if there is none."""
+    if not encoder:
+        return DocumentRetriever.lexical(documents)
+    if len(encoder) == 2:
+        return DocumentRetriever(documents, dpr_encoder(*encoder))
+    library = require("sentence_transformers", extra="retrieval")
+    return DocumentRetriever(documents, library.SentenceTransformer(*encoder))
 
 
 def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf) -> Prepare:
@@ -117,17 +157,20 @@ class TextComparison:
         phrases_of: PhrasesOf,
         *,
         do_sample: bool | None = None,
+        multiword: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self.figures: dict[str, list[dict[str, float]]] = defaultdict(list)
         self.texts: dict[str, list[list[str]]] = defaultdict(list)
         self._continued: dict[str, list[Continuations]] = defaultdict(list)
+        self._units: dict[str, list[Sequence[Text]]] = defaultdict(list)
         self._settings, self._prefixes, self._tokenizer = settings, prefixes, tokenizer
         self._phrases_of = phrases_of
         self._writing = settings.writing(tokenizer, do_sample=do_sample)
-        self._features: dict[str, Any] = {}
+        self._measured: dict[str, Any] = {"words": settings.words()}
+        self._measured["other_tokenizers"] = {} if multiword is None else {"multiword": multiword}
         if (name := settings.feature_model) is not None:
             tokens = AutoTokenizer.from_pretrained(name)
-            self._features = {"feature_model": load_model(name), "feature_tokenizer": tokens}
+            self._measured |= {"feature_model": load_model(name), "feature_tokenizer": tokens}
 
     def add(self, name: str, model: PreTrainedModel, judge: str, *, seed: int) -> dict[str, float]:
         """Let a model continue the prefixes, and return its columns (`measure_continuations`).
@@ -150,11 +193,13 @@ class TextComparison:
             batch_size=self._settings.batch_size,
             **self._writing,
         )
-        given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._features}
+        given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._measured}
         columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)
         self.figures[name].append(columns)
         self.texts[name].append([str(self._tokenizer.decode(tokens)) for tokens in continued.tokens])
         self._continued[name].append(continued)
+        units = repetition_units(continued, self._prefixes, self._tokenizer, self._measured["words"])
+        self._units[name].append(units)
         return columns
 
     def tables(self) -> str:
@@ -162,7 +207,20 @@ class TextComparison:
         parts = [results_table(self.figures)]
         if differences := differences_table(self.figures):
             parts += ["Against the first:", differences]
-        return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued)])
+        return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued, self._units)])
+
+
+def multiword_tokenizer(name: str, texts: Sequence[str], num_pairs: int) -> PreTrainedTokenizerBase:
+    """Return a tokenizer to which the most frequent pairs of words of texts are added, as tokens of their own.
+
+    Source: Gee et al. 2023, "Multi-word Tokenization for Sequence Compression".
+    Departs: theirs replaces pairs before the text is cut; here those that are added are matched in the text.
+    """
+    pairs = Counter(pair for text in texts for pair in itertools.pairwise(text.split(" ")) if all(pair))
+    found = [f"{first} {second}" for (first, second), _ in pairs.most_common(num_pairs)]
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.add_tokens([AddedToken(pair, single_word=True, lstrip=True, normalized=False) for pair in found])
+    return tokenizer
 
 
 def load_model(name: str, **loading: Any) -> PreTrainedModel:

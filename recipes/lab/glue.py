@@ -36,7 +36,8 @@ class GlueTask:
     Attributes:
         folder: Of its files below the folder glue.
         texts: Columns of the data set on the Hub that hold its text, one or two.
-        metrics: Names of its scores in `SCORES`; GLUE's score of the task is their mean.
+        metric: Name of its score in `SCORES`, the one that the published program of CrammedBERT reports. GLUE itself
+            has the mean of two for MRPC, QQP and STS-B.
         num_labels: Number of classes; 1 for a number from 0 to 5.
         columns: Of its files: those of `texts`, then that of the label, counted from 0; None: it is read from the Hub.
         has_header: Whether its files begin with a line of names.
@@ -45,7 +46,7 @@ class GlueTask:
 
     folder: str
     texts: tuple[str, ...]
-    metrics: tuple[str, ...]
+    metric: str
     num_labels: int = 2
     columns: tuple[int, ...] | None = None
     has_header: bool = True
@@ -53,33 +54,35 @@ class GlueTask:
 
 
 GLUE_TASKS = {
-    "cola": GlueTask("CoLA", ("sentence",), ("matthews",), columns=(3, 1), has_header=False),
-    "sst2": GlueTask("SST-2", ("sentence",), ("accuracy",), columns=(0, 1)),
-    "mrpc": GlueTask("MRPC", ("sentence1", "sentence2"), ("accuracy", "f1"), columns=(3, 4, 0)),
+    "cola": GlueTask("CoLA", ("sentence",), "matthews", columns=(3, 1), has_header=False),
+    "sst2": GlueTask("SST-2", ("sentence",), "accuracy", columns=(0, 1)),
+    "mrpc": GlueTask("MRPC", ("sentence1", "sentence2"), "f1", columns=(3, 4, 0)),
     "rte": GlueTask(
-        "RTE", ("sentence1", "sentence2"), ("accuracy",), columns=(1, 2, 3), classes=("entailment", "not_entailment")
+        "RTE", ("sentence1", "sentence2"), "accuracy", columns=(1, 2, 3), classes=("entailment", "not_entailment")
     ),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), ("accuracy",)),
-    "qqp": GlueTask("QQP", ("question1", "question2"), ("accuracy", "f1")),
-    "mnli": GlueTask("MNLI", ("premise", "hypothesis"), ("accuracy",), num_labels=3),
-    "stsb": GlueTask("STS-B", ("sentence1", "sentence2"), ("pearson", "spearman"), num_labels=1),
-    "wnli": GlueTask("WNLI", ("sentence1", "sentence2"), ("accuracy",)),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), "accuracy"),
+    "qqp": GlueTask("QQP", ("question1", "question2"), "f1"),
+    "mnli": GlueTask("MNLI", ("premise", "hypothesis"), "accuracy", num_labels=3),
+    "stsb": GlueTask("STS-B", ("sentence1", "sentence2"), "pearson", num_labels=1),
+    "wnli": GlueTask("WNLI", ("sentence1", "sentence2"), "accuracy"),
 }
 """By their names on the Hub."""
 
+MISMATCHED = "validation_mismatched"
+"""A second validation split, of MNLI."""
 
-def _correlation(measure: Callable[..., Any], labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Return a correlation, 0 where one number is predicted for all, as the Matthews correlation of one class."""
+
+def _pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
+    """Return Pearson's correlation; 0, as the Matthews correlation of one class, where one number is predicted."""
     is_constant = np.isfinite(predicted).all() and (predicted == predicted[0]).all()
-    return 0.0 if is_constant else float(measure(labels, predicted).statistic)
+    return 0.0 if is_constant else float(stats.pearsonr(labels, predicted).statistic)  # pyright: ignore
 
 
 SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": metrics.accuracy_score,
     "f1": metrics.f1_score,
     "matthews": metrics.matthews_corrcoef,
-    "pearson": partial(_correlation, stats.pearsonr),
-    "spearman": partial(_correlation, stats.spearmanr),
+    "pearson": _pearson,
 }
 """Functions of labels and predictions, which give what the metric `glue` of the library `evaluate` does, offline."""
 
@@ -87,9 +90,11 @@ SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def load_glue(name: str) -> DatasetDict:
     """Return the splits `train` and `validation` of a task, with the columns of its text and `label`.
 
+    `mnli` has `validation_mismatched` too, texts of other kinds than its training texts; its `validation` is matched.
+
     CoLA, SST-2, MRPC and RTE are read from train.tsv and dev.tsv (.gz, .xz) in glue/<task> below the folder that
-    `HF_TARGETS_DATA` names, where it has such a folder; all others are from the Hub. The validation split of `mnli` is
-    the matched one. GLUE keeps the labels of its test split to itself.
+    `HF_TARGETS_DATA` names, where it has such a folder; all others are from the Hub. GLUE keeps the labels of its test
+    split to itself.
     """
     task, data = GLUE_TASKS[name], os.environ.get(DATA_VARIABLE)
     if task.columns is not None and data and Path(data, "glue", task.folder).is_dir():
@@ -99,6 +104,7 @@ def load_glue(name: str) -> DatasetDict:
         )
     parts = load_parts("nyu-mll/glue", name)
     kept = {"train": "train", "validation": "validation_matched" if name == "mnli" else "validation"}
+    kept |= {MISMATCHED: MISMATCHED} if name == "mnli" else {}
     return DatasetDict({split: parts[part].select_columns([*task.texts, "label"]) for split, part in kept.items()})
 
 
@@ -114,16 +120,15 @@ def _read(file: Path | None, task: GlueTask) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def glue_scores(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """Return the scores of a task, in percent, and as `score` their mean, which is GLUE's score of the task.
+def glue_score(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> float:
+    """Return the score of a task, in percent.
 
     Args:
         labels: (examples,).
         logits: (examples, num_labels).
     """
     predicted = logits[:, 0] if task.num_labels == 1 else logits.argmax(axis=-1)
-    scores = {name: 100 * float(SCORES[name](labels, predicted)) for name in task.metrics}
-    return {**scores, "score": sum(scores.values()) / len(scores)}
+    return 100 * float(SCORES[task.metric](labels, predicted))
 
 
 def fine_tune(
@@ -132,6 +137,7 @@ def fine_tune(
     args: TrainingArguments,
     *,
     max_length: int = 128,
+    single_as_pair: bool = False,
     max_train_examples: int | None = None,
     model_fields: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
@@ -144,16 +150,19 @@ def fine_tune(
             layers of its classifier are new.
         args: Of the training; its seed sets the classifier's first weights too.
         max_length: Tokens of an example, special ones included; the longer of its texts is cut.
+        single_as_pair: Whether one text alone is read as a pair with an empty second one, `[CLS] text [SEP] [SEP]`, as
+            the published program of CrammedBERT does.
         max_train_examples: Keep the first so many examples of the training split; None keeps all.
         model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.
-    Returns: `glue_scores`, and `loss`, the mean loss of the validation split.
+    Returns: `score`, in percent; of MNLI also `mismatched_score`; and `loss`, the mean loss of the validation split.
     Raises:
         ValueError: If a tensor below the classifier is missing, or the training diverged.
     """
     task, data = GLUE_TASKS[task_name], load_glue(task_name)
     tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
     data["train"] = data["train"].select(range(len(data["train"]))[:max_train_examples])
-    rows = {str(split): encoded_rows(part, task, tokenizer, max_length) for split, part in data.items()}
+    encode = partial(encoded_rows, tokenizer=tokenizer, max_length=max_length, single_as_pair=single_as_pair)
+    rows = {str(split): encode(part, task) for split, part in data.items()}
     args = copy.deepcopy(args)
     args.eval_strategy = args.save_strategy = "no"  # pyright: ignore[reportAttributeAccessIssue]
     set_seed(args.seed)
@@ -167,17 +176,22 @@ def fine_tune(
     )
     trainer.train()
     found = trainer.evaluate()
-    scores = {key: found[f"eval_{key}"] for key in (*task.metrics, "score", "loss")}
+    scores = {key: found[f"eval_{key}"] for key in ("score", "loss")}
+    if MISMATCHED in rows:
+        scores["mismatched_score"] = trainer.evaluate(rows[MISMATCHED])["eval_score"]  # pyright: ignore
     if not all(map(math.isfinite, scores.values())):
         raise ValueError(f"fine-tuning {model_name_or_path} on {task_name} diverged ({scores}); lower learning_rate")
     return scores
 
 
-def encoded_rows(rows: Dataset, task: GlueTask, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+def encoded_rows(
+    rows: Dataset, task: GlueTask, tokenizer: PreTrainedTokenizerBase, max_length: int, *, single_as_pair: bool = False
+) -> Dataset:
     """Return rows as the model reads them, with their `labels`."""
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        first, second = batch[task.texts[0]], batch[task.texts[1]] if len(task.texts) == 2 else None
+        first, *others = (batch[name] for name in task.texts)
+        second = others[0] if others else [""] * len(first) if single_as_pair else None
         read = tokenizer(first, second, truncation=True, max_length=max_length)
         return {**read, "labels": batch["label"]}
 
@@ -198,4 +212,4 @@ def _classifier(name: str, task: GlueTask, tokenizer: PreTrainedTokenizerBase, f
 def _scores(task: GlueTask, prediction: EvalPrediction) -> dict[str, float]:
     logits: Any = prediction.predictions
     logits = logits[0] if isinstance(logits, tuple) else logits  # a model may return more than logits
-    return glue_scores(task, np.asarray(prediction.label_ids), np.asarray(logits))
+    return {"score": glue_score(task, np.asarray(prediction.label_ids), np.asarray(logits))}

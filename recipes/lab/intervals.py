@@ -7,19 +7,24 @@ import numpy as np
 
 from hf_targets.evaluation.continuations import Continuations
 from hf_targets.evaluation.intervals import bootstrap_interval
-from hf_targets.evaluation.repetition import ORDERS, repeated_ngrams
+from hf_targets.evaluation.repetition import ORDERS, Text, repeated_ngrams
 from lab.tables import markdown_table
 
 _Means = np.ndarray
 """Of a set of texts, (..., 5): rep-2 to rep-4, steps, phrases."""
 _COLUMNS: dict[str, Callable[[_Means], np.ndarray]] = {
     "diversity, %": lambda means: 100 * (1 - means[..., :3] / 100).prod(axis=-1),
-    "nsl, steps": lambda means: means[..., 3],
+    "steps": lambda means: means[..., 3],
     "phrase_share, %": lambda means: 100 * means[..., 4] / means[..., 3],
 }
 
 
-def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence: float = 0.95) -> str:
+def format_intervals(
+    rows: Mapping[str, Sequence[Continuations]],
+    units: Mapping[str, Sequence[Sequence[Text]]] | None = None,
+    *,
+    confidence: float = 0.95,
+) -> str:
     """Return intervals of each model's columns, and of their differences from the first model's, as a Markdown table.
 
     Prefixes are resampled, each with the texts of all models and seeds, so that a hard prefix is hard for all. A
@@ -27,6 +32,7 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
 
     Args:
         rows: For each model, by name, the continuations of each seed, all after the same prefixes in the same order.
+        units: Likewise, of each text what repetition counts, `repetition_units`. None: the tokens of `rows`.
     Raises:
         ValueError: If models or seeds continued different numbers of prefixes.
     Returns: A sentence in place of the table if there is one prefix alone.
@@ -37,7 +43,8 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
     (count,) = counts
     if count < 2:
         return "One prefix has no interval."
-    of_texts = {model: np.mean([_values(continued) for continued in seeds], axis=0) for model, seeds in rows.items()}
+    units = units or {model: [continued.tokens for continued in seeds] for model, seeds in rows.items()}
+    of_texts = {model: np.mean(list(map(_values, seeds, units[model])), axis=0) for model, seeds in rows.items()}
     first = next(iter(of_texts.values()))
 
     def interval(column: Callable[[_Means], np.ndarray], values: np.ndarray, reference: np.ndarray | None) -> str:
@@ -63,11 +70,10 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], *, confidence:
     return markdown_table(["model", *_COLUMNS], lines)
 
 
-def _values(continued: Continuations) -> np.ndarray:
+def _values(continued: Continuations, units: Sequence[Text]) -> np.ndarray:
     """Return the values of each text, (texts, 5), whose means are `_Means`; NaN for a text too short for an n-gram."""
     repeated = [
-        [repeated_ngrams([tokens], order) if len(tokens) >= order else np.nan for order in ORDERS]
-        for tokens in continued.tokens
+        [repeated_ngrams([text], order) if len(text) >= order else np.nan for order in ORDERS] for text in units
     ]
     columns = zip(repeated, continued.num_steps, continued.num_phrases, strict=True)
     return np.array([[*reps, steps, phrases] for reps, steps, phrases in columns])

@@ -12,8 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
 from lab.tables import markdown_table
 
-QUESTION = """Two writers went on with the same beginning of a text. Judge fluency, coherence, informativeness and \
-grammar together. The order in which the two stand here must not matter.
+ASPECTS = ("fluency", "coherence", "informativeness", "grammar")
+QUESTION = """Two writers went on with the same beginning of a text. Judge {aspects}. The order \
+in which the two stand here must not matter.
 
 Beginning: {prefix}
 
@@ -48,6 +49,7 @@ class PairwiseJudge:
     Args:
         model: Preferably one that follows instructions; small ones prefer by chance.
         question: With `{prefix}`, `{first}` and `{second}`.
+        aspect: One of `ASPECTS`, named where the question has `{aspects}`; None: all four together.
         batch_size: Questions in a forward pass.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
     Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
@@ -60,9 +62,12 @@ class PairwiseJudge:
         tokenizer: PreTrainedTokenizerBase,
         *,
         question: str = QUESTION,
+        aspect: str | None = None,
         batch_size: int = 8,
     ) -> None:
-        self._model, self._tokenizer, self._question, self._batch_size = model.eval(), tokenizer, question, batch_size
+        judged = f"{', '.join(ASPECTS[:-1])} and {ASPECTS[-1]} together" if aspect is None else f"{aspect} alone"
+        self._question = question.replace("{aspects}", judged)
+        self._model, self._tokenizer, self._batch_size = model.eval(), tokenizer, batch_size
 
     def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.

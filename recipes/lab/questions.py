@@ -154,7 +154,7 @@ def cited_prompt(
     answer: str = "",
     instruction: str = INSTRUCTIONS["full"],
 ) -> str:
-    """Return a question with its documents and the beginning of its answer, or the whole one.
+    """Return a question with its documents and the beginning of its answer, or the whole one, as ALCE: without a space.
 
     >>> print(cited_prompt("Do cats sleep?", [{"title": "Cat", "text": "Cats sleep."}], instruction="Answer."))
     Answer.
@@ -170,7 +170,7 @@ def cited_prompt(
         for number, document in enumerate(documents, start=1)
     )
     parts = [instruction] * bool(instruction) + [f"Question: {' '.join(question.split())}"]
-    return "\n\n".join([*parts, f"{listed}\nAnswer: {answer}".rstrip()])
+    return "\n\n".join([*parts, f"{listed}\nAnswer:{answer}"])
 
 
 def choose_demonstration(

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -13,11 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import transformers
 from filelock import FileLock, Timeout
 
 from hf_targets.training.checkpoints import newest_checkpoint
 from lab.results import read_results, shareable, write_json, write_results
-from lab.settings import parse_mapping, stated_settings
+from lab.settings import check_earlier_runs, parse_mapping, stated_settings
 from lab.text import PairSettings, TextSettings, forget_texts, text_digest
 
 SETTINGS_NAME, LOCK_NAME = "settings.json", "run.lock"
@@ -25,6 +27,8 @@ TEXT, ALL = "the text's digest", "the settings' digest"
 _FREE = ("output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "save_total_limit", "logging_steps")
 _FREE += ("hub_token", "hub_model_id", "push_to_hub")
 """Settings that change nothing in what is computed."""
+_OF_ALL = {"output_dir", "plugins", "seed"}
+"""Settings that a row has none of: plug-ins run code, and are named on the command line alone."""
 
 
 @dataclass
@@ -61,15 +65,19 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
         recipe: The module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
         description, arguments: As for `parse_settings`.
     Raises:
-        ValueError: If `only` names a row that the table has not, or a row names plug-ins.
+        ValueError: If `only` names a row that the table has not, there is no row or seed, or a row is none.
     """
     stated = stated_settings(_Rows, *recipe.SETTINGS, description=description, arguments=arguments)
     (own,) = parse_mapping({name: stated.pop(name) for name in vars(_Rows()) if name in stated}, _Rows)
     if unknown := set(own.only or ()) - set(own.rows):
         raise ValueError(f"only must name rows of {', '.join(own.rows)}, got {', '.join(sorted(unknown))}")
     rows = {name: own.rows[name] or {} for name in (own.only or own.rows)}
-    if any("plugins" in row for row in rows.values()):
-        raise ValueError("plugins run code: name them on the command line (--plugins), not in a row")
+    wrong = [name for name, row in rows.items() if not isinstance(row, dict) or _OF_ALL & row.keys()]
+    if wrong or not rows or not own.seeds:
+        raise ValueError(
+            f"there must be a seed, and rows with settings of their own, which are not {', '.join(sorted(_OF_ALL))}; "
+            f"got seeds {own.seeds} and rows {wrong or own.rows}"
+        )
     return Table(stated, rows, own.seeds, Path(stated.pop("output_dir")), own.overwrite)
 
 
@@ -94,6 +102,7 @@ def compare(
     """
     planned = []
     forget_texts()
+    _leave_noise_out()
     for seed in dict.fromkeys(seeds):
         for name, row in rows.items():
             if name != Path(name).name or not name.strip("."):
@@ -101,6 +110,7 @@ def compare(
             folder = Path(output_dir, run_folder(name, seed))
             of_run = {**settings, **row, "seed": seed, "output_dir": str(folder)}
             setup, args = parse_mapping(of_run, *recipe.SETTINGS)  # whatever is wrong with it is told first
+            check_earlier_runs(of_run)
             if overwrite:
                 with args.main_process_first():
                     _remove(folder)
@@ -145,6 +155,8 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     forget_texts()
     stated = stated_settings(*kinds, description=description)
     setup, args = parse_mapping(stated, *kinds)
+    check_earlier_runs(stated)
+    _leave_noise_out()
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
     with owned(folder):
         recorded = _recorded(stated, setup)
@@ -216,6 +228,16 @@ def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int])
         name: [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in own]
         for name, own in files.items()
     }
+
+
+def _leave_noise_out() -> None:
+    """Leave out of the output what says nothing about a run: bars of files, and how checkpoints are sorted by age."""
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers.trainer_utils").addFilter(_is_of_a_run)
+
+
+def _is_of_a_run(record: logging.LogRecord) -> bool:
+    return "mtime" not in record.getMessage()
 
 
 def _is_first() -> bool:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -14,6 +15,8 @@ import yaml
 from transformers import HfArgumentParser
 
 from hf_targets.training.plugins import import_plugins
+
+RECIPES = Path(__file__).parents[1]
 
 
 def parse_settings(
@@ -30,10 +33,12 @@ def parse_settings(
         arguments: Of the command line; None: those of the process.
     Raises:
         SystemExit: With code 2 and argparse's message, if a name is unknown or a value is wrong.
+        ValueError: If a run that the settings name has not been made.
     """
-    return parse_mapping(
-        stated_settings(*dataclass_types, description=description, arguments=arguments), *dataclass_types
-    )
+    stated = stated_settings(*dataclass_types, description=description, arguments=arguments)
+    filled = parse_mapping(stated, *dataclass_types)
+    check_earlier_runs(stated)
+    return filled
 
 
 def stated_settings(
@@ -85,6 +90,30 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
         return parser.parse_dict(values)
     except (ValueError, TypeError) as error:  # of a field's check, or of one that must be given
         parser.error(str(error).partition("__init__() ")[2] or str(error))
+
+
+def check_earlier_runs(settings: Mapping[str, Any]) -> None:
+    """Check that the runs which settings name are there and have ended.
+
+    Raises:
+        ValueError: If one is not, with the command that makes it.
+    """
+    seed = str(settings.get("seed", (settings.get("seeds") or [0])[0]))
+    read = {name: value for name, value in settings.items() if not name.startswith(("output", "resume", "rows"))}
+    for text in re.findall(r'"([^"]+)"', json.dumps(read, default=str)):
+        folder = Path(text.replace("{seed}", seed))
+        if folder.parts[:1] == ("runs",) and len(folder.parts) > 1 and not os.path.exists(folder):
+            raise ValueError(f"{folder} is not there yet; first run: {_command_of(folder)}")
+        if os.path.isfile(folder / "settings.json") and not os.path.isfile(folder / "results.json"):
+            raise ValueError(f"{folder} is of a run that has not ended; start it again, and it goes on")
+
+
+def _command_of(run: Path) -> str:
+    """Return the command that makes a folder `runs/SCRIPT/...` or `runs/tables/SCRIPT/...`, as settings files say."""
+    script = Path(*run.parts[1 : 3 if run.parts[1] == "tables" else 2])
+    files = sorted(Path(RECIPES, "settings", script).glob("*.yaml"))
+    own = [file.stem for file in files if run.is_relative_to(_read(file).get("output_dir", "none"))]
+    return f"python recipes/{script}.py recipes/settings/{script}/{(own or ['smoke'])[0]}.yaml"
 
 
 def _parser(dataclass_types: Sequence[type], description: str | None) -> HfArgumentParser:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from hf_targets.maths.statistics import mean_and_standard_error
+from hf_targets.maths.statistics import mean_and_standard_error, student_margin
 
 Results = Mapping[str, Sequence[Mapping[str, float]]]
 """To each row its results, one a seed, as `lab.runs.compare` returns them."""
@@ -75,6 +75,26 @@ def differences_table(results: Results, columns: Mapping[str, str] | None = None
             cells.append(format_difference(own, known) if own and known else "")
         lines.append([name, *cells])
     return markdown_table([f"against {first}", *shown.values()], lines)
+
+
+def intervals_table(results: Results, columns: Mapping[str, str]) -> str:
+    """Return 95% confidence intervals of the means over seeds, by Student's t; "" where a row has one seed alone.
+
+    >>> print(intervals_table({"plain": [{"x": 4.0}, {"x": 6.0}]}, {"x": "x"}))
+    | 95% interval | x |
+    | --- | ---: |
+    | plain | -7.71 to 17.71 |
+    """
+    shown, lines = _columns(results, columns), []
+    for name, seeds in results.items():
+        cells = []
+        for key in shown:
+            values = [one[key] for one in seeds if key in one]
+            mean, error = mean_and_standard_error(values) if values else (0.0, None)
+            half = None if error is None else student_margin(error, len(values))
+            cells.append("" if half is None else f"{mean - half:.2f} to {mean + half:.2f}")
+        lines.append([name, *cells])
+    return markdown_table(["95% interval", *shown.values()], lines) if any(any(cells) for _, *cells in lines) else ""
 
 
 def weights_table(results: Results, level: str = "perplexity") -> str:

@@ -7,7 +7,7 @@ trained on the other text alone, with phrases of the domain's documents (tables 
 In a minute, with the models that `tables/train_dynamic_vocab.py` leaves at its smoke settings: `.../smoke.yaml`. As in
 the paper, WikiText-103 to LawMT with 512 documents for each prefix: `.../paper.yaml`; there, MAUVE 26.35 and Diversity
 82.99 with phrases, 23.06 and 80.21 of a fine-tuned GPT-2. Any text is a domain: --dataset my_text.txt. Measured:
-recipes/phrases.md. Each table has greedy decoding or nucleus sampling; NSL is the number of steps of a text.
+recipes/phrases.md. Each table has greedy decoding or nucleus sampling.
 """
 
 import sys

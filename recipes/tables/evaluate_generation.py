@@ -18,8 +18,9 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lab.continuations import ContinuationSettings, TextComparison, load_model
-from lab.pairwise import PairwiseJudge, format_preferences
+from lab.annotation import write_pairs
+from lab.continuations import ContinuationSettings, TextComparison, load_model, multiword_tokenizer
+from lab.pairwise import ASPECTS, PairwiseJudge, format_preferences
 from lab.results import shareable, write_json
 from lab.settings import parse_settings
 
@@ -37,6 +38,13 @@ class Setup(ContinuationSettings):
     pairwise_judge: str | None = field(
         default=None, metadata={"help": "Model that compares texts with the first model's, in both orders. None: none."}
     )
+    multiword_tokens: int | None = field(
+        default=None, metadata={"help": "Also count the tokens of a tokenizer with so many pairs of words. None: not."}
+    )
+    pairs_for_annotators: str | None = field(
+        default=None,
+        metadata={"help": "Folder of a page of blind pairs, the last model against each other one."},
+    )
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
 
     def __post_init__(self) -> None:
@@ -50,7 +58,11 @@ def main(setup: Setup) -> None:
     texts = setup.load()
     prefixes = setup.prefixes(texts, tokenizer)
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
-    compared = TextComparison(setup, prefixes, tokenizer, phrases_of)
+    multiword = None
+    if setup.multiword_tokens is not None:
+        first = setup.models[0].replace("{seed}", str(setup.seeds[0]))
+        multiword = multiword_tokenizer(first, texts["train"]["text"], setup.multiword_tokens)
+    compared = TextComparison(setup, prefixes, tokenizer, phrases_of, multiword=multiword)
     for seed, name in product(setup.seeds, setup.models):
         if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:
             continue  # the same model writes the same text
@@ -59,14 +71,20 @@ def main(setup: Setup) -> None:
         columns = compared.add(name, model, judge, seed=seed)
         print(f"{name}, seed {seed}: diversity {columns['diversity']:.1f}", flush=True)
     print(f"\n{compared.tables()}")
+    prompts = [str(tokenizer.decode(prefix.tokens)) for prefix in prefixes]
     content = {"settings": shareable(asdict(setup)), "figures": compared.figures, "texts": compared.texts}
     if (name := setup.pairwise_judge) is not None:
-        pairwise = PairwiseJudge(load_model(name), AutoTokenizer.from_pretrained(name))
-        prompts = [str(tokenizer.decode(prefix.tokens)) for prefix in prefixes]
-        preferences = pairwise.compare_with_first(prompts, compared.texts)
+        judge, words = load_model(name), AutoTokenizer.from_pretrained(name)
         print(f"\nShares of texts that {name} finds better than the first model's:\n")
+        preferences = {}
+        for aspect in (None, *ASPECTS):
+            shares = PairwiseJudge(judge, words, aspect=aspect).compare_with_first(prompts, compared.texts)
+            preferences |= {f"{model}, {aspect or 'overall'}": one for model, one in shares.items()}
         print(format_preferences(preferences))
         content["preferences"] = {name: asdict(one) for name, one in preferences.items()}
+    if (folder := setup.pairs_for_annotators) is not None:
+        write_pairs(folder, prompts, {name: texts[0] for name, texts in compared.texts.items()}, seed=setup.seeds[0])
+        print(f"\nPairs to judge are in {folder}; count the answers with recipes/tables/score_annotations.py")
     if setup.output is not None:
         write_json(Path(setup.output), content)
 

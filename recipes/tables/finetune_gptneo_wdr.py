@@ -15,7 +15,7 @@ import finetune_gptneo_wdr as recipe
 
 from hf_targets import plot_learning_curves
 from lab.runs import Table, compare, histories, parse_table
-from lab.tables import PERPLEXITIES, differences_table, results_table
+from lab.tables import PERPLEXITIES, differences_table, intervals_table, results_table
 
 COMPARED = {name: PERPLEXITIES[name] for name in ("perplexity", "perplexity_ensemble")}
 
@@ -25,9 +25,9 @@ def main(table: Table) -> str:
     results = compare(recipe, **vars(table))
     curves = table.output_dir / "learning_curves.png"
     plot_learning_curves(histories(table.output_dir, list(table.rows), table.seeds), curves)
-    return (
-        f"{results_table(results, PERPLEXITIES)}\n\n{differences_table(results, COMPARED)}\n\nLearning curves: {curves}"
-    )
+    parts = [results_table(results, PERPLEXITIES), differences_table(results, COMPARED)]
+    parts += [intervals_table(results, COMPARED), f"Learning curves: {curves}"]
+    return "\n\n".join(filter(None, parts))
 
 
 if __name__ == "__main__":

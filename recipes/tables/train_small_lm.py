@@ -11,6 +11,9 @@ Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a mi
 `.../reformer_ptb.yaml`, and likewise wikitext2, text8 and wikitext103; at a size for a CPU `.../tensorized_cpu.yaml`
 and `.../reformer_cpu.yaml`. Measured: recipes/multitoken.md.
 
+Figure 2, the gradient diversity of both 4-grams while they train: `.../figure2.yaml`. Table 1 with the decoder of
+Vaswani et al. in place of GPT-2's: `.../vaswani.yaml`.
+
 A Reformer's hashes sort whole blocks: its perplexities are not strictly those of one token after the other. A
 Tensorized Transformer with `paper_leaky: true` in its `config` reads what it predicts: its table says so.
 """
@@ -22,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import finetune_gptneo_wdr as recipe
 
-from hf_targets import plot_learning_curves
+from hf_targets import plot_gradient_diversity, plot_learning_curves
 from lab.runs import Table, compare, histories, parse_table
 from lab.tables import PERPLEXITIES, differences_table, results_table, weights_table
 
@@ -35,7 +38,10 @@ def main(table: Table) -> str:
     results = compare(recipe, **vars(table))
     columns = PERPLEXITIES | LEAKY
     curves = table.output_dir / "learning_curves.png"
-    plot_learning_curves(histories(table.output_dir, list(table.rows), table.seeds), curves)
+    logs = histories(table.output_dir, list(table.rows), table.seeds)
+    plot_learning_curves(logs, curves)
+    if any("gradient_diversity" in entry for seeds in logs.values() for log in seeds for entry in log):
+        plot_gradient_diversity(logs, table.output_dir / "gradient_diversity.png")
     differences = differences_table(results, {name: columns[name] for name in COMPARED})
     return "\n\n".join([results_table(results, columns), weights_table(results), differences])
 

@@ -1,5 +1,6 @@
 """Checkpoints that are cut short or do not fit: the error names the file, or the tensors and their shapes."""
 
+import copy
 import json
 import re
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from hf_targets.multitoken.checkpoint import identity_of
 from tests.model_cases import CASES, ONE_OF_A_CLASS, every_class, every_wrapper_class
@@ -69,6 +71,15 @@ def test_what_does_not_fit_is_named_and_loaded_only_if_it_is_asked_for(case, tmp
     assert name in info["missing_keys"] and info["unexpected_keys"] == {"another"}
     state = weights(again)
     assert all(torch.equal(state[tensor], value) for tensor, value in tensors.items() if tensor != name)
+
+
+@every_class
+def test_weights_that_a_checkpoint_lacks_are_drawn_as_in_a_new_model(case, monkeypatch):
+    draw = PreTrainedModel._initialize_weights
+    monkeypatch.setattr(PreTrainedModel, "_initialize_weights", lambda *given: torch.manual_seed(0) and draw(*given))
+    config, cls = case.make().config, case.model_class
+    loaded = cls.from_pretrained(None, config=copy.deepcopy(config), state_dict={}, strict=False)
+    assert_same(weights(loaded), weights(cls(config)), rtol=0, atol=0)
 
 
 @every_wrapper_class

@@ -52,6 +52,13 @@ def test_a_model_that_returns_tuples_generates_the_same(case):
         assert_equal(case.generate(with_tuples(case.make())), case.generate(case.make()))
 
 
+@every_class
+def test_hidden_states_are_what_the_layers_read_so_that_they_have_gradients(case):
+    output = case.make()(**case.padded((9, 5), "right"), output_hidden_states=True)
+    states = output[f"{case.prefix}hidden_states"][:-1]
+    assert all(gradient.any() for gradient in torch.autograd.grad(output.loss, states))
+
+
 @pytest.mark.parametrize("case", [CASES["mdlm-plain"], CASES["crammed"], CASES["lstm-tied"], CASES["tensorized"]])
 def test_the_layers_alone_return_tuples(case, tmp_path):
     case.make().save_pretrained(tmp_path)

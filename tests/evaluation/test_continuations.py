@@ -11,6 +11,7 @@ from hf_targets.evaluation.continuations import (
     measure_continuations,
     take_prefixes,
 )
+from hf_targets.evaluation.repetition import repeated_ngrams
 from tests.tiny_backbones import make_backbone
 
 TEXT = "the cat sat on the mat and the dog ran over the hill\n"
@@ -79,11 +80,11 @@ def test_columns_are_those_of_the_texts():
     prefixes = [Prefix([5, 6], [7, 8, 9, 10])]
     continued = Continuations(tokens, [2], [1], [0.5], [0.25])
     judge = make_backbone("gpt2", vocab_size=len(TOKENIZER))
-    columns = measure_continuations(continued, prefixes, TOKENIZER, judge=judge)
+    columns = measure_continuations(continued, prefixes, TOKENIZER, words=None, judge=judge)
     assert columns["rep_2"] == pytest.approx(100 / 3)
     assert columns["rep_3"] == columns["rep_4"] == 0
     assert columns["diversity"] == pytest.approx(200 / 3)
-    assert (columns["latency"], columns["phrase_latency"], columns["nsl"]) == (0.5, 0.25, 2)
+    assert (columns["latency"], columns["phrase_latency"], columns["steps"]) == (0.5, 0.25, 2)
     assert columns["latency_median"] == columns["latency_p95"] == 0.5
     assert columns["phrase_share"] == 50
     assert columns["bytes_per_step"] == len(TOKENIZER.decode(tokens[0]).encode()) / 2
@@ -91,3 +92,26 @@ def test_columns_are_those_of_the_texts():
     expected = -sum(logits[position, id_] for position, id_ in zip(range(1, 5), tokens[0], strict=True)) / 4
     assert columns["generated_ppl"] == pytest.approx(expected.exp().item(), rel=1e-4)
     assert "mauve" not in columns
+
+
+def test_repetition_counts_words_of_prefix_and_continuation_up_to_the_length_of_the_reference():
+    prefix, continuation = (TOKENIZER(text)["input_ids"] for text in ("the cat sat", " on the cat sat on the cat sat"))
+    reference = TOKENIZER(" on the cat sat")["input_ids"]
+    continued = Continuations([continuation], [3], [2], [0.5], [0.25])
+    columns = measure_continuations(continued, [Prefix(prefix, reference)], TOKENIZER)
+    # the cat, cat sat, sat on, on the, the cat, cat sat
+    assert columns["rep_2"] == pytest.approx(100 * 2 / 6)
+    assert columns["rep_3"] == pytest.approx(100 * 1 / 5)
+    letters = measure_continuations(continued, [Prefix(prefix, [])], TOKENIZER, words=list)
+    assert letters["rep_2"] == repeated_ngrams([list("the cat sat on the cat sat on the cat sat")], 2)
+
+
+def test_compression_counts_a_models_text_anew_under_every_tokenizer_beside_its_own_steps():
+    text = " the cat sat on the mat"
+    ours = Continuations([TOKENIZER(text)["input_ids"]], [3], [2], [0.5], [0.25])
+    letters = train_bpe_tokenizer([], 260)
+    given = {"other_tokenizers": {"letters": letters}, "words": None}
+    columns = measure_continuations(ours, [Prefix([5], [])], TOKENIZER, **given)
+    assert columns["steps"] == 3 and columns["nsl"] == len(ours.tokens[0]) > 3
+    assert columns["nsl_letters"] == len(text) and columns["bytes_per_token_letters"] == 1
+    assert columns["bytes_per_token"] * columns["nsl"] == columns["bytes_per_step"] * 3 == len(text)

@@ -82,6 +82,7 @@ def test_texts_of_a_split_are_compared_with_all_references_and_the_signature_is_
     expected = translation_scores(texts, [["a cat sat down on the mat today", texts[0]], ["it began in the morning"]])
     assert score_texts(texts, several) == expected.columns() != score_texts(texts, one)
     assert score_texts(texts, one) == translation_scores(texts, one["target"][:]).columns()
+    assert score_texts(texts, one["target"][:]) == score_texts(texts, one)
     assert score_texts(texts, several, tokenized=True).keys() == {"bleu_tokenized", "chrf"}
     with caplog.at_level("INFO"):
         score_texts(texts, several)

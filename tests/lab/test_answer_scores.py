@@ -90,7 +90,7 @@ def answer(text="a cat[1]", provenance=(4, 3, 1, 1, 1, ("1",))):
 def test_columns_of_provenance_are_shares_of_all_answers_and_shares_of_nothing_are_left_out():
     assert measure_provenance([answer(), answer(provenance=(4, 1, 0, 0, 0, ()))]) == {
         "from_documents": 50, "markers_of_phrases": 100, "right_markers": 100, "documents_used": 0.5,
-        "nsl": 2, "seconds": 6, "phrase_seconds": 3,
+        "steps": 2, "seconds": 6, "phrase_seconds": 3,
     }  # fmt: skip
     columns = measure_provenance([answer(provenance=(0, 0, 0, 0, 0, ()))])
     assert columns["documents_used"] == 0 and not {"from_documents", "right_markers"} & columns.keys()

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, TrainingArg
 
 from hf_targets import CrammedBertConfig, CrammedBertForMaskedLM, train_masking_tokenizer
 from lab import glue
-from lab.glue import GLUE_TASKS, SCORES, fine_tune, glue_scores, load_glue
+from lab.glue import GLUE_TASKS, SCORES, fine_tune, glue_score, load_glue
 from tests.lab.glue_files import write_glue
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -38,9 +39,12 @@ def test_files_are_read_line_by_line_as_they_stand(name, tmp_path, monkeypatch):
 def test_without_files_a_task_is_that_of_the_hub(name, monkeypatch):
     monkeypatch.delenv("HF_TARGETS_DATA", raising=False)
     rows = Dataset.from_list([{**dict.fromkeys(GLUE_TASKS[name].texts, "a"), "label": 0, "idx": 3}])
-    splits = DatasetDict(dict.fromkeys(("train", "validation", "validation_matched", "test"), rows))
+    parts = ("train", "validation", "validation_matched", "validation_mismatched", "test")
+    splits = DatasetDict(dict.fromkeys(parts, rows))
     monkeypatch.setattr(glue, "load_parts", lambda *asked: splits if asked == ("nyu-mll/glue", name) else None)
-    assert load_glue(name)["validation"].column_names == [*GLUE_TASKS[name].texts, "label"]
+    found = load_glue(name)
+    assert found["validation"].column_names == [*GLUE_TASKS[name].texts, "label"]
+    assert ("validation_mismatched" in found) is (name == "mnli")
 
 
 @settings(max_examples=50, deadline=None)
@@ -56,13 +60,14 @@ def test_scores_of_two_classes_are_those_of_their_counts(pairs):
     assert SCORES["matthews"](labels, predicted) == pytest.approx((tp * tn - fp * fn) / spread if spread else 0.0)
 
 
-def test_the_score_of_a_task_is_the_mean_of_its_metrics_in_percent():
+def test_the_score_of_a_task_is_one_metric_as_published_in_percent():
     labels, logits = np.array([0, 1, 1, 1]), np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [3.0, 0.0]])
-    scores = glue_scores(GLUE_TASKS["mrpc"], labels, logits)
-    assert scores == pytest.approx({"accuracy": 75.0, "f1": 80.0, "score": 77.5})
+    for task, score in (("mrpc", 80.0), ("qqp", 80.0), ("rte", 75.0)):  # F1 or accuracy, and not their mean
+        assert glue_score(GLUE_TASKS[task], labels, logits) == pytest.approx(score)
     numbers = np.array([0.0, 1.0, 2.5, 5.0])
-    assert glue_scores(GLUE_TASKS["stsb"], numbers, numbers[:, None] ** 3)["spearman"] == pytest.approx(100)
-    assert glue_scores(GLUE_TASKS["stsb"], numbers, np.full((4, 1), 2.0))["score"] == 0
+    assert glue_score(GLUE_TASKS["stsb"], numbers, 3 * numbers[:, None] - 1) == pytest.approx(100)
+    assert glue_score(GLUE_TASKS["stsb"], numbers, numbers[:, None] ** 3) < 99  # no correlation of ranks
+    assert glue_score(GLUE_TASKS["stsb"], numbers, np.full((4, 1), 2.0)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,7 @@ def arguments(folder, **changes):
 @pytest.mark.parametrize("name", ["bert", "crammed"])
 def test_a_model_learns_a_task_under_a_seed_and_writes_nothing(name, data, tmp_path):
     found = [fine_tune(str(data / name), "sst2", arguments(tmp_path / "out", seed=n), max_length=32) for n in (1, 1, 2)]
-    assert found[0].keys() == {"accuracy", "score", "loss"} and found[0]["score"] == 100
+    assert found[0].keys() == {"score", "loss"} and found[0]["score"] == 100
     assert not list((tmp_path / "out").glob("*"))
     assert found[1] == found[0] and found[2]["loss"] != found[0]["loss"]
 
@@ -108,6 +113,25 @@ def test_both_texts_of_a_pair_are_read(name, data):
     text = tokenizer.decode(rows[1]["input_ids"], skip_special_tokens=True)
     assert "".join(text.split()) == "Itrainsin1.Itiswet."
     assert ("token_type_ids" in rows[1]) is (name == "bert")
+
+
+@pytest.mark.parametrize("single_as_pair", [False, True])
+def test_one_text_alone_may_be_read_as_a_pair_with_an_empty_second_text(single_as_pair, data):
+    tokenizer = AutoTokenizer.from_pretrained(data / "bert")
+    encode = partial(glue.encoded_rows, tokenizer=tokenizer, max_length=32, single_as_pair=single_as_pair)
+    row = encode(load_glue("sst2")["train"], GLUE_TASKS["sst2"])[1]["input_ids"]
+    assert row.count(tokenizer.sep_token_id) == 1 + single_as_pair and row[-1] == tokenizer.sep_token_id
+    pair = encode(load_glue("rte")["train"], GLUE_TASKS["rte"])[1]["input_ids"]
+    assert pair.count(tokenizer.sep_token_id) == 2 and pair[-2] != tokenizer.sep_token_id
+
+
+def test_the_columns_of_mnli_are_those_of_both_validation_splits(data, tmp_path, monkeypatch):
+    rows = {"premise": ["a b"] * 2, "hypothesis": ["b"] * 2}
+    splits = {"train": [0, 1], "validation_matched": [0, 0], "validation_mismatched": [1, 1]}
+    parts = DatasetDict({name: Dataset.from_dict({**rows, "label": labels}) for name, labels in splits.items()})
+    monkeypatch.setattr(glue, "load_parts", lambda *asked: parts)
+    found = fine_tune(str(data / "bert"), "mnli", arguments(tmp_path, max_steps=1), max_length=32)
+    assert found["score"] + found["mismatched_score"] in (0, 100)  # rows alike have one class
 
 
 def test_fields_of_the_model_may_be_changed(data, tmp_path):

@@ -19,7 +19,7 @@ def test_a_difference_that_holds_at_every_prefix_is_found_though_prefixes_differ
     ours = continuations(texts, [count - 2 for count in steps], [4] * 40, [1.0] * 40)
     table = format_intervals({"plain": [plain], "ours": [ours, ours]})
     heading, _, first, second, difference = table.splitlines()
-    assert heading == "| model | diversity, % | nsl, steps | phrase_share, % |"
+    assert heading == "| model | diversity, % | steps | phrase_share, % |"
     assert difference.startswith("| ours - first | none (+0.00 to +0.00) | -2.00 to -2.00 | +")
     low, high = (float(end) for end in second.split("|")[3].split(" to "))
     assert low < np.mean(steps) - 2 < high and high - low > 5

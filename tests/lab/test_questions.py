@@ -55,7 +55,7 @@ def test_a_prompt_is_the_demonstration_then_the_question_as_published(tmp_path):
     assert prompt == (
         "Question: Do cats sleep?\n\n"
         "Document [1](Title: T1): Cats sleep all\nDocument [2](Title: T2): Dogs bark at\n\n"
-        "Answer: Dogs bark[2]. Cats sleep[1]!"
+        "Answer:Dogs bark[2]. Cats sleep[1]!"
         "\n\n\n"
         "Question: Do dogs bark?\n\n"
         "Document [1](Title: T1): Birds sing.\nDocument [2](Title: T2): Dogs bark at\n\nAnswer:"

@@ -1,6 +1,7 @@
 import json
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,17 @@ def test_plugins_are_imported_before_values_are_checked(tmp_path):
     (tmp_path / "lab_plugin.py").write_text("import sys\nsys.lab_plugin_was_here = True\n")
     parse_settings(Setup, arguments=["--plugins", str(tmp_path / "lab_plugin.py")])
     assert sys.lab_plugin_was_here
+
+
+def test_a_run_that_settings_name_is_made_and_has_ended(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = "runs/tables/train_translation/multi30k-de-en/plain-seed{seed}"
+    command = "python recipes/tables/train_translation.py recipes/settings/tables/train_translation/multi30k.yaml"
+    with pytest.raises(ValueError, match=f"plain-seed0 is not there.*{command}"):
+        parse_settings(Setup, arguments=["--name", run])
+    Path(run.format(seed=0)).mkdir(parents=True)
+    Path(run.format(seed=0), "settings.json").touch()
+    with pytest.raises(ValueError, match="has not ended"):
+        parse_settings(Setup, arguments=["--name", run])
+    Path(run.format(seed=0), "results.json").touch()
+    assert parse_settings(Setup, arguments=["--name", run]) == (Setup(run),)

@@ -47,6 +47,15 @@ def test_chosen_steps_are_spread_and_hold_the_first_and_the_last(total, data):
     assert max(gaps) - min(gaps) <= 1
 
 
+def test_steps_are_chosen_as_the_published_program_adds_them_up():
+    for count in (2, 15, 20, 25, 27, 29, 100):
+        taken, current = [], 0.0
+        for _ in range(count):
+            taken.append(round(current))
+            current += 1999 / (count - 1)
+        assert spaced_steps(2000, count) == taken
+
+
 def test_early_stopping_leaves_fifteen_evaluations_of_twenty():
     steps = ancestral_steps(signal_shares("sqrt", 2000), spaced_steps(2000, 20), num_skipped=5, time_scale=1.0)
     assert len(steps) == 15

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
@@ -307,3 +308,13 @@ def test_what_cannot_be_drafted_is_refused(wanted, told):
     wanted = dict(wanted)
     family = wanted.pop("family", "gpt2")
     bad(make_model(family) if family == "reformer" else make_drafting_model(family), told, **wanted)
+
+
+@pytest.mark.parametrize("kind", [PromptTuningConfig, PrefixTuningConfig, PromptEncoderConfig])
+def test_drafts_after_prompts_that_peft_has_learnt_are_refused_and_auto_decodes_plainly(kind):
+    config = kind(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    tuned, ids = get_peft_model(copy.deepcopy(make_drafting_model("llama")), config).eval(), token_ids(1, 6)
+    plain = tuned.generate(input_ids=ids, max_new_tokens=6, do_sample=False)
+    assert torch.equal(tuned.generate(input_ids=ids, max_new_tokens=6, do_sample=False, draft_tokens="auto"), plain)
+    with pytest.raises(ValueError, match="draft_tokens=0"):
+        tuned.generate(input_ids=ids, max_new_tokens=6, do_sample=False, draft_tokens=2)

@@ -1,8 +1,10 @@
 import pytest
 import torch
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from hf_targets.multitoken.heads import FutureHeads
+from hf_targets.multitoken.heads import HEADS, FutureHeads
 from tests.tiny_models import TARGETS, make_backbone, make_model, token_ids
 
 
@@ -54,6 +56,38 @@ def test_a_new_medusa_head_is_the_identity():
     model = make_model("gpt2", head="medusa")
     hidden = torch.randn(2, 3, 32)
     assert torch.equal(model.heads[0](hidden), hidden)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": "embedding"},
+        {"target": "embedding", "head": "medusa", "separate_output_heads": True},
+        *({"head": head, "reversed_differences": reverse} for head in HEADS for reverse in (False, True)),
+    ],
+    ids=str,
+)
+def test_heads_on_a_trained_model_begin_with_the_losses_of_the_ordinary_prediction_in_their_place(fields, tmp_path):
+    make_backbone("llama").save_pretrained(tmp_path / "base")
+    model, ids = MultiTokenForCausalLM.from_base(tmp_path / "base", ngram_size=4, **fields), token_ids(2, 12)
+    output, logits = model(ids, labels=ids), model.backbone(ids).logits
+    assert model.heads.are_new
+    for n in (1, 2, 3):
+        expected = F.cross_entropy(logits[:, : -1 - n].flatten(0, 1), ids[:, 1 + n :].flatten(), reduction="sum")
+        torch.testing.assert_close(output.loss_parts[f"head_{n}"], expected / ids[:, 1:].numel())
+    output.loss.backward()
+    moved = [*model.heads.layers, *(model.heads.factors or ())]
+    assert all(any(p.grad.any() for p in part.parameters()) for part in moved)
+    model.save_pretrained(tmp_path / "heads", heads_only=True)
+    again = MultiTokenForCausalLM.from_pretrained(tmp_path / "heads")
+    assert torch.equal(again(ids, labels=ids).loss, output.loss)
+
+
+def test_a_model_made_of_the_configuration_of_a_trained_one_has_the_papers_heads(tmp_path):
+    make_backbone("llama").save_pretrained(tmp_path)
+    new = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    for base, chosen in ((new, {}), (tmp_path, {"residual_heads": False})):
+        assert not MultiTokenForCausalLM.from_base(base, **chosen).config.residual_heads
 
 
 @pytest.mark.parametrize(

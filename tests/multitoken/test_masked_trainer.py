@@ -55,6 +55,20 @@ def test_a_share_of_the_words_is_masked_and_padding_never():
     assert MaskingCollator(TOKENIZER)(ready)["labels"].tolist() == [[IGNORED, 6], [7, IGNORED]]
 
 
+def test_exact_counts_of_each_row_are_masked_special_tokens_too():
+    rows = [{"input_ids": [TOKENIZER.mask_token_id] * 40}] + [{"input_ids": [number] * 40} for number in range(1, 200)]
+    batch = MaskingCollator(TOKENIZER, 0.25, exact=True)(rows)
+    chosen = batch["labels"] != IGNORED
+    assert (chosen.sum(dim=1) == 10).all()
+    others = batch["input_ids"][1:]
+    assert ((others == MASK).sum(dim=1) >= 8).all() and ((others == batch["labels"][1:]).sum(dim=1) >= 1).all()
+    changed = chosen[1:] & (others != batch["labels"][1:])
+    assert (changed.sum(dim=1) <= 9).all() and (changed.sum(dim=1) == 9).float().mean() > 0.9
+    assert len({tuple(row) for row in chosen.tolist()}) > 190
+    other = MaskingCollator(TOKENIZER, 0.25, exact=True, seed=1)(rows)
+    assert not torch.equal(other["labels"], batch["labels"])
+
+
 def test_rows_that_are_masked_once_depend_on_the_seed_alone():
     one, again, other = (mask_rows(texts(20), TOKENIZER, 0.3, seed=seed) for seed in (0, 0, 1))
     assert one["labels"][:] == again["labels"][:] != other["labels"][:]

@@ -4,11 +4,15 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from transformers import DataCollatorForLanguageModeling as DataCollator
+from transformers import DataCollatorWithPadding
 
-from hf_targets import MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.multitoken.trainer import perplexities
-from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
+from tests.tiny_models import VOCAB, WORDS, make_backbone, make_model, token_ids
 from tests.trainer_runs import SHORT, assert_same, weights
+
+FUNCTIONS = ("preprocess_logits_for_metrics", "compute_loss_func")
 
 
 def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
@@ -20,13 +24,16 @@ def blocks(rows: int, length: int = 12, seed: int = 0) -> Dataset:
     return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels, "num_words": [4] * rows})
 
 
-def make_trainer(folder, model=None, train=None, evaluation=None, **arguments):
+def make_trainer(folder, model=None, train=None, evaluation=None, collator=None, **arguments):
+    own = {name: arguments.pop(name) for name in arguments.keys() & {*FUNCTIONS}}
     options = {**SHORT, "ensemble_weights": [0.0, 0.3], **arguments}
     return MultiTokenTrainer(
         model=make_model("gpt2") if model is None else model,
         args=MultiTokenTrainingArguments(output_dir=str(folder), **options),
         train_dataset=blocks(32) if train is None else train,
         eval_dataset=blocks(7, seed=1) if evaluation is None else evaluation,
+        data_collator=collator,
+        **own,
     )
 
 
@@ -75,6 +82,21 @@ def test_only_the_heads_move_in_their_own_phase(options, tmp_path):
     for name, tensor in weights(model).items():
         assert torch.equal(tensor, before[name]) == ("heads." not in name), name
     assert model.forward == forward  # nothing of the phase is left around it
+
+
+@pytest.mark.parametrize("steps", [None, 0])
+def test_new_heads_on_a_trained_model_have_a_phase_and_a_rate_of_their_own_by_default(steps, tmp_path):
+    make_backbone("gpt2").save_pretrained(tmp_path)
+    model = MultiTokenForCausalLM.from_base(tmp_path, ngram_size=3)
+    trainer = make_trainer(tmp_path, model, max_steps=3, learning_rate=1e-5, head_warmup_steps=steps)
+    assert trainer._head_warmup_steps == (3 if steps is None else 0)
+    model.backbone.requires_grad_(False)
+    assert not trainer._head_warmup_steps  # all of the training is that phase
+    model.backbone.requires_grad_(True)
+    trainer.train()
+    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-5, 1e-3}
+    assert make_trainer(tmp_path, model)._head_warmup_steps == 0  # the heads are trained
+    assert make_trainer(tmp_path).new_parts_learning_rate is None  # of a random model
 
 
 def test_deepspeed_with_a_phase_of_the_heads_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
@@ -221,7 +243,23 @@ def test_embeddings_that_peft_wraps_are_trained(how, family, tmp_path):
         make_trainer(tmp_path, model, train=Dataset.from_dict({"input_ids": [[VOCAB]], "labels": [[1]]}))
 
 
-@pytest.mark.parametrize("field", [{"ensemble_weights": [1.5]}, {"ensemble_weights": []}, {"head_warmup_steps": 0}])
+def test_labels_may_be_made_by_the_collator_as_for_the_plain_trainer(tmp_path):
+    rows = blocks(8).select_columns(["input_ids"])
+    WORDS.pad_token = WORDS.pad_token or WORDS.eos_token
+    trainer = make_trainer(tmp_path, train=rows, evaluation=rows, max_steps=1, collator=DataCollator(WORDS, mlm=False))
+    trainer.train()
+    assert trainer.evaluate()["eval_perplexity"] > 1
+    with pytest.raises(ValueError, match="labels"):
+        make_trainer(tmp_path, train=rows, collator=DataCollatorWithPadding(WORDS)).train()
+
+
+@pytest.mark.parametrize("argument", FUNCTIONS)
+def test_functions_of_logits_that_the_trainer_does_not_have_are_refused(argument, tmp_path):
+    with pytest.raises(ValueError, match=argument):
+        make_trainer(tmp_path, **{argument: lambda *_: None})
+
+
+@pytest.mark.parametrize("field", [{"ensemble_weights": [1.5]}, {"ensemble_weights": []}, {"head_warmup_steps": -1}])
 def test_arguments_out_of_range_are_told(field, tmp_path):
     with pytest.raises(ValueError, match="must"):
         make_trainer(tmp_path, **field)

@@ -27,7 +27,7 @@ def models(tmp_path_factory):
 def test_every_row_has_the_columns_of_the_table_and_phrases_cite_what_their_documents_have(models, tmp_path):
     rows = {
         "plain": {"model": str(models / "plain"), "phrases": "none"},
-        "n-grams": {"phrases": "ngrams", "units": "words"},
+        "n-grams": {"phrases": "ngrams"},
         "constituents": {"phrases": "constituents"},
         "provenance": {"phrases": "ngrams", "marking": "afterwards"},
     }
@@ -54,9 +54,13 @@ def test_every_row_has_the_columns_of_the_table_and_phrases_cite_what_their_docu
     assert (tmp_path / "plain-seed0" / "results.json").stat().st_mtime_ns == stamp
 
 
-def test_one_model_answers_and_prints_its_scores(models, tmp_path):
+def test_one_model_prints_its_answers_with_their_sources_and_its_scores(models, tmp_path):
     printed = run_recipe("answer_with_citations", "--model", models / "ours", "--output_dir", tmp_path / "new")
-    assert json.loads(printed) == json.loads((tmp_path / "new" / "results.json").read_text())
+    shown, scores = printed[: printed.rindex("\n{")], printed[printed.rindex("\n{") :]
+    assert json.loads(scores) == json.loads((tmp_path / "new" / "results.json").read_text())
+    answers = json.loads((tmp_path / "new" / "answers.json").read_text())
+    assert shown.count("Question: ") == len(answers) == 3
+    assert shown.count(", characters ") == sum(len(one["spans"]) for one in answers) > 0
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"results.json", "answers.json", "answers.html"}
 
 

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from hf_targets import DynamicVocabForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from lab.annotation import QUESTIONS
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_models import make_backbone
@@ -87,18 +88,22 @@ def judge_at(folder, model) -> str:
 def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, tmp_path):
     folder = trained[0]
     models = [str(folder / name) for name in ("ours-seed{seed}", "plain-seed0")]
-    output = ["--output", tmp_path / "out.json", "--seeds", "0", "1"]
+    output = ["--output", tmp_path / "out.json", "--seeds", "0", "1", "--multiword_tokens", "50"]
     judge = judge_at(tmp_path, folder / "ours-seed0")
-    printed = run_recipe("tables/evaluate_generation", "--models", *models, *output, "--pairwise_judge", judge)
+    asked = ["--pairwise_judge", judge, "--pairs_for_annotators", tmp_path / "pairs"]
+    printed = run_recipe("tables/evaluate_generation", "--models", *models, *output, *asked)
     content = json.loads((tmp_path / "out.json").read_text())
     assert [len(content["figures"][name]) for name in models] == [2, 2]
     figures = content["figures"][models[0]][0]
-    assert {"rep_2", "diversity", "latency", "generated_ppl", "nsl", "bytes_per_step"} <= figures.keys()
-    assert sum(content["preferences"][models[1]].values()) == pytest.approx(1)
+    of_texts = {"rep_2", "diversity", "latency", "generated_ppl", "bytes_per_step"}
+    assert of_texts | {"steps", "nsl", "nsl_multiword"} <= figures.keys()
+    assert set(content["preferences"]) == {f"{models[1]}, {aspect}" for aspect in QUESTIONS}
+    assert all(sum(shares.values()) == pytest.approx(1) for shares in content["preferences"].values())
+    assert len(json.loads((tmp_path / "pairs" / "key.json").read_text())) == 4
     assert "Intervals of 95%, over prefixes" in printed
     one, other = content["texts"][models[0]]
     assert len(one) == len(other) == 4 and one != other
-    assert 0 < figures["nsl"] <= 24
+    assert 0 < figures["steps"] <= 24
     run_recipe("tables/evaluate_generation", "--models", models[1], *output, "--do_sample", "false")
     greedy = json.loads((tmp_path / "out.json").read_text())
     assert len(greedy["figures"][models[1]]) == 1  # greedily one model writes one text, whatever the seed
@@ -153,4 +158,4 @@ def test_in_another_domain_models_write_as_they_are_fine_tuned_and_with_its_phra
         assert f"{way.capitalize()}:" in printed
     [before], [after], _ = content["perplexities"].values()
     assert after["perplexity"] != before["perplexity"]
-    assert content["nucleus"]["figures"][str(ours)][0]["nsl"] < 24
+    assert content["nucleus"]["figures"][str(ours)][0]["steps"] < 24

@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainingArguments
 
 from lab.runs import parse_table
-from lab.settings import parse_settings, stated_settings
+from lab.settings import parse_mapping, stated_settings
 from tests.programs import ROOT
 
 RECIPES = ROOT / "recipes"
@@ -59,7 +59,7 @@ def test_every_settings_file_of_a_program_has_its_settings_alone(program):
             table = parse_table(names["recipe"], arguments=[str(file), *cpu])
             assert table.rows
         elif "SETTINGS" in names:
-            parse_settings(*names["SETTINGS"], arguments=[str(file), *cpu])
+            parse_mapping(stated_settings(*names["SETTINGS"], arguments=[str(file), *cpu]), *names["SETTINGS"])
         elif "Setup" in names:
             trained = [
                 kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, TrainingArguments)

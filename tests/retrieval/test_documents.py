@@ -91,6 +91,11 @@ def test_bad_queries_are_refused(queries, k, word):
         DocumentRetriever.lexical(SHELF).retrieve(queries, k)
 
 
+def test_what_is_no_encoder_is_refused():
+    with pytest.raises(ValueError, match="SentenceTransformer"):
+        DocumentRetriever(SHELF, "all-MiniLM-L6-v2")
+
+
 @pytest.mark.parametrize("vectors", [torch.randn(3, 2), torch.randn(4), torch.full((4, 2), float("nan"))])
 def test_vectors_that_are_not_finite_rows_one_a_text_are_refused(vectors):
     encoder = LetterEncoder()

@@ -11,6 +11,7 @@ def adapters(model) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("make", [make_model, make_dynamic_model])
+@pytest.mark.filterwarnings("error")
 def test_adapters_begin_alike_with_and_without_new_parts_and_leave_the_random_state(make):
     torch.manual_seed(5)
     plain = adapters(add_lora(make_backbone("llama"), 2))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from tests.tiny_models import WORDS, make_any, make_backbone, new_part
 from tests.trainer_runs import weights
@@ -52,3 +52,14 @@ def test_preferences_make_their_own_reference_of_a_saved_model(kind, trainer, tm
     assert len([entry for entry in tuning.state.log_history if "loss" in entry]) == 2
     with pytest.raises(ValueError, match=f"use {trainer} of hf_targets"):
         SFTTrainer(str(tmp_path / "model"), SFTConfig(str(tmp_path / "out"), **SHORT), train_dataset=TEXTS)
+
+
+@kinds
+@pytest.mark.parametrize("saved", [True, False])
+def test_rewards_need_a_classifier_and_the_way_to_one_is_told(kind, trainer, saved, tmp_path):
+    model, args = make_any("llama", kind), RewardConfig(str(tmp_path / "out"), **SHORT)
+    model.config.num_labels = 1
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match="backbone"):
+        given = str(tmp_path / "model") if saved else model
+        RewardTrainer(given, args=args, train_dataset=PAIRS.remove_columns("prompt"), processing_class=WORDS)

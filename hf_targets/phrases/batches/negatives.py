@@ -125,7 +125,7 @@ class CorpusRetrieval:
             max_continuations: The number of distinct continuations of a phrase; the first are kept. None: all.
         """
         # Departs: the paper does not limit the continuations. A frequent phrase has many thousands of them, and each is
-        # a window to encode in every batch that has the phrase.
+        # a window to encode in every batch that has the phrase, so 8 are kept.
         if num_successors < 1 or (max_continuations is not None and max_continuations < 1):
             raise ValueError(f"counts must be at least 1, got {num_successors} and {max_continuations}")
         trie = TokenTrie([tuple(phrase) for phrase in phrases])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hf_targets.extras import require
+from hf_targets.phrases.mining.closed_classes import CLOSED_CLASSES
 from hf_targets.phrases.mining.constituency import LABELS, constituent_spans
 from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.ngrams import word_tokenizer, words_of_lines
@@ -106,35 +107,6 @@ def _chunks(tree: Any) -> Iterator[tuple[str, int, int]]:
             end += size
 
 
-_CLOSED = {
-    "DT": "the a an this that these those each every some any no another both either neither all",
-    "PRP$": "my your his her its our their",
-    "PRP": "i you he she it we they me him us them himself herself itself themselves",
-    "IN": "of in on at by for with from into onto upon about after before during against between among through over "
-    "under above below within without along across behind beyond near since until toward towards throughout despite "
-    "via per as like than because although though while if whether",
-    "TO": "to",
-    "CC": "and or but nor",
-    "MD": "can could may might must shall should will would cannot",
-    "VB": "be have do make take give get go come see find become include begin win play write say know use call show",
-    "VBD": "was were had did became made took gave got went came saw found began won wrote said knew led left held met "
-    "ran set lost sold sang sat stood brought built kept grew fell rose chose sent spent told thought fought taught",
-    "VBZ": "is has does",
-    "VBP": "are am",
-    "VBN": "been done given taken seen known written shown born gone begun sung chosen drawn grown broken driven",
-    "VBG": "being having doing",
-    "RB": "not n't also very only just even still already never always often then there here too again later ago once "
-    "however more most first",
-    "WDT": "which",
-    "WP": "who whom what",
-    "WRB": "when where why how",
-    "EX": "there",
-    "RP": "up out off down away",
-    "CD": "one two three four five six seven eight nine ten eleven twelve hundred thousand million billion",
-    "JJ": "new old good great high small large early late long own other same first last second third many several few "
-    "such main major national american british english french german public young big former best",
-    "POS": "'s '",
-}
 _ENDINGS = [
     (r"^[^\w\s]+$", "."),  # punctuation, which no chunk has
     (r"^\d[\d,.:/-]*(st|nd|rd|th|s|%)?$", "CD"),
@@ -158,7 +130,7 @@ def closed_class_tagger() -> Tagger:
     [('cat', 'NN'), ('sat', 'VBD'), ('on', 'IN'), ('12', 'CD'), ('mats', 'NNS')]
     """
     taggers = require("nltk.tag", extra="phrases")
-    model = {word: tag for tag, words in _CLOSED.items() for word in words.split()}
+    model = {word: tag for tag, words in CLOSED_CLASSES.items() for word in words.split()}
     model |= {word.capitalize(): tag for word, tag in model.items()}
     endings = taggers.RegexpTagger([*_ENDINGS, (r".+s$", "NNS"), (r".*", "NN")])
     return taggers.UnigramTagger(model=model, backoff=endings).tag

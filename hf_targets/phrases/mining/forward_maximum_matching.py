@@ -20,6 +20,7 @@ class ForwardMaximumMatching:
 
     Source: Liu et al. 2024, section 2.4, after Lan et al. 2023.
     Departs: phrases are of tokens, not of words, so that the table needs no tokenizer; they may begin inside a word.
+        Where no phrase begins we move on by one token; the program of Lan et al. moves on by two words.
 
     >>> matching = ForwardMaximumMatching([(1, 2), (1, 2, 3), (3, 4)])
     >>> matching.spans(TokenizedText("a b c d a b", [1, 2, 3, 4, 1, 2], np.zeros((6, 2), int))).tolist()

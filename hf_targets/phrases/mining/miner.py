@@ -28,7 +28,7 @@ class PhraseMiner(Protocol):
 
 def check_miner(miner: Any) -> None:
     """Raise a ValueError if an object is no miner, such as the name of one."""
-    if not hasattr(miner, "spans"):
+    if isinstance(miner, type) or not hasattr(miner, "spans"):
         raise ValueError(f"a miner must be an object such as WordNgrams(), got {miner!r:.60}; MINERS has those by name")
 
 

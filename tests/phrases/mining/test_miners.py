@@ -53,6 +53,8 @@ def test_a_miner_from_outside_gives_a_training_its_phrases():
 def test_the_name_of_a_miner_is_refused_where_a_miner_is_due(act):
     with pytest.raises(ValueError, match="MINERS"):
         act("words")
+    with pytest.raises(ValueError, match="MINERS"):
+        act(WordNgrams)
 
 
 def read_nothing():

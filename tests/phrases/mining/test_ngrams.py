@@ -1,12 +1,16 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nltk.tokenize import NLTKWordTokenizer
 
+from hf_targets.phrases.mining.closed_classes import FUNCTION_WORDS
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
-from tests.small_tokenizers import BPE, WORDS
+from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from tests.small_tokenizers import BPE, LEGACY, METASPACE, WORDS
 
 NLTK = NLTKWordTokenizer()
 WRITTEN = ["the cat", " ", "  ", "\n", '"', "''", "``", "'", "don't", "can't", "cannot", ".", ",", "(", "é", "😀"]
@@ -93,6 +97,24 @@ def test_phrases_are_of_whole_words_and_no_space_that_is_a_token_begins_or_ends_
     assert NLTK.tokenize("I cannot go") == ["I", "can", "not", "go"]
     text = TokenizedText("I cannot go", [0, 1, 2], by_place([0, 1, 8, 11]))
     assert cut(text, WordNgrams(2, 4)) == ["I cannot", "I cannot go", " cannot go"]
+
+
+LAW = """United States Customs shall apply section 376(b) of "Title 19" (d), and added duties. The Minister of Finance,
+Paris, decides  in Little Rock (Arkansas); cats\tsleep in a well-known house. 東 cats"""
+
+
+@pytest.mark.parametrize("tokenizer", [BPE, METASPACE, LEGACY], ids=["bpe", "metaspace", "legacy"])
+def test_trimmed_windows_are_words_of_one_sentence_with_the_space_before_them(tokenizer):
+    vocabulary = PhraseVocabulary.from_documents([LAW], tokenizer, WordNgrams(2, 4, trimmed=True))
+    texts = {vocabulary.text(phrase) for phrase in vocabulary}
+    for text in texts:
+        words = text[1:].replace(", ", " ").split(" ")
+        assert text[0] == " " and 2 <= len(words) <= 4
+        assert all(re.fullmatch(r"\w+(['.-]\w+)*", word) for word in words)
+        assert FUNCTION_WORDS.isdisjoint([words[0].lower(), words[-1].lower()])
+    kept = {" section 376", " added duties", " Minister of Finance", " Little Rock", " 東 cats"}
+    assert kept <= texts
+    assert not any(text.startswith((" States", " Rock")) or text.endswith(" Little") for text in texts)
 
 
 @pytest.mark.parametrize(("miner", "sizes"), [(TokenNgrams, (1, 8)), (WordNgrams, (3, 2))])
