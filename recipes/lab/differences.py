@@ -70,8 +70,6 @@ def target_vectors(
         model: Any language model with output embeddings, with heads or without.
         tokenizer: The model's. Its special tokens are not added. A token is named by its text without spaces around it,
             or as the tokenizer writes it where another token of the sentences has the same text, or there is no letter.
-    Raises:
-        ValueError: If a sentence has no tokens beyond `max_level`.
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
         section 4.1.3.
     """
@@ -103,11 +101,7 @@ def _names(ids: set[int], tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
 
 
 def target_diversity(targets: TargetVectors) -> TargetDiversity:
-    """Return how diverse the targets of a level are, over the vectors whose words all exist.
-
-    Raises:
-        ValueError: If there are fewer than two of them.
-    """
+    """Return how diverse the targets of a level are, over the vectors whose words all exist, at least two."""
     kept = torch.tensor(targets.is_whole())
     vectors = targets.vectors[kept].double()
     words = [word for word, whole in zip(targets.words, kept.tolist(), strict=True) if whole]
@@ -129,8 +123,8 @@ def map_targets(
 ) -> list[Float[Tensor, "tokens 2"]]:
     """Return the vectors of all levels, reduced together to two dimensions by t-SNE: one tensor for each level.
 
-    Args:
-        perplexity: Of t-SNE, roughly the number of neighbours; scikit-learn's default. The paper gives none.
+    The perplexity is scikit-learn's default; the paper gives none.
+
     Source: van der Maaten and Hinton 2008.
     """
     together = torch.cat([one.vectors for one in levels])
@@ -139,23 +133,6 @@ def map_targets(
 
     reduced = TSNE(n_components=2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(together.numpy())
     return list(torch.from_numpy(reduced).split([len(one.words) for one in levels]))
-
-
-def check_word(levels: Sequence[TargetVectors], word: str) -> None:
-    """Make sure that a word is one of the targets of level 1.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    known = {
-        name for one in levels if one.level == 1 for name, whole in zip(one.words, one.is_whole(), strict=True) if whole
-    }
-    if word not in known:
-        alike = sorted(known, key=lambda name: (word not in name, not name.isalpha(), name))[:5]
-        raise ValueError(
-            f"the word to zoom in on must follow another in the sentences, and {word!r} does not; give another, such "
-            f"as {', '.join(map(repr, alike))}"
-        )
 
 
 def plot_differences(levels: Sequence[TargetVectors], points: Sequence[Tensor], word: str, path: Path | str) -> None:
@@ -167,11 +144,11 @@ def plot_differences(levels: Sequence[TargetVectors], points: Sequence[Tensor], 
     Args:
         levels: Of `target_vectors` with levels 0 to 2.
         points: Of `map_targets`.
-        word: To zoom in on.
-    Raises:
-        ValueError: If the word is no target of level 1.
+        word: To zoom in on, a target of level 1.
     """
-    check_word(levels, word)
+    known = {name for name, before in zip(levels[1].words, levels[1].before, strict=True) if before is not None}
+    if word not in known:
+        raise ValueError(f"{word!r} must follow a word in the sentences; give another, such as {sorted(known)[:5]}")
     frequent = [name for name, _ in Counter(levels[0].words).most_common(_NAMED)]
     colours = {name: f"C{number}" for number, name in enumerate(dict.fromkeys([word, *frequent]))}
     figure = new_figure(18, 4.8)
