@@ -52,35 +52,26 @@ class ContinuationSettings(TextSettings):
     """Prefixes, the documents whose phrases follow them, and how models write."""
 
     split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
-    prefix_begin: PrefixBegin = field(
-        default="rows", metadata={"help": "The first tokens of paragraphs, or from anywhere in the text."}
-    )
+    prefix_begin: PrefixBegin = field(default="rows", metadata={"help": "First tokens of paragraphs, or anywhere."})
     num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
     prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
     num_documents: int = field(default=32, metadata={"help": "Documents of the training text for each prefix."})
     document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
     encoder: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Finds documents: a sentence encoder, or DPR's two, context first. Empty: TF-IDF."},
+        default_factory=list, metadata={"help": "A sentence encoder, or DPR's two, context first. Empty: TF-IDF."}
     )
-    units: Literal["tokens", "words"] = field(
-        default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'}
-    )
+    units: Literal["tokens", "words"] = field(default="tokens", metadata={"help": "All windows, or 2 to 5 words."})
     min_tokens: int = field(default=2, metadata={"help": "Shortest phrase."})
     max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
-    never: list[str] = field(
-        default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
-    )
+    never: list[str] = field(default_factory=list, metadata={"help": "Words that no model may write, such as <unk>."})
     repetition_of: Literal["words", "spacy", "tokens"] = field(
         default="words",
-        metadata={"help": "What repetition counts: words and marks, spaCy's words as published, or tokens."},
+        metadata={"help": "What repetition counts: words and marks, spaCy's as published, tokens."},
     )
-    feature_model: str | None = field(
-        default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
-    )
+    feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, such as gpt2-large. None: none."})
     dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
 
@@ -175,26 +166,16 @@ class TextComparison:
             self._measured |= {"feature_model": load_model(name), "feature_tokenizer": tokens}
 
     def add(self, name: str, model: PreTrainedModel, judge: str, *, seed: int) -> dict[str, float]:
-        """Let a model continue the prefixes, and return its columns (`measure_continuations`).
+        """Let a model continue the prefixes, with phrases if it can, and return its columns (`measure_continuations`).
 
-        Args:
-            name: Of the row; its seeds are added one by one.
-            model: In evaluation mode; one with a phrase encoder writes with phrases.
-            judge: Name or folder of the model that scores the texts.
-            seed: Of sampling.
+        The seeds of a row, by its name, are added one by one; the judge is a model that scores the texts.
         """
         judges = AutoTokenizer.from_pretrained(judge)
         judge_tokenizer = None if judges.get_vocab() == self._tokenizer.get_vocab() else judges
-        has_phrases = isinstance(model, DynamicVocabForCausalLM)
         set_seed(seed)
-        continued = continue_prefixes(
-            model,
-            self._prefixes,
-            new_tokens=self._settings.new_tokens,
-            prepare=with_phrases(model, self._phrases_of) if has_phrases else None,
-            batch_size=self._settings.batch_size,
-            **self._writing,
-        )
+        prepare = with_phrases(model, self._phrases_of) if isinstance(model, DynamicVocabForCausalLM) else None
+        given = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size, **self._writing}
+        continued = continue_prefixes(model, self._prefixes, prepare=prepare, **given)
         given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._measured}
         columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)
         self.figures[name].append(columns)

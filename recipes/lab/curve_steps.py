@@ -68,6 +68,8 @@ def curves_of_canvases(
     canvases: Sequence[Tensor] | Tensor,
     row: int = 0,
     *,
+    attention_mask: Tensor | None = None,
+    timesteps: Tensor | None = None,
     num_points: int = 500,
 ) -> list[CurveStep]:
     """Return the curve that the model predicts from each canvas, with dropout off.
@@ -75,22 +77,33 @@ def curves_of_canvases(
     A `CanvasTrace` starts after the first change. To include the curve before that, put the masked canvas in front.
 
     Args:
-        canvases: (batch, length) each, without padding, such as `CanvasTrace.canvases`.
+        model: A model with a curve.
+        canvases: (batch, length) each, such as `CanvasTrace.canvases`.
         row: Index of the row in the batch.
+        attention_mask: (batch, length), 0 at padding, which is left out.
+        timesteps: (canvases,), the times of the canvases, for a model with `time_conditioning`.
         num_points: Number of points along the whole curve, 2 or more.
+    Raises:
+        ValueError: If the model has no curve.
     Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
     """
-    curve = cast(CurveConfig, model.config.curve)
+    curve = cast(CurveConfig | None, model.config.curve)
+    if curve is None:
+        raise ValueError("curves_of_canvases needs a model with a curve, got config.curve=None")
     rows = torch.stack([canvas[row] for canvas in canvases]).to(execution_device(model))
+    if attention_mask is not None:
+        rows = rows[:, attention_mask[row].to(execution_device(model)) != 0]
     length = rows.shape[1]
     count, degree = curve.num_control_points_for(length), curve.degree_for(length)
     whole = basis_matrix(num_points, count, degree, margin=0.0).T
     at_tokens = basis_matrix(length, count, degree, float(curve.margin)).T
     steps = []
     with without_dropout(model):
-        for part in rows.split(_CANVASES_AT_ONCE):
-            output = model(part, skip_logits=True, return_dict=True)
-            for canvas, points in zip(part.cpu(), output.control_points.double().cpu(), strict=True):
+        for start in range(0, len(rows), _CANVASES_AT_ONCE):
+            part = slice(start, start + _CANVASES_AT_ONCE)
+            times = None if timesteps is None else timesteps[part].to(execution_device(model))
+            output = model(rows[part], timesteps=times, skip_logits=True, return_dict=True)
+            for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
                 masked = canvas == model.config.mask_token_id
                 steps.append(CurveStep(canvas, masked, points, whole @ points, at_tokens @ points))
     return steps
@@ -112,7 +125,12 @@ def principal_plane(steps: Sequence[CurveStep]) -> PrincipalPlane:
     return PrincipalPlane(center, axes, (variances[-1].item() / total, variances[-2].item() / total))
 
 
-def plot_curve_steps(steps: Sequence[CurveStep], path: Path | str, tokenizer: Any = None, num_panels: int = 4) -> None:
+def plot_curve_steps(
+    steps: Sequence[CurveStep],
+    path: Path | str,
+    tokenizer: Any = None,
+    num_panels: int = 4,
+) -> None:
     """Draw predicted curves as a PNG, one panel per step: control points, the curve, and its points for tokens.
 
     All panels have the same axes: the first two principal components of the control points of all steps, at the same
@@ -122,6 +140,8 @@ def plot_curve_steps(steps: Sequence[CurveStep], path: Path | str, tokenizer: An
     wherever its point is, and training does not move that point towards the token.
 
     Args:
+        steps: The output of `curves_of_canvases`.
+        path: The PNG file to write.
         tokenizer: Decodes the unmasked tokens, which are written beside their points; None: no tokens are written.
         num_panels: Number of steps to draw; all steps if there are fewer.
     Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
@@ -168,8 +188,13 @@ def _frame(axes, points: np.ndarray) -> None:
 def _draw(axes, step: CurveStep, plane: PrincipalPlane) -> None:
     controls, curve, tokens = (plane.project(rows).numpy().T for rows in (step.control_points, step.curve, step.tokens))
     masked = step.masked.numpy()
-    width = min(1.6, max(0.8, 25 / len(step.canvas)))
-    axes.plot(*curve, color="tab:orange", linewidth=width, label="sentence curve", zorder=1)
+    axes.plot(
+        *curve,
+        color="tab:orange",
+        linewidth=min(1.6, max(0.8, 25 / len(step.canvas))),
+        label="sentence curve",
+        zorder=1,
+    )
     axes.plot(*curve[:, :1], "o", color="tab:orange", markerfacecolor="white", label="its beginning", zorder=2)
     axes.plot(*controls, "o", color="tab:blue", markersize=4, alpha=0.75, label="control points", zorder=3)
     cross = {"color": "tab:red", "markersize": 7, "zorder": 4}

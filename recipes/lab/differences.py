@@ -28,7 +28,6 @@ class TargetVectors:
 
     Attributes:
         level: 0 for embeddings, n for n-level word differences.
-        vectors: (tokens, d), float32.
         words: For each vector the word of the token that it is a target for, the one it begins with.
         before: For each vector the word before that; None at level 0, and for the last `level` vectors of a sentence,
             which are not of this level alone, as no word follows (equations 7 and 8).
@@ -46,13 +45,9 @@ class TargetVectors:
 
 @dataclass(frozen=True)
 class TargetDiversity:
-    """How diverse the targets of a level are.
+    """How diverse the targets of a level are, of those whose words all exist.
 
-    Attributes:
-        num_targets: Vectors that are counted: those whose words all exist.
-        mean_cosine: Mean cosine between two of them, in [-1, 1].
-        within_words: Share of their variance that is between targets of the same word, in [0, 1]; 0 where a word has
-            one target. It is 1 minus the share that the word explains.
+    It is their mean cosine, in [-1, 1], and the share of their variance that is between targets of one word, in [0, 1].
     """
 
     level: int
@@ -66,10 +61,9 @@ def target_vectors(
 ) -> list[TargetVectors]:
     """Return the output embeddings of all tokens of sentences, and their differences up to a level.
 
-    Args:
-        model: Any language model with output embeddings, with heads or without.
-        tokenizer: The model's. Its special tokens are not added. A token is named by its text without spaces around it,
-            or as the tokenizer writes it where another token of the sentences has the same text, or there is no letter.
+    No special tokens are added. A token is named by its text without spaces around it, or as the tokenizer writes it
+    where another token of the sentences has the same text, or there is no letter.
+
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
         section 4.1.3.
     """
@@ -141,10 +135,7 @@ def plot_differences(levels: Sequence[TargetVectors], points: Sequence[Tensor], 
     Targets of the most frequent words are coloured and named. In the panel around the word, a point named "to-want" is
     the embedding of "to" minus that of the "want" before it.
 
-    Args:
-        levels: Of `target_vectors` with levels 0 to 2.
-        points: Of `map_targets`.
-        word: To zoom in on, a target of level 1.
+    The levels are 0 to 2, of `target_vectors`, the points of `map_targets`; the word is a target of level 1.
     """
     known = {name for name, before in zip(levels[1].words, levels[1].before, strict=True) if before is not None}
     if word not in known:

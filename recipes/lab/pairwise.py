@@ -54,9 +54,7 @@ class PairwiseJudge:
 
     Args:
         model: Preferably one that follows instructions; small ones prefer by chance.
-        question: With `{prefix}`, `{first}` and `{second}`.
         aspect: One of `ASPECTS`, named where the question has `{aspects}`; None: all four together.
-        batch_size: Questions in a forward pass.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
     Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
         had of any open model, and show how sure it is.
@@ -80,9 +78,6 @@ class PairwiseJudge:
 
         The margin of an order is the probability that the model gives the text, less that of the other, of both
         answers; of the two orders it is the mean. So two equal texts have the margin 0.
-
-        Raises:
-            ValueError: If the lists differ in length, or the judge's logits are not numbers.
         """
         ahead = self._first_ahead(prefixes, firsts, seconds)
         behind = self._first_ahead(prefixes, seconds, firsts)
@@ -91,11 +86,7 @@ class PairwiseJudge:
     def preferences(
         self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str], *, tie: float = 0.02
     ) -> Preferences:
-        """Return the shares of pairs in which the first text is better, neither is, or it is worse.
-
-        Args:
-            tie: Margin up to which neither is preferred, in [0, 1].
-        """
+        """Return the shares of pairs in which the first text is better, neither is (up to a margin), or it is worse."""
         margins = self.margins(prefixes, firsts, seconds)
         better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
         return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
@@ -105,9 +96,7 @@ class PairwiseJudge:
     ) -> dict[str, Preferences]:
         """Return the shares of each other model's texts that are better, or worse, than the first model's.
 
-        Args:
-            texts: Of each model, by name, those of each seed, one for each prefix. A model's seeds are compared with
-                the first model's in their order; where that has fewer, it begins again.
+        The texts are by model and seed, one for each prefix; where the first model has fewer seeds, it begins again.
         """
         first, *others = texts
         compared = {}
@@ -133,9 +122,7 @@ class PairwiseJudge:
             for answer in ("1", "2") if chats else (" 1", " 2"):
                 ids: Any = self._tokenizer(question + answer, add_special_tokens=not chats, verbose=False)["input_ids"]
                 rows.append(ids)
-                lengths.append(
-                    sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False)))
-                )
+                lengths.append(sum(takewhile(bool, (one == other for one, other in zip(begin, ids, strict=False)))))
         judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
         log_p = [
             -log(perplexity) * (len(ids) - length)
@@ -246,9 +233,6 @@ def shares(folder: str | Path) -> dict[str, dict[str, Preferences]]:
 
     The answers are the CSV files in the folder, one of each annotator. Where annotators differ the majority counts, and
     no preference if there is none: the paper's annotators talk until they agree.
-
-    Raises:
-        ValueError: If there are no answers, or one is about a pair or a question that the key does not have.
     """
     key: Any = json.loads((Path(folder) / KEY_NAME).read_text(encoding="utf-8"))
     votes: dict[tuple[str, str], list[int]] = {}

@@ -6,7 +6,7 @@ from PIL import Image
 
 from hf_targets import CanvasTrace
 from lab.curve_steps import CurveStep, curves_of_canvases, plot_curve_steps, principal_plane
-from tests.masked_diffusion.models import CURVES, MASK, make_mdlm, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 
 WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
 
@@ -49,6 +49,15 @@ def test_a_trace_of_generation_is_followed_canvas_by_canvas_and_drawn(tmp_path):
     assert same(steps[0], curves_of_canvases(model, [trace.canvases[0][1:]])[0])
     plot_curve_steps(steps, tmp_path / "steps.png", SimpleNamespace(decode=lambda ids: rf" $\{ids[0]}$"), num_panels=3)
     assert Image.open(tmp_path / "steps.png").format == "PNG"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_left_out(side):
+    model, text = make_mdlm("curve"), masked_ids(1, 5)
+    ends = (clean_ids(1, 3, seed=5), text) if side == "left" else (text, clean_ids(1, 3, seed=5))
+    keep = torch.cat([torch.full_like(part, part is text) for part in ends], dim=1)
+    (padded,) = curves_of_canvases(model, [torch.cat(ends, dim=1)], attention_mask=keep)
+    assert same(padded, curves_of_canvases(model, [text])[0])
 
 
 def step_of(control_points: torch.Tensor) -> CurveStep:
