@@ -8,21 +8,13 @@ from hf_targets.phrases.highlighting import first_letter, list_sources, mark_in_
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 
-_INTRODUCTION = (
-    '<p class="note">A marked phrase was generated in one step. It leads to its place in its document, below the '
-    "answer.</p>"
-)
+_INTRODUCTION = """<p class="note">A marked phrase was generated in one step. It leads to its place in its document,
+below the answer.</p>"""
 
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """A question and its answer, for `answer_page`.
-
-    Attributes:
-        spans: Phrases of `text`, by its characters.
-        documents: `title` and `text` of each document, by the names that the phrases' sources have.
-        note: A line below the answer, such as its scores.
-    """
+    """A question and its answer with its phrases, which name documents (`title` and `text`), and a line below."""
 
     question: str
     text: str
@@ -32,11 +24,7 @@ class PageAnswer:
 
 
 def answer_in_terminal(answer: PageAnswer, *, colour: bool) -> str:
-    """Return a question, its answer with its phrases marked, and a line for the source of each phrase.
-
-    Args:
-        colour: Whether the text goes to a terminal; brackets mark phrases in a file or a pipe.
-    """
+    """Return a question, its answer with its phrases marked by colour or brackets, and a line for each one's source."""
     spans = []
     for span in answer.spans:
         place, sources = _place(span, answer.documents), ()
@@ -48,13 +36,7 @@ def answer_in_terminal(answer: PageAnswer, *, colour: bool) -> str:
     return "\n".join([*lines, *[list_sources(spans)] * bool(spans)])
 
 
-def answer_page(
-    answers: Sequence[PageAnswer],
-    *,
-    title: str = "Answers with citations",
-    footer: str = "",
-    language: str = "en",
-) -> str:
+def answer_page(answers: Sequence[PageAnswer]) -> str:
     """Return an HTML page, complete in itself, of answers whose phrases are links to where their documents have them.
 
     It begins with a list of the questions, and each answer leads to the next question.
@@ -63,15 +45,11 @@ def answer_page(
     phrase outlined. Where cited phrases of a document overlap without one holding the other, the document is shown
     once more for the next ones, so that each phrase is marked as a whole. The page needs no script and no other file,
     follows the reader's light or dark setting, and shows all texts escaped.
-
-    Args:
-        footer: A last line.
-        language: Of the texts, a tag of BCP 47 such as "de".
     """
     sections = [_section(number, answer, len(answers)) for number, answer in enumerate(answers, start=1)]
     listed = (f'<li><a href="#answer-{n}">{shown(one.question)}</a></li>' for n, one in enumerate(answers, start=1))
     questions = "\n".join(['<nav aria-label="Questions" id="questions">\n<ol>', *listed, "</ol>\n</nav>"])
-    return page(title, "\n".join([_INTRODUCTION, questions, *sections]), footer=footer, language=language)
+    return page("Answers with citations", "\n".join([_INTRODUCTION, questions, *sections]))
 
 
 def _section(number: int, answer: PageAnswer, num_answers: int) -> str:

@@ -25,8 +25,6 @@ class BagOfWordsTrainer(MultiTokenSeq2SeqTrainer):
     l_1 is the cross-entropy, l_2 that of the bags of words (`bag_of_words_losses`), and lambda_i rises with the epoch.
     The model is an ordinary model of Transformers, and is evaluated and saved as one.
 
-    Raises:
-        ValueError: As `MultiTokenSeq2SeqTrainer`, and if the model has heads.
     Source: Ma et al. 2018, "Bag-of-Words as Target for Neural Machine Translation", on the Transformer as the earlier
         version of Heo et al. has it (its table 3).
     """

@@ -79,11 +79,9 @@ def write_card(
 
     Args:
         results: Figures on the test text, by name; those of the validation text are left out.
-        dataset: The text's name.
         auto_class: The class that loads the model, an Auto class or one of hf_targets.
         usage: Python lines that use `model` and `tokenizer`; None: those of the class.
         text: Markdown put above the figures; texts of a model or of others in it are `quoted`.
-        base_model: Name or folder of the model that training began with.
         name: What the code loads: the model's name on the Hub; None: its folder, as seen from the working folder or,
             if it lies elsewhere, from the one above it.
     """
@@ -101,9 +99,7 @@ def write_card(
         license=license,
         language=language,
         model_name=name,
-        eval_results=[
-            EvalResult(task, dataset, dataset, key, value, metric_name=key) for key, value in figures.items()
-        ],
+        eval_results=[EvalResult(task, dataset, dataset, key, one, metric_name=key) for key, one in figures.items()],
     )
     values: dict[str, Any] = {
         "title": name.rsplit("/", 1)[-1],

@@ -18,11 +18,7 @@ from hf_targets.maths.statistics import mean_and_standard_error
 
 
 def run_checkpoints(run: Path) -> dict[int, Path]:
-    """Return the whole checkpoints in a run's folder by their steps, the earliest first.
-
-    Raises:
-        ValueError: If there are none.
-    """
+    """Return the whole checkpoints in a run's folder by their steps, the earliest first."""
     whole = [path.parent for path in run.glob(f"checkpoint-*/{TRAINER_STATE_NAME}")]  # Trainer writes its state last
     numbered = {int(path.name.partition("-")[2]): path for path in whole}
     if not numbered:
@@ -39,11 +35,7 @@ def tokenizer_of_runs(runs: list[Path]) -> PreTrainedTokenizerBase:
 
 
 def load_causal(folder: Path) -> Any:
-    """Return the causal model of a checkpoint.
-
-    Raises:
-        ValueError: If the model is another one, such as a masked one, which would be measured on what it never learnt.
-    """
+    """Return the causal model of a checkpoint."""
     model = repair_reformer(AutoModelForCausalLM.from_pretrained(folder))
     if type(model).__name__ not in (model.config.architectures or []):
         raise ValueError(f"next tokens take a causal model, and {folder} is a {model.config.architectures}")
@@ -65,25 +57,17 @@ def checkpoint_diversities(
     All checkpoints, and all runs with the same blocks and seed, are measured on the same batches.
 
     Args:
-        checkpoints: By step.
-        blocks: Rows with `input_ids` and `labels` of one length.
-        num_batches: Batches of `batch_size` rows, drawn without replacement.
-        seed: Of the rows and of dropout.
+        blocks: Rows with `input_ids` and `labels` of one length; batches are drawn without replacement.
         dropout: As for `gradient_diversity`; in training it is drawn.
-        label_smoothing: The share of the uniform distribution in the targets of the loss.
     Returns: For each checkpoint `step`, `gradient_diversity`, and `standard_error` over the batches.
-    Raises:
-        ValueError: If the blocks are too few.
     """
     count = num_batches * batch_size
     if len(blocks) < count:
         raise ValueError(f"the batches need {count} blocks, and the text has {len(blocks)}; lower num_batches")
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(seed))[:count]
     rows = blocks.select(order.tolist()).with_format("torch")
-    batches: list[Any] = [
-        {name: rows[start : start + batch_size][name] for name in ("input_ids", "labels")}
-        for start in range(0, count, batch_size)
-    ]
+    columns = rows.select_columns(["input_ids", "labels"])
+    batches: list[Any] = [columns[start : start + batch_size] for start in range(0, count, batch_size)]
     entries = []
     for step, folder in checkpoints.items():
         model, smoothed = load_causal(folder), {}

@@ -2,11 +2,13 @@
 
 import importlib
 import itertools
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
@@ -35,10 +37,10 @@ from hf_targets.evaluation.continuations import (
     WordsOf,
     repetition_units,
 )
-from hf_targets.evaluation.repetition import Text
+from hf_targets.evaluation.intervals import bootstrap_interval
+from hf_targets.evaluation.repetition import ORDERS, Text, repeated_ngrams
 from hf_targets.extras import require
-from lab.intervals import format_intervals
-from lab.tables import differences_table, results_table
+from lab.tables import differences_table, markdown_table, results_table
 from lab.text import TextSettings
 
 PhrasesOf = Callable[[Sequence[int], int], PhraseVocabulary]
@@ -50,35 +52,26 @@ class ContinuationSettings(TextSettings):
     """Prefixes, the documents whose phrases follow them, and how models write."""
 
     split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
-    prefix_begin: PrefixBegin = field(
-        default="rows", metadata={"help": "The first tokens of paragraphs, or from anywhere in the text."}
-    )
+    prefix_begin: PrefixBegin = field(default="rows", metadata={"help": "First tokens of paragraphs, or anywhere."})
     num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
     prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
     num_documents: int = field(default=32, metadata={"help": "Documents of the training text for each prefix."})
     document_words: int = field(default=100, metadata={"help": "Words of a document, about."})
     encoder: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Finds documents: a sentence encoder, or DPR's two, context first. Empty: TF-IDF."},
+        default_factory=list, metadata={"help": "A sentence encoder, or DPR's two, context first. Empty: TF-IDF."}
     )
-    units: Literal["tokens", "words"] = field(
-        default="tokens", metadata={"help": '"tokens": all windows; "words": 2 to 5 whole words.'}
-    )
+    units: Literal["tokens", "words"] = field(default="tokens", metadata={"help": "All windows, or 2 to 5 words."})
     min_tokens: int = field(default=2, metadata={"help": "Shortest phrase."})
     max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
-    never: list[str] = field(
-        default_factory=list, metadata={"help": "Words that no model may write, such as WikiText's <unk>."}
-    )
+    never: list[str] = field(default_factory=list, metadata={"help": "Words that no model may write, such as <unk>."})
     repetition_of: Literal["words", "spacy", "tokens"] = field(
         default="words",
-        metadata={"help": "What repetition counts: words and marks, spaCy's words as published, or tokens."},
+        metadata={"help": "What repetition counts: words and marks, spaCy's as published, tokens."},
     )
-    feature_model: str | None = field(
-        default=None, metadata={"help": "Model for MAUVE, such as gpt2-large. None: none."}
-    )
+    feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, such as gpt2-large. None: none."})
     dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
 
@@ -173,26 +166,16 @@ class TextComparison:
             self._measured |= {"feature_model": load_model(name), "feature_tokenizer": tokens}
 
     def add(self, name: str, model: PreTrainedModel, judge: str, *, seed: int) -> dict[str, float]:
-        """Let a model continue the prefixes, and return its columns (`measure_continuations`).
+        """Let a model continue the prefixes, with phrases if it can, and return its columns (`measure_continuations`).
 
-        Args:
-            name: Of the row; its seeds are added one by one.
-            model: In evaluation mode; one with a phrase encoder writes with phrases.
-            judge: Name or folder of the model that scores the texts.
-            seed: Of sampling.
+        The seeds of a row, by its name, are added one by one; the judge is a model that scores the texts.
         """
         judges = AutoTokenizer.from_pretrained(judge)
         judge_tokenizer = None if judges.get_vocab() == self._tokenizer.get_vocab() else judges
-        has_phrases = isinstance(model, DynamicVocabForCausalLM)
         set_seed(seed)
-        continued = continue_prefixes(
-            model,
-            self._prefixes,
-            new_tokens=self._settings.new_tokens,
-            prepare=with_phrases(model, self._phrases_of) if has_phrases else None,
-            batch_size=self._settings.batch_size,
-            **self._writing,
-        )
+        prepare = with_phrases(model, self._phrases_of) if isinstance(model, DynamicVocabForCausalLM) else None
+        given = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size, **self._writing}
+        continued = continue_prefixes(model, self._prefixes, prepare=prepare, **given)
         given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._measured}
         columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)
         self.figures[name].append(columns)
@@ -208,6 +191,66 @@ class TextComparison:
         if differences := differences_table(self.figures):
             parts += ["Against the first:", differences]
         return "\n\n".join([*parts, "Intervals of 95%, over prefixes:", format_intervals(self._continued, self._units)])
+
+
+_Means = np.ndarray
+"""Of a set of texts, (..., 5): rep-2 to rep-4, steps, phrases."""
+_COLUMNS: dict[str, Callable[[_Means], np.ndarray]] = {
+    "diversity, %": lambda means: 100 * (1 - means[..., :3] / 100).prod(axis=-1),
+    "steps": lambda means: means[..., 3],
+    "phrase_share, %": lambda means: 100 * means[..., 4] / means[..., 3],
+}
+
+
+def format_intervals(rows: Mapping[str, Sequence[Continuations]], units: Mapping[str, Sequence[Sequence[Text]]]) -> str:
+    """Return intervals of each model's columns, and of their differences from the first model's, as a Markdown table.
+
+    Prefixes are resampled, each with the texts of all models and seeds, so that a hard prefix is hard for all. A
+    difference whose interval contains 0 is printed as none. Latencies have none, as the rows of a batch share its time.
+
+    Args:
+        rows: By model, the continuations of each seed, all after the same prefixes in the same order.
+        units: Likewise, of each text what repetition counts, `repetition_units`.
+    """
+    counts = {len(continued.tokens) for seeds in rows.values() for continued in seeds}
+    if len(counts) != 1:
+        raise ValueError(f"all models must continue the same prefixes, got {', '.join(map(str, sorted(counts)))} texts")
+    (count,) = counts
+    if count < 2:
+        return "One prefix has no interval."
+    of_texts = {model: np.mean(list(map(_values, seeds, units[model])), axis=0) for model, seeds in rows.items()}
+    first = next(iter(of_texts.values()))
+
+    def interval(column: Callable[[_Means], np.ndarray], values: np.ndarray, reference: np.ndarray | None) -> str:
+        def statistic(numbers: np.ndarray) -> np.ndarray:
+            found = column(np.nanmean(values[numbers], axis=-2))
+            return found if reference is None else found - column(np.nanmean(reference[numbers], axis=-2))
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Mean of empty slice|The BCa conf", RuntimeWarning)  # told below
+            low, high = bootstrap_interval(statistic, count)
+        if np.isnan(low) or np.isnan(high):  # in some samples no text is long enough
+            return "too few texts"
+        if reference is None:
+            return f"{low:.2f} to {high:.2f}"
+        told = f"{low:+.2f} to {high:+.2f}"
+        return f"none ({told})" if low <= 0 <= high else told
+
+    lines = [
+        [model, *(interval(column, values, None) for column in _COLUMNS.values())] for model, values in of_texts.items()
+    ]
+    for model, values in list(of_texts.items())[1:]:
+        lines.append([f"{model} - first", *(interval(column, values, first) for column in _COLUMNS.values())])
+    return markdown_table(["model", *_COLUMNS], lines)
+
+
+def _values(continued: Continuations, units: Sequence[Text]) -> np.ndarray:
+    """Return the values of each text, (texts, 5), whose means are `_Means`; NaN for a text too short for an n-gram."""
+    repeated = [
+        [repeated_ngrams([text], order) if len(text) >= order else np.nan for order in ORDERS] for text in units
+    ]
+    columns = zip(repeated, continued.num_steps, continued.num_phrases, strict=True)
+    return np.array([[*reps, steps, phrases] for reps, steps, phrases in columns])
 
 
 def multiword_tokenizer(name: str, texts: Sequence[str], num_pairs: int) -> PreTrainedTokenizerBase:

@@ -16,13 +16,10 @@ from hf_targets.figures.canvas import new_figure
 
 @dataclass(frozen=True)
 class Dependence:
-    """The distance correlation of the words of a block under one disturbance.
+    """The distance correlation of the logits of two words of a block under one disturbance, mean over pairs.
 
-    Attributes:
-        disturbance: "dropout" or "noise".
-        strength: The rate of dropout, or the norm of the noise over that of the hidden state.
-        correlation: The distance correlation of the logits of two words, in [0, 1]: mean over pairs and positions.
-        unbiased: The same, bias-corrected; may be below 0.
+    The strength is the rate of dropout, or the norm of the noise over that of the hidden state; `unbiased` is the
+    bias-corrected correlation, and may be below 0.
     """
 
     disturbance: str
@@ -39,8 +36,7 @@ class DependenceSettings:
         default_factory=lambda: [0.1, 0.3, 0.5], metadata={"help": "Rates of dropout on the last hidden state."}
     )
     noise_scales: list[float] = field(
-        default_factory=lambda: [0.1, 0.3, 0.5],
-        metadata={"help": "Norms of Gaussian noise on the last hidden state, over the norm of the state."},
+        default_factory=lambda: [0.1, 0.3, 0.5], metadata={"help": "Norms of noise on it, over the norm of the state."}
     )
     dependence_positions: int = field(default=32, metadata={"help": "Positions of the test text that are measured."})
     dependence_samples: int = field(default=64, metadata={"help": "Disturbed hidden states of each position; >= 4."})
@@ -57,7 +53,6 @@ def block_dependence(
 
     Args:
         model: In float32; it is left in evaluation mode.
-        rows: Rows with `input_ids`, all of them text, as `pack_blocks` makes.
         seed: Of the positions and disturbances. Models with equal seeds and hidden states are disturbed alike.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and figure 6, which do not give strengths.
     """

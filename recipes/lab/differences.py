@@ -28,7 +28,6 @@ class TargetVectors:
 
     Attributes:
         level: 0 for embeddings, n for n-level word differences.
-        vectors: (tokens, d), float32.
         words: For each vector the word of the token that it is a target for, the one it begins with.
         before: For each vector the word before that; None at level 0, and for the last `level` vectors of a sentence,
             which are not of this level alone, as no word follows (equations 7 and 8).
@@ -46,13 +45,9 @@ class TargetVectors:
 
 @dataclass(frozen=True)
 class TargetDiversity:
-    """How diverse the targets of a level are.
+    """How diverse the targets of a level are, of those whose words all exist.
 
-    Attributes:
-        num_targets: Vectors that are counted: those whose words all exist.
-        mean_cosine: Mean cosine between two of them, in [-1, 1].
-        within_words: Share of their variance that is between targets of the same word, in [0, 1]; 0 where a word has
-            one target. It is 1 minus the share that the word explains.
+    It is their mean cosine, in [-1, 1], and the share of their variance that is between targets of one word, in [0, 1].
     """
 
     level: int
@@ -66,12 +61,9 @@ def target_vectors(
 ) -> list[TargetVectors]:
     """Return the output embeddings of all tokens of sentences, and their differences up to a level.
 
-    Args:
-        model: Any language model with output embeddings, with heads or without.
-        tokenizer: The model's. Its special tokens are not added. A token is named by its text without spaces around it,
-            or as the tokenizer writes it where another token of the sentences has the same text, or there is no letter.
-    Raises:
-        ValueError: If a sentence has no tokens beyond `max_level`.
+    No special tokens are added. A token is named by its text without spaces around it, or as the tokenizer writes it
+    where another token of the sentences has the same text, or there is no letter.
+
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
         section 4.1.3.
     """
@@ -103,11 +95,7 @@ def _names(ids: set[int], tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
 
 
 def target_diversity(targets: TargetVectors) -> TargetDiversity:
-    """Return how diverse the targets of a level are, over the vectors whose words all exist.
-
-    Raises:
-        ValueError: If there are fewer than two of them.
-    """
+    """Return how diverse the targets of a level are, over the vectors whose words all exist, at least two."""
     kept = torch.tensor(targets.is_whole())
     vectors = targets.vectors[kept].double()
     words = [word for word, whole in zip(targets.words, kept.tolist(), strict=True) if whole]
@@ -129,8 +117,8 @@ def map_targets(
 ) -> list[Float[Tensor, "tokens 2"]]:
     """Return the vectors of all levels, reduced together to two dimensions by t-SNE: one tensor for each level.
 
-    Args:
-        perplexity: Of t-SNE, roughly the number of neighbours; scikit-learn's default. The paper gives none.
+    The perplexity is scikit-learn's default; the paper gives none.
+
     Source: van der Maaten and Hinton 2008.
     """
     together = torch.cat([one.vectors for one in levels])
@@ -141,37 +129,17 @@ def map_targets(
     return list(torch.from_numpy(reduced).split([len(one.words) for one in levels]))
 
 
-def check_word(levels: Sequence[TargetVectors], word: str) -> None:
-    """Make sure that a word is one of the targets of level 1.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    known = {
-        name for one in levels if one.level == 1 for name, whole in zip(one.words, one.is_whole(), strict=True) if whole
-    }
-    if word not in known:
-        alike = sorted(known, key=lambda name: (word not in name, not name.isalpha(), name))[:5]
-        raise ValueError(
-            f"the word to zoom in on must follow another in the sentences, and {word!r} does not; give another, such "
-            f"as {', '.join(map(repr, alike))}"
-        )
-
-
 def plot_differences(levels: Sequence[TargetVectors], points: Sequence[Tensor], word: str, path: Path | str) -> None:
     """Draw a PNG of four panels: embeddings, level 1, level 1 around a word, and level 2.
 
     Targets of the most frequent words are coloured and named. In the panel around the word, a point named "to-want" is
     the embedding of "to" minus that of the "want" before it.
 
-    Args:
-        levels: Of `target_vectors` with levels 0 to 2.
-        points: Of `map_targets`.
-        word: To zoom in on.
-    Raises:
-        ValueError: If the word is no target of level 1.
+    The levels are 0 to 2, of `target_vectors`, the points of `map_targets`; the word is a target of level 1.
     """
-    check_word(levels, word)
+    known = {name for name, before in zip(levels[1].words, levels[1].before, strict=True) if before is not None}
+    if word not in known:
+        raise ValueError(f"{word!r} must follow a word in the sentences; give another, such as {sorted(known)[:5]}")
     frequent = [name for name, _ in Counter(levels[0].words).most_common(_NAMED)]
     colours = {name: f"C{number}" for number, name in enumerate(dict.fromkeys([word, *frequent]))}
     figure = new_figure(18, 4.8)

@@ -28,9 +28,6 @@ def settings_of(kind: str) -> dict[str, Any]:
     """Return the fields of `MultiTokenConfig` for a kind of draft heads: one of `KINDS`, or any registered head.
 
     A registered head predicts word differences if it reads the conjugate, else embeddings.
-
-    Raises:
-        ValueError: If no kind has this name; the message lists the kinds.
     """
     if kind in KINDS:
         return KINDS[kind]
@@ -59,18 +56,12 @@ def sample_blocks(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> Dataset:
-    """Return blocks of tokens sampled from a causal model; the prompt of each block is a single token.
+    """Return blocks of tokens sampled from a causal model, up to an end token of its generation configuration.
 
-    A text ends at an end token of the model's generation configuration.
+    A block begins with the tokenizer's `bos_token_id`, or else its `eos_token_id`; a text that ends before `block_size`
+    is padded on the right. The global random state stays as it was.
 
-    Args:
-        tokenizer: Its `bos_token_id`, or else its `eos_token_id`, is the first token of each block.
-        block_size: Tokens in each block; a text that ends earlier is padded on the right.
-        batch_size: Blocks sampled at a time.
-        seed: Seed of the samples; the global random state stays as it was.
     Returns: `input_ids`, `attention_mask` and `labels` (-100 at padding), as `pack_blocks` gives them.
-    Raises:
-        ValueError: If the tokenizer has neither token, or blocks are longer than the model's positions.
     """
     limit = position_limit(model)
     if limit is not None and block_size > limit:
@@ -82,14 +73,8 @@ def sample_blocks(
     ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
     padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
     sampler = copy.copy(model)  # shares the weights; `generate` takes options that are not given from generation_config
-    sampler.generation_config = GenerationConfig(
-        do_sample=True,
-        temperature=temperature,
-        top_k=0,
-        max_length=block_size,
-        eos_token_id=ends or None,
-        pad_token_id=padding,
-    )
+    ending: Any = {"max_length": block_size, "eos_token_id": ends or None, "pad_token_id": padding}
+    sampler.generation_config = GenerationConfig(do_sample=True, temperature=temperature, top_k=0, **ending)
     blocks = []
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(seed)
@@ -121,12 +106,8 @@ def draft_text(
 ) -> tuple[Dataset, Dataset]:
     """Return blocks of tokens for training draft heads, and blocks for measuring them.
 
-    Args:
-        dataset: A corpus for `load_corpus`, of which the train and validation parts are used; None samples both from
-            the base model.
-        max_train_words, config_name, text_column: As for `load_corpus`.
-        num_generated, num_held_out: How many blocks to sample for training and for measuring.
-        temperature: Of these samples. Heads for greedy decoding learn more from samples near the greedy text.
+    They are the train and validation parts of a corpus for `load_corpus`, or without one `num_generated` and
+    `num_held_out` blocks sampled from the base. Heads for greedy decoding learn more at a low temperature.
     """
     if dataset is None:
         sample = partial(sample_blocks, base, tokenizer, block_size=block_size, temperature=temperature)

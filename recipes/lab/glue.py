@@ -34,13 +34,11 @@ class GlueTask:
     """A task of GLUE.
 
     Attributes:
-        folder: Of its files below the folder glue.
         texts: Columns of the data set on the Hub that hold its text, one or two.
         metric: Name of its score in `SCORES`, the one that the published program of CrammedBERT reports. GLUE itself
             has the mean of two for MRPC, QQP and STS-B.
         num_labels: Number of classes; 1 for a number from 0 to 5.
         columns: Of its files: those of `texts`, then that of the label, counted from 0; None: it is read from the Hub.
-        has_header: Whether its files begin with a line of names.
         classes: Names of classes in its files; none: numbers stand there.
     """
 
@@ -53,18 +51,17 @@ class GlueTask:
     classes: tuple[str, ...] = ("0", "1")
 
 
+_PAIR = ("sentence1", "sentence2")
 GLUE_TASKS = {
     "cola": GlueTask("CoLA", ("sentence",), "matthews", columns=(3, 1), has_header=False),
     "sst2": GlueTask("SST-2", ("sentence",), "accuracy", columns=(0, 1)),
-    "mrpc": GlueTask("MRPC", ("sentence1", "sentence2"), "f1", columns=(3, 4, 0)),
-    "rte": GlueTask(
-        "RTE", ("sentence1", "sentence2"), "accuracy", columns=(1, 2, 3), classes=("entailment", "not_entailment")
-    ),
+    "mrpc": GlueTask("MRPC", _PAIR, "f1", columns=(3, 4, 0)),
+    "rte": GlueTask("RTE", _PAIR, "accuracy", 2, (1, 2, 3), True, ("entailment", "not_entailment")),
     "qnli": GlueTask("QNLI", ("question", "sentence"), "accuracy"),
     "qqp": GlueTask("QQP", ("question1", "question2"), "f1"),
     "mnli": GlueTask("MNLI", ("premise", "hypothesis"), "accuracy", num_labels=3),
-    "stsb": GlueTask("STS-B", ("sentence1", "sentence2"), "pearson", num_labels=1),
-    "wnli": GlueTask("WNLI", ("sentence1", "sentence2"), "accuracy"),
+    "stsb": GlueTask("STS-B", _PAIR, "pearson", num_labels=1),
+    "wnli": GlueTask("WNLI", _PAIR, "accuracy"),
 }
 """By their names on the Hub."""
 
@@ -98,10 +95,8 @@ def load_glue(name: str) -> DatasetDict:
     """
     task, data = GLUE_TASKS[name], os.environ.get(DATA_VARIABLE)
     if task.columns is not None and data and Path(data, "glue", task.folder).is_dir():
-        files = {"train": "train.tsv", "validation": "dev.tsv"}
-        return DatasetDict(
-            {split: _read(file_below(f"glue/{task.folder}", file), task) for split, file in files.items()}
-        )
+        files = (("train", "train.tsv"), ("validation", "dev.tsv"))
+        return DatasetDict({split: _read(file_below(f"glue/{task.folder}", file), task) for split, file in files})
     parts = load_parts("nyu-mll/glue", name)
     kept = {"train": "train", "validation": "validation_matched" if name == "mnli" else "validation"}
     kept |= {MISMATCHED: MISMATCHED} if name == "mnli" else {}
@@ -113,19 +108,14 @@ def _read(file: Path | None, task: GlueTask) -> Dataset:
     *places, place = task.columns
     with fsspec.open(str(file), "rt", compression="infer", encoding="utf-8-sig", newline="\n") as lines:
         cells = [line.rstrip("\r\n").split("\t") for line in lines if line.strip()][task.has_header :]
-    rows = [
-        {**dict(zip(task.texts, (row[i] for i in places), strict=True)), "label": task.classes.index(row[place])}
-        for row in cells
-    ]
-    return Dataset.from_list(rows)
+    columns = {name: [row[at] for row in cells] for name, at in zip(task.texts, places, strict=True)}
+    return Dataset.from_dict({**columns, "label": [task.classes.index(row[place]) for row in cells]})
 
 
 def glue_score(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> float:
     """Return the score of a task, in percent.
 
-    Args:
-        labels: (examples,).
-        logits: (examples, num_labels).
+    The labels are (examples,), the logits (examples, num_labels).
     """
     predicted = logits[:, 0] if task.num_labels == 1 else logits.argmax(axis=-1)
     return 100 * float(SCORES[task.metric](labels, predicted))
@@ -146,17 +136,12 @@ def fine_tune(
     No checkpoint is chosen by these scores, and none is written.
 
     Args:
-        model_name_or_path: A name or folder with a tokenizer, which `AutoModelForSequenceClassification` loads: the
-            layers of its classifier are new.
         args: Of the training; its seed sets the classifier's first weights too.
         max_length: Tokens of an example, special ones included; the longer of its texts is cut.
         single_as_pair: Whether one text alone is read as a pair with an empty second one, `[CLS] text [SEP] [SEP]`, as
             the published program of CrammedBERT does.
-        max_train_examples: Keep the first so many examples of the training split; None keeps all.
         model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.
     Returns: `score`, in percent; of MNLI also `mismatched_score`; and `loss`, the mean loss of the validation split.
-    Raises:
-        ValueError: If a tensor below the classifier is missing, or the training diverged.
     """
     task, data = GLUE_TASKS[task_name], load_glue(task_name)
     tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)

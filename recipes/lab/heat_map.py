@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hf_targets.figures.canvas import new_figure
 
 
@@ -14,11 +16,9 @@ class HeatMap:
     """One panel.
 
     Attributes:
-        title: Above the panel.
         columns, rows: Labels, from left to right and from bottom to top.
-        values: By row and column; what is not finite is left grey.
-        notes: By row and column, a second line in each field.
-        marked: Row and column of the field to frame, if any.
+        values, notes: By row and column, the number of a field and its second line; what is not finite is left grey.
+        marked: Row and column of the field to frame.
     """
 
     title: str
@@ -30,61 +30,44 @@ class HeatMap:
 
 
 def plot_heat_maps(
-    panels: Sequence[HeatMap],
-    path: Path | str | None = None,
-    *,
-    xlabel: str,
-    ylabel: str,
-    quantity: str,
-    digits: int = 1,
+    panels: Sequence[HeatMap], path: Path | str | None = None, *, xlabel: str, ylabel: str, quantity: str
 ) -> Any:
-    """Return a figure of heat maps side by side: a colour means the same number in all of them.
-
-    Args:
-        path: Of a PNG to write as well.
-        xlabel, ylabel: Of all panels.
-        quantity: What the numbers are, beside the scale of colours.
-        digits: Decimals of the numbers in the fields.
-    Returns: A `matplotlib.figure.Figure`.
-    Raises:
-        ImportError: If matplotlib is missing.
-    """
-    widest = max(len(panel.columns) for panel in panels)
-    tallest = max(len(panel.rows) for panel in panels)
-    figure = new_figure(1.6 + len(panels) * max(2.8, 0.7 + 1.05 * widest), max(2.6, 1.4 + 0.75 * tallest))
+    """Return a matplotlib figure of panels side by side, a colour for the same number in all; write it as a PNG too."""
+    width, height = (max(len(getattr(panel, side)) for panel in panels) for side in ("columns", "rows"))
+    figure = new_figure(1.6 + len(panels) * max(2.8, 0.7 + 1.05 * width), max(2.6, 1.4 + 0.75 * height))
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     known = [value for panel in panels for row in panel.values for value in row if math.isfinite(value)]
-    scale = Normalize(min(known), max(known)) if known else Normalize(0.0, 1.0)
+    scale = Normalize(min(known, default=0.0), max(known, default=1.0))
     colors = ScalarMappable(scale, colormaps["viridis"].with_extremes(bad="0.85"))
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for number, (panel, place) in enumerate(zip(panels, axes, strict=True)):
-        _draw(place, panel, colors, digits)
-        place.set(title=panel.title, xlabel=xlabel, ylabel="" if number else ylabel)
-    figure.colorbar(colors, ax=list(axes), label=quantity)
+    every = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, axes in zip(panels, every, strict=True):
+        _draw(axes, panel, colors)
+        axes.set(title=panel.title, xlabel=xlabel, ylabel="" if axes is not every[0] else ylabel)
+    figure.colorbar(colors, ax=list(every), label=quantity)
     if path is not None:
         figure.savefig(path)
     return figure
 
 
-def _draw(axes: Any, panel: HeatMap, colors: Any, digits: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    values = [[value if math.isfinite(value) else math.nan for value in row] for row in panel.values]
+def _draw(axes: Any, panel: HeatMap, colors: Any) -> None:
+    values = np.ma.masked_invalid(panel.values)
     axes.imshow(values, cmap=colors.cmap, norm=colors.norm, origin="lower", aspect="auto")
     axes.set_xticks(range(len(panel.columns)), panel.columns)
     axes.set_yticks(range(len(panel.rows)), panel.rows)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    for row, (numbers, notes) in enumerate(zip(panel.values, panel.notes, strict=True)):
-        for column, (value, note) in enumerate(zip(numbers, notes, strict=True)):
-            is_known = math.isfinite(value)
-            text = "\n".join(filter(None, [f"{value:,.{digits}f}" if is_known else "none", note]))
-            is_dark = is_known and colors.norm(value) < 0.6  # viridis grows brighter
-            axes.text(column, row, text, ha="center", va="center", color="white" if is_dark else "black", fontsize=9)
+    for (row, column), value in np.ndenumerate(panel.values):
+        is_known = math.isfinite(value)
+        text = f"{value:,.1f}\n{panel.notes[row][column]}" if is_known else f"none\n{panel.notes[row][column]}"
+        is_dark = is_known and colors.norm(value) < 0.6  # viridis grows brighter
+        axes.text(column, row, text, ha="center", va="center", color="white" if is_dark else "black", fontsize=9)
     if panel.marked is not None:
+        from matplotlib.patches import Rectangle
+
         row, column = panel.marked
-        frame = {"fill": False, "edgecolor": "C3", "linewidth": 2.5, "clip_on": False}
-        axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, **frame))
+        axes.add_patch(
+            Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="C3", linewidth=2.5, clip_on=False)
+        )

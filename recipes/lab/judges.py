@@ -17,8 +17,8 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.data.words import word_runs
 
 
-def shares_words(premise: str, hypothesis: str, least_share: float = 0.8) -> bool:
-    """Return whether a premise has enough of a hypothesis's distinct words.
+def shares_words(premise: str, hypothesis: str) -> bool:
+    """Return whether a premise has four of five of a hypothesis's distinct words.
 
     This is no inference: it cannot tell a sentence from its negation. It stands in where no model can be had, and its
     figures compare with each other only.
@@ -27,17 +27,14 @@ def shares_words(premise: str, hypothesis: str, least_share: float = 0.8) -> boo
     (True, False)
     """
     known, wanted = set(word_runs(premise)), set(word_runs(hypothesis))
-    return bool(wanted) and len(wanted & known) >= least_share * len(wanted)
+    return bool(wanted) and len(wanted & known) >= 0.8 * len(wanted)
 
 
 class Entailment:
-    """Asks a model of natural language inference: a classifier with a label "entailment", or TRUE's T5.
+    """Asks a model of natural language inference.
 
     A classifier reads the pair, and entails where "entailment" is its most probable label. A sequence-to-sequence model
     reads "premise: ... hypothesis: ..." and entails where it writes "1", as `google/t5_xxl_true_nli_mixture` does.
-
-    Raises:
-        ValueError: If a classifier has no such label.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
@@ -95,13 +92,13 @@ class Reader:
 
 
 @cache
-def load_entailment(name: str, dtype: str = "auto") -> Entailment:
+def load_entailment(name: str) -> Entailment:
     """Load a model of natural language inference; its answers to pairs are not asked for twice."""
     config = AutoConfig.from_pretrained(name)
     classifies = any("SequenceClassification" in one for one in config.architectures or ())
     writes = config.is_encoder_decoder and not classifies  # BART is both
     loader: Any = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
-    return Entailment(loader.from_pretrained(name, dtype=dtype, device_map="auto"), AutoTokenizer.from_pretrained(name))
+    return Entailment(loader.from_pretrained(name, device_map="auto"), AutoTokenizer.from_pretrained(name))
 
 
 @cache

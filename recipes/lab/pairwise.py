@@ -1,15 +1,21 @@
-"""Which of two continuations a causal language model prefers, whichever of them it reads first."""
+"""Which of two continuations is preferred: by a causal language model, or by annotators on a page (table 2)."""
 
+import csv
+import json
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import exp, isnan, log
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
+from hf_targets.figures.page_style import page
+from lab.results import write_json
 from lab.tables import markdown_table
 
 ASPECTS = ("fluency", "coherence", "informativeness", "grammar")
@@ -48,9 +54,7 @@ class PairwiseJudge:
 
     Args:
         model: Preferably one that follows instructions; small ones prefer by chance.
-        question: With `{prefix}`, `{first}` and `{second}`.
         aspect: One of `ASPECTS`, named where the question has `{aspects}`; None: all four together.
-        batch_size: Questions in a forward pass.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
     Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
         had of any open model, and show how sure it is.
@@ -74,9 +78,6 @@ class PairwiseJudge:
 
         The margin of an order is the probability that the model gives the text, less that of the other, of both
         answers; of the two orders it is the mean. So two equal texts have the margin 0.
-
-        Raises:
-            ValueError: If the lists differ in length, or the judge's logits are not numbers.
         """
         ahead = self._first_ahead(prefixes, firsts, seconds)
         behind = self._first_ahead(prefixes, seconds, firsts)
@@ -85,11 +86,7 @@ class PairwiseJudge:
     def preferences(
         self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str], *, tie: float = 0.02
     ) -> Preferences:
-        """Return the shares of pairs in which the first text is better, neither is, or it is worse.
-
-        Args:
-            tie: Margin up to which neither is preferred, in [0, 1].
-        """
+        """Return the shares of pairs in which the first text is better, neither is (up to a margin), or it is worse."""
         margins = self.margins(prefixes, firsts, seconds)
         better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
         return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
@@ -99,9 +96,7 @@ class PairwiseJudge:
     ) -> dict[str, Preferences]:
         """Return the shares of each other model's texts that are better, or worse, than the first model's.
 
-        Args:
-            texts: Of each model, by name, those of each seed, one for each prefix. A model's seeds are compared with
-                the first model's in their order; where that has fewer, it begins again.
+        The texts are by model and seed, one for each prefix; where the first model has fewer seeds, it begins again.
         """
         first, *others = texts
         compared = {}
@@ -127,9 +122,7 @@ class PairwiseJudge:
             for answer in ("1", "2") if chats else (" 1", " 2"):
                 ids: Any = self._tokenizer(question + answer, add_special_tokens=not chats, verbose=False)["input_ids"]
                 rows.append(ids)
-                lengths.append(
-                    sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False)))
-                )
+                lengths.append(sum(takewhile(bool, (one == other for one, other in zip(begin, ids, strict=False)))))
         judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
         log_p = [
             -log(perplexity) * (len(ids) - length)
@@ -162,3 +155,108 @@ def format_preferences(rows: Mapping[str, Preferences]) -> str:
     """
     cells = [[name, f"{row.better:.2f}", f"{row.none:.2f}", f"{row.worse:.2f}"] for name, row in rows.items()]
     return markdown_table(["model", "better", "no preference", "worse"], cells)
+
+
+QUESTIONS = ("overall", *ASPECTS)
+KEY_NAME, PAGE_NAME = "key.json", "pairs.html"
+_SCRIPT = """<p>Two texts go on with the same beginning. Which is better? Answer for each pair and each aspect; answers
+stay in this browser until you save them.</p>
+<p><label>Your name <input id="who" size="20"></label> <button id="save">Save answers</button>
+<span id="left"></span></p>
+<div id="pairs"></div>
+<script>
+const pairs = PAIRS, questions = QUESTIONS, place = "answers " + PLACE;
+const answers = JSON.parse(localStorage.getItem(place) || "{}");
+const add = (parent, tag, text = "") => {
+  const one = parent.appendChild(document.createElement(tag)); one.textContent = text; return one;
+};
+const count = () => document.getElementById("left").textContent =
+  `${Object.keys(answers).length} of ${pairs.length * questions.length} answered`;
+pairs.forEach((pair, number) => {
+  const box = add(document.getElementById("pairs"), "section");
+  add(box, "h2", `${number + 1}`);
+  add(box, "p", pair.prefix).className = "text prompt";
+  for (const side of ["1", "2"]) { add(box, "b", side); add(box, "p", pair[side]).className = "text"; }
+  for (const question of questions) {
+    const line = add(box, "div", question + ": ");
+    for (const [value, text] of [["1", "1 is better"], ["none", "no preference"], ["2", "2 is better"]]) {
+      const label = add(line, "label"), button = add(label, "input");
+      const name = `${pair.pair} ${question}`;
+      Object.assign(button, {type: "radio", name, value, checked: answers[name] === value});
+      button.onchange = () => {
+        answers[name] = value; localStorage.setItem(place, JSON.stringify(answers)); count();
+      };
+      label.append(text + " ");
+    }
+  }
+});
+count();
+document.getElementById("save").onclick = () => {
+  const who = document.getElementById("who").value.replace(/[^\\w-]/g, "") || "annotator";
+  const rows = Object.entries(answers).map(([name, value]) => [...name.split(" "), value].join(","));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([["pair,question,answer", ...rows].join("\\n") + "\\n"]));
+  link.download = `${who}.csv`; link.click();
+};
+</script>"""
+
+
+def write_pairs(
+    folder: str | Path, prefixes: Sequence[str], texts: Mapping[str, Sequence[str]], *, seed: int = 0
+) -> None:
+    """Write `pairs.html`, on which two models' texts stand in random places, and `key.json`, which names the places.
+
+    Args:
+        texts: By model, one for each prefix. The last model is compared with each other one, on 100 random pairs.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2, human evaluation.
+    """
+    draw, pairs, key = random.Random(seed), [], {}
+    *others, ours = texts
+    for other in others:
+        for number in draw.sample(range(len(prefixes)), min(100, len(prefixes))):
+            name, first = f"p{len(key) + 1}", draw.choice([ours, other])
+            second = other if first == ours else ours
+            key[name] = {"model": ours, "other": other, "first": first}
+            shown = {"1": texts[first][number], "2": texts[second][number]}
+            pairs.append({"pair": name, "prefix": prefixes[number], **shown})
+    draw.shuffle(pairs)
+    body = _SCRIPT
+    for name, value in {"PLACE": f"{ours} {seed}", "QUESTIONS": QUESTIONS, "PAIRS": pairs}.items():
+        body = body.replace(name, json.dumps(value).replace("<", "\\u003c"), 1)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_json(Path(folder) / KEY_NAME, key)
+    (Path(folder) / PAGE_NAME).write_text(page("Which text is better?", body), encoding="utf-8")
+
+
+def shares(folder: str | Path) -> dict[str, dict[str, Preferences]]:
+    """Return by comparison and question the shares of pairs in which the last model's text is better, or worse.
+
+    The answers are the CSV files in the folder, one of each annotator. Where annotators differ the majority counts, and
+    no preference if there is none: the paper's annotators talk until they agree.
+    """
+    key: Any = json.loads((Path(folder) / KEY_NAME).read_text(encoding="utf-8"))
+    votes: dict[tuple[str, str], list[int]] = {}
+    for file in sorted(Path(folder).glob("*.csv")):
+        with file.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                pair, question, answer = row["pair"], row["question"], row["answer"]
+                if pair not in key or question not in QUESTIONS or answer not in ("1", "2", "none"):
+                    raise ValueError(f"{file} answers {answer!r} to {question!r} of {pair!r}, which is not asked")
+                is_first = key[pair]["first"] == key[pair]["model"]
+                sign = 0 if answer == "none" else 1 if (answer == "1") == is_first else -1
+                votes.setdefault((pair, question), []).append(sign)
+    if not votes:
+        raise ValueError(f"{folder} has no answers; judge on {PAGE_NAME}, and put the saved CSV files beside it")
+    counted: dict[str, dict[str, list[int]]] = {}
+    for (pair, question), signs in votes.items():
+        name = f"{key[pair]['model']} against {key[pair]['other']}"
+        total = sum(signs)
+        counted.setdefault(name, {}).setdefault(question, []).append((total > 0) - (total < 0))
+    return {
+        name: {
+            question: Preferences(*(found.count(sign) / len(found) for sign in (1, 0, -1)))
+            for question in QUESTIONS
+            if (found := by_question.get(question))
+        }
+        for name, by_question in counted.items()
+    }

@@ -27,15 +27,7 @@ from lab.tables import markdown_table
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a decoder-only Transformer that determine its cost.
-
-    Attributes:
-        weights: w, the number of weights that multiply every position, in all layers.
-        attention_width: a L, the number of heads times the width of a head, summed over the layers.
-        vocab_size: V, the rows of the output matrix.
-        embedding_width: d, the columns of the output matrix.
-        num_parameters: The number of all parameters; shared parameters count once.
-    """
+    """The sizes of a decoder-only Transformer that determine its cost: w, a L, V, d and all parameters."""
 
     weights: int
     attention_width: int
@@ -81,9 +73,7 @@ def generation_flops(
 ) -> int:
     """Return the operations of generating one text, with logits only at the last position of each step.
 
-    Args:
-        num_steps: The number of forward passes, one for each generated token or phrase. No pass reads the last one.
-        use_cache: Whether keys and values are cached. Otherwise each step reads the whole text again.
+    There is a forward pass for each generated token or phrase. Without the cache each reads the whole text again.
     """
     lengths = range(prefix_length, prefix_length + num_steps)
     if not use_cache:
@@ -101,21 +91,12 @@ def phrase_costs_table(
         phrases is close to 4.13 T, the operations of 128 passes over 128 positions with logits for all. The memory in
         its table grows by two copies of the phrases' embeddings; here it is one, as of tied embeddings.
     """
-    costs = []
+    rows, first = [], None
     for num_phrases, count in steps.items():
         flops = generation_flops(model, prefix_length, round(count), num_phrases, use_cache=use_cache)
         parameters = model.num_parameters + (encoder.num_parameters if num_phrases else 0)
-        costs.append((num_phrases, count, flops, 4 * (parameters + num_phrases * model.embedding_width)))
-    _, _, first_flops, first_bytes = costs[0]
-    rows = [
-        [
-            f"{num_phrases:,}",
-            f"{flops / 1e12:.4g}",
-            f"{flops / first_flops:.2f}",
-            f"{count:.1f}",
-            f"{num_bytes / 2**30:.4f}",
-            f"{num_bytes / first_bytes:.2f}",
-        ]
-        for num_phrases, count, flops, num_bytes in costs
-    ]
+        num_bytes = 4 * (parameters + num_phrases * model.embedding_width)
+        first = first or (flops, num_bytes)
+        compute = [f"{flops / 1e12:.4g}", f"{flops / first[0]:.2f}", f"{count:.1f}"]
+        rows.append([f"{num_phrases:,}", *compute, f"{num_bytes / 2**30:.4f}", f"{num_bytes / first[1]:.2f}"])
     return markdown_table(["phrases", "TFLOPs", "relative", "mean steps", "GiB", "relative"], rows, num_names=0)

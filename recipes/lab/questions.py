@@ -42,18 +42,12 @@ class QuestionSettings:
     num_questions: int = field(default=100, metadata={"help": "The first ones; the demonstration is none of them."})
     num_documents: int = field(default=3, metadata={"help": "Documents of a question, the first ones."})
     document_words: int | None = field(default=None, metadata={"help": "Words of a document. None: all."})
-    instruction: Literal["full", "light", "none"] = field(
-        default="full", metadata={"help": "ALCE's, its short one, or none."}
-    )
+    instruction: Literal["full", "light", "none"] = field(default="full", metadata={"help": "ALCE's, short, none."})
     demonstration: bool = field(default=True, metadata={"help": "A question and its answer before each question."})
     new_tokens: int = field(default=300, metadata={"help": "Tokens to generate, at most."})
 
     def ask(self) -> "AskedQuestions":
-        """Return the questions as these settings ask them.
-
-        Raises:
-            ValueError: If the file has too few questions, or a question lacks a part that is shown or measured by.
-        """
+        """Return the questions as these settings ask them."""
         every = load_questions(self.questions)
         items, others = every[: self.num_questions], every[self.num_questions :]
         if len(items) < self.num_questions or (self.demonstration and not others):
@@ -90,17 +84,13 @@ class AskedQuestions:
         room = room_after(model, longest)
         if room is not None and room < new_tokens:
             raise ValueError(
-                f"the longest prompt has {longest} tokens, and the model room for {room} more, not {new_tokens}; lower "
-                "document_words, num_documents or new_tokens, or give a shorter instruction"
+                f"the model has room for {room} tokens after the longest prompt, not {new_tokens}; lower "
+                "document_words, num_documents or new_tokens"
             )
 
 
 def load_questions(path: str | Path) -> list[dict[str, Any]]:
-    """Return the questions of a file: JSON lines or one JSON list, compressed by gzip or not.
-
-    Raises:
-        ValueError: If the file is not JSON, or an item lacks its question, documents, short or long answers.
-    """
+    """Return the questions of a file: JSON lines or one JSON list, compressed by gzip or not."""
     content = Path(path).read_bytes()
     text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8-sig")
     lines = text.split("\n")
@@ -124,12 +114,8 @@ def shown_documents(
 ) -> list[dict[str, str]]:
     """Return the first documents of a question as a prompt shows them, each with `title` and `text` in one line.
 
-    A first line that repeats the title, as retrieved Wikipedia passages have it, is left out.
-
-    Args:
-        document_words: White-space words of a text that are kept, the first ones; None: all.
-    Raises:
-        ValueError: If the question has fewer documents.
+    A first line that repeats the title, as retrieved Wikipedia passages have it, is left out, as is what follows the
+    first `document_words` words.
     """
     documents = question["docs"][:num_documents]
     if len(documents) < num_documents:
@@ -147,13 +133,7 @@ def shown_documents(
     return shown
 
 
-def cited_prompt(
-    question: str,
-    documents: Sequence[Mapping[str, str]],
-    *,
-    answer: str = "",
-    instruction: str = INSTRUCTIONS["full"],
-) -> str:
+def cited_prompt(question: str, documents: Sequence[Mapping[str, str]], *, answer: str = "", instruction: str) -> str:
     """Return a question with its documents and the beginning of its answer, or the whole one, as ALCE: without a space.
 
     >>> print(cited_prompt("Do cats sleep?", [{"title": "Cat", "text": "Cats sleep."}], instruction="Answer."))
@@ -176,11 +156,7 @@ def cited_prompt(
 def choose_demonstration(
     questions: Iterable[Question], num_documents: int = 3, document_words: int | None = None
 ) -> tuple[Question, list[dict[str, str]]]:
-    """Return the question whose first long answer has the largest share of its words in its documents, and these.
-
-    Raises:
-        ValueError: If none has enough documents.
-    """
+    """Return the question whose first long answer has the largest share of its words in its documents, and these."""
 
     def share(each: tuple[Question, list[dict[str, str]]]) -> float:
         wanted = set(word_runs(each[0]["annotations"][0]["long_answer"]))

@@ -55,9 +55,6 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     Nothing is chosen on the test text: `perplexity_ensemble` is that of the ensemble weight of the lowest validation
     perplexity, `ensemble_weight`. A model that reads the tokens that it predicts gets `leaky_perplexity` instead of
     `perplexity`, so that no table compares it with others.
-
-    Args:
-        test: Without it, only the validation text is measured.
     """
     trainer.remove_callback(EarlyStoppingCallback)  # it would count these evaluations
     validation = _figures(trainer.evaluate(), "eval_")

@@ -41,15 +41,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """What a table compares.
-
-    Attributes:
-        settings: Of all runs, by name.
-        rows: To each row's name the settings that are its own.
-        seeds: Each row is trained with each of them.
-        output_dir: Has the folders of the runs.
-        overwrite: Whether older runs are removed first.
-    """
+    """What a table compares: settings of all runs, to each row's name its own, and the seeds of each row."""
 
     settings: dict[str, Any]
     rows: dict[str, dict[str, Any]]
@@ -61,9 +53,8 @@ class Table:
 def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequence[str] | None = None) -> Table:
     """Return the table that `script.py table.yaml [--name value ...]` asks for.
 
-    Args:
-        recipe: The module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
-        description, arguments: As for `parse_settings`.
+    The recipe is the module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
+
     Raises:
         ValueError: If `only` names a row that the table has not, there is no row or seed, or a row is none.
     """

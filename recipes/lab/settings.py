@@ -24,16 +24,9 @@ def parse_settings(
 ) -> tuple:
     """Fill dataclasses from `script.py [settings.yaml] [--name value ...]`, as `HfArgumentParser` does.
 
-    Without any argument the description is printed, and the script ends. `--plugins module_or_file ...` imports these
-    first (`import_plugins`), so that settings may name the heads, samplers and miners that they register; a file of
-    settings, which may come from others, cannot name any.
-
-    Args:
-        description: The script's docstring.
-        arguments: Of the command line; None: those of the process.
-    Raises:
-        SystemExit: With code 2 and argparse's message, if a name is unknown or a value is wrong.
-        ValueError: If a run that the settings name has not been made.
+    Without any argument the description, the script's docstring, is printed, and the script ends. `--plugins
+    module_or_file ...` imports these first (`import_plugins`), so that settings may name the heads, samplers and miners
+    that they register; a file of settings, which may come from others, cannot name any.
     """
     stated = stated_settings(*dataclass_types, description=description, arguments=arguments)
     filled = parse_mapping(stated, *dataclass_types)
@@ -47,9 +40,6 @@ def stated_settings(
     """Return the settings that a YAML file and the command line state, by name, each of the type of its field.
 
     `include: other.yaml` in the file takes over what that one states, where the file does not state it itself.
-
-    Raises:
-        SystemExit: As `parse_settings` does.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
@@ -76,11 +66,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
-    """Fill dataclasses from a mapping of names to values.
-
-    Raises:
-        SystemExit: As `parse_settings` does.
-    """
+    """Fill dataclasses from a mapping of names to values."""
     parser = _parser(dataclass_types, "")
     values = _checked(parser, settings, [])
     import_plugins(values.pop("plugins", []))
@@ -93,11 +79,7 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
 
 
 def check_earlier_runs(settings: Mapping[str, Any]) -> None:
-    """Check that the runs which settings name are there and have ended.
-
-    Raises:
-        ValueError: If one is not, with the command that makes it.
-    """
+    """Check that the runs which settings name are there and have ended."""
     seed = str(settings.get("seed", (settings.get("seeds") or [0])[0]))
     read = {name: value for name, value in settings.items() if not name.startswith(("output", "resume", "rows"))}
     for text in re.findall(r'"([^"]+)"', json.dumps(read, default=str)):

@@ -15,13 +15,10 @@ from lab.tables import format_mean, markdown_table
 
 @dataclass(frozen=True)
 class DecodingMethod:
-    """A model and how it decodes.
+    """A model and the arguments of its `generate`.
 
-    Attributes:
-        model: What generates.
-        arguments: Passed to its `generate`.
-        name: In the table, where methods of one name are one row, such as heads trained with several seeds; None: the
-            key that `compare_speeds` gets it by.
+    Methods of one name are one row of the table, such as heads trained with several seeds; None: the key that
+    `compare_speeds` gets it by.
     """
 
     model: PreTrainedModel
@@ -34,9 +31,7 @@ class Speed:
     """What a method of decoding took.
 
     Attributes:
-        name: Of the method.
         seconds: Median over the rounds of the seconds for all prompts, reading them included.
-        num_tokens: Generated for all prompts together.
         tokens_per_pass: Tokens that a forward pass after the prompt's brings a row, the bonus token included: 1 for
             plain decoding, less where it goes on reading rows that have ended.
         same: Share of the rows that equal those of the first method.
@@ -52,11 +47,6 @@ class Speed:
     def tokens_per_second(self) -> float:
         """Return generated tokens over seconds."""
         return self.num_tokens / self.seconds
-
-    @property
-    def accepted_per_pass(self) -> float:
-        """Return accepted tokens a pass, the bonus token not counted."""
-        return self.tokens_per_pass - 1.0
 
 
 class _PassCounter:
@@ -95,9 +85,7 @@ def compare_speeds(
 
     Args:
         methods: By name, the one that the others are compared with first.
-        batches: Prompts (rows, time) without padding, or with their masks as a tokenizer gives them: what an encoder
-            reads may be padded.
-        max_new_tokens: At most so many, fewer where the end token comes.
+        batches: Prompts (rows, time) without padding, or with their masks as a tokenizer gives them.
     """
     texts = {name: [] for name in methods}
     passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
@@ -164,7 +152,7 @@ def format_speeds(speeds: Sequence[Speed]) -> str:
             format_mean([speed.tokens_per_second for speed in seeds], digits=0),
             format_mean([speed.tokens_per_second / plain for speed in seeds]),
             format_mean([speed.tokens_per_pass for speed in seeds]),
-            format_mean([speed.accepted_per_pass for speed in seeds]),
+            format_mean([speed.tokens_per_pass - 1 for speed in seeds]),
             f"{min(speed.same for speed in seeds):.0%}",
         ]
         lines.append(cells)

@@ -36,9 +36,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num
 def results_table(results: Results, columns: Mapping[str, str] | None = None) -> str:
     """Return a row per model: means over seeds, with standard errors where there are several seeds.
 
-    Args:
-        columns: Names of results, with their headings; None: all results but those of the validation text. What no
-            model has is left out.
+    The columns are names of results with their headings; None: all but those of the validation text.
 
     >>> print(results_table({"plain": [{"bleu": 4.0}, {"bleu": 6.0}], "ours": [{"bleu": 7.0, "seconds": 3.2}]}))
     | model | bleu | training, s |
@@ -97,9 +95,9 @@ def intervals_table(results: Results, columns: Mapping[str, str]) -> str:
     return markdown_table(["95% interval", *shown.values()], lines) if any(any(cells) for _, *cells in lines) else ""
 
 
-def weights_table(results: Results, level: str = "perplexity") -> str:
+def weights_table(results: Results) -> str:
     """Return test perplexities at every ensemble weight (lambda), means over seeds."""
-    prefix = f"{level}_"
+    prefix = "perplexity_"
     names = {key for seeds in results.values() for one in seeds for key in one if key.startswith(prefix)}
     weights = sorted(
         (key for key in names if key.removeprefix(prefix).replace(".", "").isdigit()),
@@ -139,11 +137,10 @@ def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
     return f"{mean:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
-def format_difference(values: Sequence[float], reference: Sequence[float], digits: int = 2) -> str:
+def format_difference(values: Sequence[float], reference: Sequence[float]) -> str:
     """Return the difference of two means with its standard error, marked "none" if it is below two standard errors.
 
-    The error is sqrt(e1^2 + e2^2), where e1 and e2 are the standard errors of the two means. A single value has no
-    standard error; the result then says "one seed" and does not tell whether the means differ.
+    The error is sqrt(e1^2 + e2^2), of the two means' standard errors; one seed alone has none.
 
     >>> format_difference([1.0, 1.2], [2.0, 2.2])
     '-1.00 ± 0.14'
@@ -155,7 +152,7 @@ def format_difference(values: Sequence[float], reference: Sequence[float], digit
     (mean, error), (base, base_error) = mean_and_standard_error(values), mean_and_standard_error(reference)
     difference = mean - base
     if error is None or base_error is None:
-        return f"{difference:+.{digits}f} (one seed)"
+        return f"{difference:+.2f} (one seed)"
     both = math.hypot(error, base_error)
-    shown = f"{difference:+.{digits}f} ± {both:.{digits}f}"
+    shown = f"{difference:+.2f} ± {both:.2f}"
     return shown if abs(difference) >= 2 * both and difference else f"none ({shown})"

@@ -46,10 +46,7 @@ class TextSettings:
 
     dataset: str = field(
         default="documentation",
-        metadata={
-            "help": "Corpus (documentation, documentation:topics, ptb, wikitext-2, wikitext-103, text8, lm1b-sample), "
-            "text file, folder, or data set on the Hub."
-        },
+        metadata={"help": "Corpus by a name of `load_corpus`, text file, folder, or data set on the Hub."},
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     text_column: str = field(default="text", metadata={"help": "Column of a data set that holds the text."})
@@ -58,11 +55,8 @@ class TextSettings:
     def load(self, *, whole: bool = False) -> DatasetDict:
         """Return the splits, each with the column `text`; with `whole` all of the training text."""
         words = None if whole else self.max_train_words
-        return DatasetDict(
-            read_text(
-                self.dataset, config_name=self.dataset_config, text_column=self.text_column, max_train_words=words
-            )
-        )
+        given = {"config_name": self.dataset_config, "text_column": self.text_column, "max_train_words": words}
+        return DatasetDict(read_text(self.dataset, **given))
 
 
 @dataclass
@@ -71,9 +65,7 @@ class BlockSettings(TextSettings):
 
     block_size: int = field(default=512, metadata={"help": "Tokens in a row of a batch."})
     vocab_size: int = field(default=4096, metadata={"help": "Tokens of a tokenizer that is trained on the text."})
-    max_validation_blocks: int | None = field(
-        default=None, metadata={"help": "Validate on so many blocks only; the test text is always whole."}
-    )
+    max_validation_blocks: int | None = field(default=None, metadata={"help": "Validate on so many blocks only."})
 
     def tokenizer(self, name: str | None, texts: Mapping[Any, Dataset]) -> PreTrainedTokenizerBase:
         """Return the tokenizer of a name or folder; without one, a byte-level one trained on the training text."""
@@ -98,10 +90,7 @@ class PairSettings:
 
     dataset: str = field(
         default="multi30k",
-        metadata={
-            "help": "Pairs of texts (multi30k, iwslt14, tatoeba, opus-multidomain:koran, asset, wmt14, wmt18), folder "
-            "with two files a split, JSON lines, or data set on the Hub."
-        },
+        metadata={"help": "Pairs by a name of `load_pairs`, folder with two files a split, JSON lines, or of the Hub."},
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     source_lang: str = field(default="de", metadata={"help": "Language to translate from."})
@@ -109,38 +98,22 @@ class PairSettings:
     source_column: str | None = field(default=None, metadata={"help": "Column of the source. None: by its language."})
     target_column: str | None = field(default=None, metadata={"help": "Column of the target. None: by its language."})
     max_train_pairs: int | None = field(default=None, metadata={"help": "Train on the first so many pairs only."})
-    max_eval_pairs: int | None = field(
-        default=None, metadata={"help": "Validate on the first so many pairs only, and test likewise."}
-    )
+    max_eval_pairs: int | None = field(default=None, metadata={"help": "Validate and test on the first so many pairs."})
     max_pair_words: int | None = field(
-        default=175, metadata={"help": "Train on pairs of at most so many words a side only. None: of any length."}
+        default=175, metadata={"help": "Most words a side of training pairs. None: any."}
     )
-    max_pair_ratio: float | None = field(
-        default=1.5,
-        metadata={"help": "Train on pairs only whose longer side has at most so many times the words of the other."},
-    )
+    max_pair_ratio: float | None = field(default=1.5, metadata={"help": "Of the longer side's words over the other's."})
     vocab_size: int = field(default=10_000, metadata={"help": "Tokens of the tokenizer trained on both languages."})
-    max_source_length: int | None = field(
-        default=None, metadata={"help": "Positions of the encoder. None: as the tokenizer says, if it does."}
-    )
-    max_target_length: int | None = field(
-        default=None, metadata={"help": "Positions of the decoder. None: as the tokenizer says, if it does."}
-    )
+    max_source_length: int | None = field(default=None, metadata={"help": "Encoder positions. None: the tokenizer's."})
+    max_target_length: int | None = field(default=None, metadata={"help": "Decoder positions. None: the tokenizer's."})
     truncate: bool = field(default=False, metadata={"help": "Cut longer texts. Otherwise they are an error."})
     source_prefix: str | None = field(default=None, metadata={"help": "Put before each source, as T5 expects."})
 
     def load(self) -> DatasetDict:
         """Return the splits with the columns `source` and `target`, train without the pairs that are filtered out."""
-        pairs = read_pairs(
-            self.dataset,
-            source_lang=self.source_lang,
-            target_lang=self.target_lang,
-            config_name=self.dataset_config,
-            source_column=self.source_column,
-            target_column=self.target_column,
-            max_train_pairs=self.max_train_pairs,
-            max_eval_pairs=self.max_eval_pairs,
-        )
+        names = ("source_lang", "target_lang", "source_column", "target_column", "max_train_pairs", "max_eval_pairs")
+        given: Any = {name: getattr(self, name) for name in names}
+        pairs = read_pairs(self.dataset, config_name=self.dataset_config, **given)
         kept, _ = filter_pairs(pairs["train"], max_length=self.max_pair_words, max_ratio=self.max_pair_ratio)
         return DatasetDict({**pairs, "train": kept})
 
@@ -150,14 +123,6 @@ class PairSettings:
 
     def encoded(self, pairs: Mapping[Any, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
         """Return the splits as `encode_pairs` makes them."""
-        return {
-            str(split): encode_pairs(
-                part,
-                tokenizer,
-                max_source_length=self.max_source_length,
-                max_target_length=self.max_target_length,
-                truncate=self.truncate,
-                source_prefix=self.source_prefix,
-            )
-            for split, part in pairs.items()
-        }
+        names = ("max_source_length", "max_target_length", "truncate", "source_prefix")
+        given: Any = {name: getattr(self, name) for name in names}
+        return {str(split): encode_pairs(part, tokenizer, **given) for split, part in pairs.items()}

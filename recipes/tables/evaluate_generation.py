@@ -18,9 +18,8 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lab.annotation import write_pairs
 from lab.continuations import ContinuationSettings, TextComparison, load_model, multiword_tokenizer
-from lab.pairwise import ASPECTS, PairwiseJudge, format_preferences
+from lab.pairwise import ASPECTS, PairwiseJudge, format_preferences, write_pairs
 from lab.results import shareable, write_json
 from lab.settings import parse_settings
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lab.annotation import shares
-from lab.pairwise import format_preferences
+from lab.pairwise import format_preferences, shares
 from lab.settings import parse_settings
 
 

@@ -4,8 +4,9 @@ On the model that `make run` leaves, offline, on the text that it was trained on
     python recipes/tables/train_draft_heads.py recipes/settings/tables/train_draft_heads/documentation.yaml
 
 On GPT-Neo 125M, one GPU: `.../paper.yaml`; a quick check that it runs: `.../smoke.yaml`. On stories260K, converted
-from the files that llama2.c publishes, 2.5 to 5 minutes for each of four kinds on one busy core: `.../stories.yaml`.
-Columns end with the number of texts that are written at once. Measured: recipes/multitoken.md.
+from the files that llama2.c publishes (by `git show 6e3f87c:recipes/lab/llama2c.py`), 2.5 to 5 minutes for each of four
+kinds on one busy core: `.../stories.yaml`. Columns end with the number of texts that are written at once. Measured:
+recipes/multitoken.md.
 """
 
 import sys

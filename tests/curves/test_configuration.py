@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -93,12 +91,3 @@ def test_fewer_control_points_than_tokens_can_be_chosen():
     config = CurveConfig(num_control_points_ratio=0.2, rank_deficient="pseudo_inverse")
     assert (config.num_control_points_for(128), config.degree_for(128)) == (25, 2)
     CurveConfig(num_control_points_ratio=0.2, num_control_points=300)  # which the ratio does not change
-
-
-def test_it_survives_json():
-    config = CurveConfig(
-        num_control_points=20, degree=13, num_curves=4, margin=0.0, place="hidden", num_curve_layers=3, degree_ratio=0.2
-    )
-    config.degree_convention = "order"
-    again = CurveConfig.from_dict(json.loads(config.to_json_string(use_diff=False)))
-    assert again.to_dict() == config.to_dict()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lab.annotation import KEY_NAME, PAGE_NAME, QUESTIONS, shares, write_pairs
+from lab.pairwise import KEY_NAME, PAGE_NAME, QUESTIONS, shares, write_pairs
 
 PREFIXES = [f"beginning {number}" for number in range(12)]
 TEXTS = {name: [f"{name} {number} </script><b>" for number in range(12)] for name in ("plain", "other", "ours")}
@@ -30,9 +30,9 @@ def prefers_ours(pair: dict[str, str]) -> str:
 
 
 def test_the_one_who_likes_our_texts_gives_us_all_and_the_majority_counts(tmp_path):
-    write_pairs(tmp_path, PREFIXES, TEXTS, limit=10)
+    write_pairs(tmp_path, PREFIXES, TEXTS)
     pairs = pairs_on(tmp_path)
-    assert len(pairs) == 20 and len({prefers_ours(pair) for pair in pairs}) == 2
+    assert len(pairs) == 24 and len({prefers_ours(pair) for pair in pairs}) == 2
     assert not {"first", "model"} & {name for pair in pairs for name in pair}
     for pair in pairs:
         number = pair["prefix"].split()[1]

@@ -64,7 +64,7 @@ def test_each_phrase_of_a_generated_answer_leads_to_its_text_in_its_document():
     answers = []
     for ids in (list(vocabulary)[::7], list(vocabulary)[3::5]):
         answers.append(PageAnswer("Who <b>?", vocabulary.decode(ids), vocabulary.spans(ids), titled(*texts), "1 < 2"))
-    page = Page(answer_page(answers, title="A & B", footer="<i>"))
+    page = Page(answer_page(answers))
     found = cited(page)
     assert len(found) == sum(len({span.sources[0] for span in one.spans}) for one in answers) > 20
     for id_, text in found.items():

@@ -1,6 +1,9 @@
+import numpy as np
+import pytest
+
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
-from hf_targets.evaluation.continuations import Prefix, continue_prefixes
-from lab.continuations import multiword_tokenizer, with_phrases
+from hf_targets.evaluation.continuations import Continuations, Prefix, continue_prefixes
+from lab.continuations import format_intervals, multiword_tokenizer, with_phrases
 from tests.tiny_backbones import make_backbone
 
 TOKENIZER = train_bpe_tokenizer(["the cat sat on the mat and the dog ran over the hill\n"] * 3, 300)
@@ -27,3 +30,29 @@ def test_a_multiword_tokenizer_has_the_frequent_pairs_of_words_as_tokens_and_cut
     tokenizer = multiword_tokenizer(str(tmp_path), ["the mat the mat on the mat on the hill"], 1)
     assert tokenizer.tokenize("sat on the mat.")[-2].strip() == "the mat"
     assert not any("the mat" in token for token in tokenizer.tokenize("on the mats"))
+
+
+def continuations(texts, steps, phrases, seconds) -> Continuations:
+    return Continuations(texts, steps, phrases, seconds, [0.0] * len(texts))
+
+
+def test_a_difference_that_holds_at_every_prefix_is_found_though_prefixes_differ_more():
+    random = np.random.default_rng(0)
+    texts = [random.integers(0, 50, size=30).tolist() for _ in range(40)]
+    steps = random.integers(40, 120, size=40).tolist()
+    plain = continuations(texts, steps, [0] * 40, [1.0] * 40)
+    ours = continuations(texts, [count - 2 for count in steps], [4] * 40, [1.0] * 40)
+    table = format_intervals({"plain": [plain], "ours": [ours, ours]}, {"plain": [texts], "ours": [texts, texts]})
+    heading, _, first, second, difference = table.splitlines()
+    assert heading == "| model | diversity, % | steps | phrase_share, % |"
+    assert difference.startswith("| ours - first | none (+0.00 to +0.00) | -2.00 to -2.00 | +")
+    low, high = (float(end) for end in second.split("|")[3].split(" to "))
+    assert low < np.mean(steps) - 2 < high and high - low > 5
+    assert "| 0.00 to 0.00 |" in first
+
+
+def test_one_prefix_has_no_interval_and_unequal_prefixes_are_refused():
+    one, two = (continuations([[1, 2, 3, 4]] * count, [4] * count, [0] * count, [1.0] * count) for count in (1, 2))
+    assert format_intervals({"plain": [one]}, {"plain": [one.tokens]}) == "One prefix has no interval."
+    with pytest.raises(ValueError, match="the same prefixes"):
+        format_intervals({"plain": [one], "ours": [two]}, {})

@@ -24,12 +24,6 @@ def sample(model=None, tokens=None, **wanted):
     return [columns[name] for name in blocks.column_names]
 
 
-@pytest.mark.parametrize(("num_blocks", "batch_size"), [(1, 64), (4, 4), (5, 4), (5, 1)])
-def test_there_are_as_many_blocks_as_asked_for_and_each_begins_with_the_first_token(num_blocks, batch_size):
-    ids, _, _ = sample(num_blocks=num_blocks, batch_size=batch_size)
-    assert (ids[:, 0] == FIRST).all() and ((ids >= 0) & (ids < VOCAB)).all()
-
-
 @pytest.mark.parametrize("first", [FIRST, END])
 @pytest.mark.parametrize("ends", [[END], [END, 7, 8, 9]], ids=str)
 @pytest.mark.parametrize("block_size", [2, 3, 25])

@@ -29,14 +29,6 @@ def test_masked_tokens_are_filled_and_all_others_stay(kind, sampler):
     assert output.num_generated_tokens == int(free.sum())
 
 
-@pytest.mark.parametrize("time_conditioning", [False, True])
-def test_cached_gives_the_tokens_of_ancestral_with_fewer_rows_at_batch_16(time_conditioning):
-    model = make_mdlm(time_conditioning=time_conditioning).double()
-    ancestral, cached = (generate(model, batch_size=16, sampler=name, num_steps=64) for name in ("ancestral", "cached"))
-    assert torch.equal(ancestral.sequences, cached.sequences)
-    assert cached.num_row_evaluations < ancestral.num_row_evaluations / 2
-
-
 @every_sampler
 @pytest.mark.parametrize("kind", ["plain", "curve"])
 def test_padding_on_the_left_changes_nothing_of_a_text(sampler, kind):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from hf_targets import cosine_regularization
 from hf_targets.maths.cosine_regularization import check_cosine_weight
@@ -123,9 +122,3 @@ def test_what_is_no_number_or_no_row_is_refused(bad):
             cosine_regularization(torch.ones(4, 3), index)
     with pytest.raises(ValueError, match="must be 0 or more"):
         check_cosine_weight(-abs(bad) if bad == bad else bad)
-
-
-def test_the_naive_cosine_of_torch_agrees():
-    weight = rows_of(30, 6, 3)
-    cosines = F.cosine_similarity(weight[:, None], weight[None], dim=-1)
-    torch.testing.assert_close(cosine_regularization(weight), (cosines.sum() - 30) / 900, rtol=0, atol=1e-12)

@@ -105,13 +105,13 @@ def test_an_end_token_inside_a_draft_ends_the_row(num_branches, alone):
 
 
 class EndsOnPair(StoppingCriteria):
-    """Stops a row after two given tokens in a row; blind to any token that it is not shown as the last."""
+    """Stops each row after two tokens of its own; blind to any token that it is not shown as the last."""
 
-    def __init__(self, pair):
-        self.pair = torch.tensor(pair)
+    def __init__(self, pairs):
+        self.pairs = pairs
 
     def __call__(self, input_ids, scores, **kwargs):
-        return (input_ids[:, -2:] == self.pair).all(dim=1)
+        return (input_ids[:, -2:] == self.pairs).all(dim=1)
 
 
 @branches
@@ -121,7 +121,7 @@ def test_a_stopping_criterion_sees_every_word(num_branches, alone):
     ids, mask = rows_or_one(alone)
     plain = model.generate(ids, attention_mask=mask, **GREEDY)
     for start in range(ids.shape[1], ids.shape[1] + 6):
-        criteria = StoppingCriteriaList([EndsOnPair(plain[0, start : start + 2].tolist())])
+        criteria = StoppingCriteriaList([EndsOnPair(plain[:, start : start + 2])])
         expected = model.generate(ids, attention_mask=mask, stopping_criteria=criteria, **GREEDY)
         got = model.generate(
             ids, attention_mask=mask, stopping_criteria=criteria, draft_tokens=3, draft_branches=num_branches, **GREEDY

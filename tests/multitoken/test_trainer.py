@@ -195,19 +195,6 @@ def test_best_weight_is_the_one_of_the_lowest_perplexity():
         perplexities(torch.tensor([0.0]), 0, 0, [0.0])
 
 
-def test_labels_are_smoothed_in_training_and_not_in_evaluation(tmp_path):
-    model, ids = make_model("gpt2"), blocks(4)
-    trainer = make_trainer(tmp_path, model, train=ids, evaluation=ids, label_smoothing_factor=0.1, max_steps=1)
-    expected = model.eval()(
-        **{name: torch.tensor(ids[name]) for name in ("input_ids", "attention_mask", "labels")}, label_smoothing=0.1
-    ).loss.item()
-    evaluated = trainer.evaluate()["eval_loss"]
-    trainer.train()
-    logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-    assert logged == pytest.approx(expected, rel=1e-5)
-    assert abs(evaluated - expected) > 1e-3
-
-
 def test_lora_trains_through_the_trainer_and_merges(tmp_path):
     base = make_model("llama")
     before = weights(base.backbone)

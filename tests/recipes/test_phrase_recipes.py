@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from hf_targets import DynamicVocabForCausalLM, load_corpus, pack_blocks
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
-from lab.annotation import QUESTIONS
+from lab.pairwise import QUESTIONS
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_models import make_backbone

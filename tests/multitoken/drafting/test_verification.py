@@ -189,22 +189,6 @@ def test_sampled_chains_leave_the_distribution_of_the_model(seed, ragged):
     assert found.counts.max() == 3
 
 
-def test_a_chain_drawn_from_the_model_itself_is_always_accepted():
-    model = Texts(0)
-    draft = chain_of(model, torch.ones(NUM_ROWS, 2, dtype=torch.bool))
-    found, texts = verified_texts(draft, model)
-    assert (found.counts == 3).all()
-    assert torch.equal(found.tokens[:, :2], draft.tokens)
-    assert_texts_of(texts, model)
-
-
-def test_the_first_word_of_a_chain_is_accepted_with_the_probability_that_both_models_share():
-    model, other, nothing = Texts(0), Texts(10), torch.zeros(1, 0, dtype=torch.long)
-    found, _ = verified_texts(chain_of(other, torch.ones(NUM_ROWS, 2, dtype=torch.bool)), model)
-    share = torch.minimum(*(one.logits(nothing)[0].softmax(dim=0) for one in (model, other))).sum()
-    assert stats.binomtest(int((found.counts > 1).sum()), NUM_ROWS, float(share)).pvalue > 1e-3
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_sampled_trees_leave_the_distribution_of_the_model(seed):
     tokens = torch.tensor([1, 3, 0, 2, 3, 0])  # 1 and 3, and after 1: 0 and 2, after 3: 3 and 0

@@ -8,7 +8,7 @@ from transformers import TextIteratorStreamer
 from transformers.generation.stopping_criteria import EosTokenCriteria, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.phrases.decoding.expansion import Expansion, MaxNewStaticTokens, PhraseStreamer, phrase_criteria
+from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer, phrase_criteria
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.small_tokenizers import BPE, METASPACE
@@ -59,15 +59,6 @@ def test_no_phrase_with_an_end_token_is_written_before_the_least_length(least):
     wanted = {"min_new_tokens": 5, "min_length": 9}[least]
     longer = model.generate(ids, phrases=phrases, **options, eos_token_id=end, **{least: wanted})[0, 4:].tolist()
     assert len(longer) > 5 and end not in phrases.expand(longer[:5])
-
-
-@reproducible
-@given(st.lists(IDS, min_size=4, max_size=4), st.integers(0, 3), st.integers(1, 9))
-def test_a_limit_on_tokens_counts_the_new_ones(rows, prompt_length, limit):
-    criterion = MaxNewStaticTokens(limit, prompt_length, Expansion([PHRASES, OTHERS]))
-    owners = (PHRASES, PHRASES, OTHERS, OTHERS)
-    new = [len(owner.expand(row[prompt_length:])) for owner, row in zip(owners, rows, strict=True)]
-    assert criterion(torch.tensor(rows), None).tolist() == [number >= limit for number in new]
 
 
 @pytest.mark.parametrize("pads", [True, False])
