@@ -43,6 +43,8 @@ class LstmForTranslation(AwdLstmPreTrainedModel, GenerationMixin):
         self.summary, self.key = nn.Linear(width, size, bias=False), nn.Linear(width, width, bias=False)
         self.joined, self.lm_head = nn.Linear(2 * width, width), nn.Linear(width, config.vocab_size, bias=False)
         self.post_init()
+        with torch.no_grad():  # Departs: AWD-LSTM's embeddings begin in +-0.1, with which Adam stays on a plateau.
+            self.encoder.embed_tokens.weight.mul_(4)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embeddings of both texts."""
