@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import cycle, takewhile
 from math import exp, isnan, log
 from pathlib import Path
 from typing import Any
@@ -101,11 +101,8 @@ class PairwiseJudge:
         first, *others = texts
         compared = {}
         for model in others:
-            pairs = [
-                pair
-                for seed, written in enumerate(texts[model])
-                for pair in zip(prefixes, written, texts[first][seed % len(texts[first])], strict=True)
-            ]
+            seeds = zip(texts[model], cycle(texts[first]), strict=False)
+            pairs = [pair for ours, theirs in seeds for pair in zip(prefixes, ours, theirs, strict=True)]
             compared[model] = self.preferences(*zip(*pairs, strict=True))
         return compared
 
@@ -124,10 +121,8 @@ class PairwiseJudge:
                 rows.append(ids)
                 lengths.append(sum(takewhile(bool, (one == other for one, other in zip(begin, ids, strict=False)))))
         judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
-        log_p = [
-            -log(perplexity) * (len(ids) - length)
-            for perplexity, ids, length in zip(judged.per_text, rows, lengths, strict=True)
-        ]
+        triples = zip(judged.per_text, rows, lengths, strict=True)
+        log_p = [-log(perplexity) * (len(ids) - length) for perplexity, ids, length in triples]
         ahead = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
         if any(map(isnan, ahead)):
             raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
@@ -248,15 +243,11 @@ def shares(folder: str | Path) -> dict[str, dict[str, Preferences]]:
     if not votes:
         raise ValueError(f"{folder} has no answers; judge on {PAGE_NAME}, and put the saved CSV files beside it")
     counted: dict[str, dict[str, list[int]]] = {}
-    for (pair, question), signs in votes.items():
-        name = f"{key[pair]['model']} against {key[pair]['other']}"
-        total = sum(signs)
+    for (pair, question), given in sorted(votes.items(), key=lambda vote: QUESTIONS.index(vote[0][1])):
+        name, total = f"{key[pair]['model']} against {key[pair]['other']}", sum(given)
         counted.setdefault(name, {}).setdefault(question, []).append((total > 0) - (total < 0))
+    signs = (1, 0, -1)
     return {
-        name: {
-            question: Preferences(*(found.count(sign) / len(found) for sign in (1, 0, -1)))
-            for question in QUESTIONS
-            if (found := by_question.get(question))
-        }
-        for name, by_question in counted.items()
+        name: {question: Preferences(*(one.count(sign) / len(one) for sign in signs)) for question, one in own.items()}
+        for name, own in counted.items()
     }

@@ -111,7 +111,7 @@ def compare(
     for number, (name, folder, of_run) in enumerate(planned, start=1):
         results = read_results(folder)
         if results is None:
-            if not int(os.environ.get("RANK", "0")):
+            if _is_first():
                 print(f"run {number}/{len(planned)}: {folder.name}", flush=True)
             results = run(recipe, of_run, folder)
         found[name].append(results)
@@ -214,21 +214,18 @@ def run_folder(name: str, seed: int | str) -> str:
 
 def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[dict]]]:
     """Return Trainer's logs of all runs that kept theirs (`save_state`), as `plot_learning_curves` takes them."""
-    files = {name: [Path(output_dir, run_folder(name, seed), "trainer_state.json") for seed in seeds] for name in rows}
-    return {
-        name: [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in own]
-        for name, own in files.items()
-    }
+
+    def log(name: str, seed: int) -> list[dict]:
+        file = Path(output_dir, run_folder(name, seed), "trainer_state.json")
+        return json.loads(file.read_text(encoding="utf-8"))["log_history"]
+
+    return {name: [log(name, seed) for seed in seeds] for name in rows}
 
 
 def _leave_noise_out() -> None:
     """Leave out of the output what says nothing about a run: bars of files, and how checkpoints are sorted by age."""
     transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("transformers.trainer_utils").addFilter(_is_of_a_run)
-
-
-def _is_of_a_run(record: logging.LogRecord) -> bool:
-    return "mtime" not in record.getMessage()
+    logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
 
 
 def _is_first() -> bool:

@@ -147,13 +147,8 @@ def format_speeds(speeds: Sequence[Speed]) -> str:
     plain = speeds[0].tokens_per_second
     for name in dict.fromkeys(speed.name for speed in speeds):
         seeds = [speed for speed in speeds if speed.name == name]
-        cells = [
-            name,
-            format_mean([speed.tokens_per_second for speed in seeds], digits=0),
-            format_mean([speed.tokens_per_second / plain for speed in seeds]),
-            format_mean([speed.tokens_per_pass for speed in seeds]),
-            format_mean([speed.tokens_per_pass - 1 for speed in seeds]),
-            f"{min(speed.same for speed in seeds):.0%}",
-        ]
-        lines.append(cells)
+        rate = format_mean([speed.tokens_per_second for speed in seeds], digits=0)
+        numbers = [(one.tokens_per_second / plain, one.tokens_per_pass, one.tokens_per_pass - 1) for one in seeds]
+        same = f"{min(speed.same for speed in seeds):.0%}"
+        lines.append([name, rate, *map(format_mean, zip(*numbers, strict=True)), same])
     return markdown_table(columns, lines)

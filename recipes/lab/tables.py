@@ -98,16 +98,13 @@ def intervals_table(results: Results, columns: Mapping[str, str]) -> str:
 def weights_table(results: Results) -> str:
     """Return test perplexities at every ensemble weight (lambda), means over seeds."""
     prefix = "perplexity_"
-    names = {key for seeds in results.values() for one in seeds for key in one if key.startswith(prefix)}
-    weights = sorted(
-        (key for key in names if key.removeprefix(prefix).replace(".", "").isdigit()),
-        key=lambda key: float(key.removeprefix(prefix)),
-    )
+    names = {key.removeprefix(prefix) for seeds in results.values() for one in seeds for key in one if prefix in key}
+    weights = sorted((name for name in names if name.replace(".", "").isdigit()), key=float)
     lines = [
-        [name, *(format_mean([one.get(key) for one in seeds], digits=1) for key in weights)]
+        [name, *(format_mean([one.get(f"{prefix}{weight}") for one in seeds], digits=1) for weight in weights)]
         for name, seeds in results.items()
     ]
-    return markdown_table(["model", *(f"lambda {key.removeprefix(prefix)}" for key in weights)], lines)
+    return markdown_table(["model", *(f"lambda {weight}" for weight in weights)], lines)
 
 
 def _columns(results: Results, columns: Mapping[str, str] | None) -> dict[str, str]:
