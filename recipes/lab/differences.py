@@ -118,8 +118,6 @@ def map_targets(
     """Return the vectors of all levels, reduced together to two dimensions by t-SNE: one tensor for each level.
 
     The perplexity is scikit-learn's default; the paper gives none.
-
-    Source: van der Maaten and Hinton 2008.
     """
     together = torch.cat([one.vectors for one in levels])
     require("sklearn", extra="figures")

@@ -34,11 +34,7 @@ Answer:"""
 
 @dataclass(frozen=True)
 class Preferences:
-    """The shares of a comparison, in [0, 1], which sum to 1.
-
-    Attributes:
-        better, none, worse: Of pairs in which the first text is preferred, neither is, or the second is.
-    """
+    """The shares of pairs in which the first text is preferred, neither is, or the second is; they sum to 1."""
 
     better: float
     none: float
@@ -141,13 +137,7 @@ def _filled(question: str, texts: Mapping[str, str]) -> str:
 
 
 def format_preferences(rows: Mapping[str, Preferences]) -> str:
-    """Return shares as a Markdown table like table 14, with a row for each model that was compared.
-
-    >>> print(format_preferences({"ours": Preferences(0.5, 0.25, 0.25)}))
-    | model | better | no preference | worse |
-    | --- | ---: | ---: | ---: |
-    | ours | 0.50 | 0.25 | 0.25 |
-    """
+    """Return shares as a Markdown table like table 14, with a row for each model that was compared."""
     cells = [[name, f"{row.better:.2f}", f"{row.none:.2f}", f"{row.worse:.2f}"] for name, row in rows.items()]
     return markdown_table(["model", "better", "no preference", "worse"], cells)
 

@@ -139,10 +139,7 @@ def _tokens(method: DecodingMethod, new: Tensor) -> list[list[int]]:
 
 
 def format_speeds(speeds: Sequence[Speed]) -> str:
-    """Return a Markdown table: tokens a second, as a multiple of the first row's, tokens a pass, equal rows.
-
-    Speeds of one name, such as those of heads trained with several seeds, become a mean with its standard error.
-    """
+    """Return a Markdown table; speeds of one name, such as of several seeds, are a mean with its standard error."""
     columns, lines = ["decoding", "tokens / s", "x plain", "tokens / pass", "accepted / pass", "same text"], []
     plain = speeds[0].tokens_per_second
     for name in dict.fromkeys(speed.name for speed in speeds):
