@@ -5,7 +5,7 @@ from types import ModuleType
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Return the imported `module`; if it is not installed, raise an error that names the extra of hf-targets with it.
+    """Return the imported `module`; if it is not installed, raise an error that names the extra of our package with it.
 
     Raises:
         ImportError: If `module` is not installed. A module that is installed but broken raises its own error.
@@ -15,4 +15,6 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise ImportError(f"{module} is not installed; run: pip install 'hf-targets[{extra}]'") from error
+        raise ImportError(
+            f"{module} is not installed; in the source of hf_targets run: pip install '.[{extra}]'"
+        ) from error

@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import set_seed
+from transformers import EarlyStoppingCallback, set_seed
 
 from hf_targets import (
     DifformerConfig,
     DifformerForConditionalGeneration,
-    GaussianDiffusionTrainer,
     GaussianDiffusionTrainingArguments,
     score_texts,
 )
 from hf_targets.evaluation.translation import generated_texts
+from hf_targets.extras import require
 from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.card import write_card
+from lab.curve_steps import curves_of_predictions, plot_curve_steps
 from lab.results import measure, write_results
 from lab.runs import run_alone
 from lab.text import PairSettings
+from lab.validation_bleu import BleuTrainer
 
 
 @dataclass
@@ -50,9 +52,15 @@ class Setup(PairSettings):
     ensemble_weight: float = field(default=0.1, metadata={"help": "Lambda of a model with heads, scored beside 0."})
     translation_tokens: int = field(default=2048, metadata={"help": "Tokens of sources at once, times the candidates."})
     tokenized: bool = field(
-        default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
+        default=False,
+        metadata={
+            "help": "Whether the text is cut into words already: beside BLEU of plain text there is bleu_tokenized."
+        },
     )
     average_checkpoints: int = field(default=1, metadata={"help": "Score the mean of so many, the best that are kept."})
+    patience: int | None = field(
+        default=None, metadata={"help": "Evaluations without a better metric_for_best_model before training stops."}
+    )
 
     def __post_init__(self) -> None:
         self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
@@ -64,6 +72,8 @@ SETTINGS = (Setup, GaussianDiffusionTrainingArguments)
 
 def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and score the texts that it writes for the test split."""
+    if setup.tokenized:
+        require("sacremoses", extra="eval")  # which is needed at the end
     texts: Any = setup.load()
     tokenizer = setup.tokenizer(None, texts)
     corpus = setup.encoded(texts, tokenizer)
@@ -77,25 +87,44 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
     for name, value in setup.generation.items():
         setattr(model.generation_config, name, value)
 
-    data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
-    trainer = GaussianDiffusionTrainer(model, args, processing_class=tokenizer, **data)
+    def scores_of(split: str, candidates: int, **chosen: Any) -> dict[str, float]:
+        """Return the scores of what the model writes for a split."""
+        write = partial(model.generate, tokenizer=tokenizer, generator=torch.Generator().manual_seed(args.seed))
+        room = setup.translation_tokens // candidates
+        found = generated_texts(
+            model, lambda batch: write(**batch, **chosen), corpus[split], tokenizer, batch_tokens=room
+        )
+        return score_texts(found, texts[split], tokenized=setup.tokenized, target_lang=setup.target_lang)
+
+    data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"], "processing_class": tokenizer}
+    one = partial(scores_of, "validation", 1, num_lengths=1, num_noises=1)
+    trainer = BleuTrainer(model, args, score=one, **data)
+    if setup.patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(setup.patience))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if setup.average_checkpoints > 1:
-        load_mean(model, best_checkpoints(Path(str(args.output_dir)), setup.average_checkpoints))
+        by: dict[str, Any] = {
+            "metric": args.metric_for_best_model or "perplexity",
+            "greater_is_better": args.greater_is_better,
+        }
+        load_mean(model, best_checkpoints(Path(str(args.output_dir)), setup.average_checkpoints, **by))
     results = {**measure(trainer), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
     trainer.save_model()
     if not trainer.is_world_process_zero():
         return results
 
-    room = setup.translation_tokens // (model.generation_config.num_lengths * model.generation_config.num_noises)
-    for weight, ending in ((0.0, ""), (setup.ensemble_weight, "_ensemble")):
-        if not weight or model.config.multitoken:
-            chosen = {"ensemble_weight": weight, "generator": torch.Generator().manual_seed(args.seed)}
-            write = partial(model.generate, tokenizer=tokenizer, **chosen)
-            found = generated_texts(model, lambda batch: write(**batch), corpus["test"], tokenizer, batch_tokens=room)  # noqa: B023
-            scores = score_texts(found, texts["test"], tokenized=setup.tokenized)
-            results |= {f"{name}{ending}": value for name, value in scores.items()}
+    count = model.generation_config.num_lengths * model.generation_config.num_noises
+    weights = {"": 0.0, **({"_ensemble": setup.ensemble_weight} if model.config.multitoken else {})}
+    for split, begin in (("validation", "validation_"), ("test", "")):
+        for ending, weight in weights.items():
+            scores = scores_of(split, count, ensemble_weight=weight)
+            results |= {f"{begin}{name}{ending}": value for name, value in scores.items()}
+    if model.config.curve is not None:  # figures 1 and 9 of the paper
+        source = tokenizer(texts["test"]["source"][:1], return_tensors="pt", return_token_type_ids=False)
+        options = {"num_lengths": 1, "num_noises": 1, "output_predictions": True}
+        steps = curves_of_predictions(model, model.generate(**source.to(model.device), **options))
+        plot_curve_steps(steps, Path(str(args.output_dir)) / "curve_steps.png", tokenizer)
     write_card(
         str(args.output_dir), results, dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM", name=args.hub_model_id
     )

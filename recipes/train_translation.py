@@ -20,6 +20,7 @@ from hf_targets import (
     score_texts,
     translate,
 )
+from hf_targets.extras import require
 from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
@@ -46,7 +47,10 @@ class Setup(PairSettings):
     )
     num_beams: int = field(default=5, metadata={"help": "Beams of the translations that are scored."})
     tokenized: bool = field(
-        default=False, metadata={"help": "Whether the text is cut into words already: BLEU is then bleu_tokenized."}
+        default=False,
+        metadata={
+            "help": "Whether the text is cut into words already: beside BLEU of plain text there is bleu_tokenized."
+        },
     )
     average_checkpoints: int = field(
         default=1, metadata={"help": "Score the mean of so many best checkpoints; save_total_limit must keep them."}
@@ -65,6 +69,8 @@ SETTINGS = (Setup, MultiTokenSeq2SeqTrainingArguments)
 
 def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and score its translations of the test text."""
+    if setup.tokenized:
+        require("sacremoses", extra="eval")  # which is needed at the end
     texts = setup.load()
     tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
     corpus = setup.encoded(texts, tokenizer)
@@ -105,7 +111,7 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     for suffix, ensemble in {"": None if weight is None else 0.0, **({"_ensemble": weight} if weight else {})}.items():
         options = {} if ensemble is None else {"ensemble_weight": ensemble}
         found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **options)
-        scores = score_texts(found, texts["test"], tokenized=setup.tokenized)
+        scores = score_texts(found, texts["test"], tokenized=setup.tokenized, target_lang=setup.target_lang)
         results |= {f"{name}{suffix}": value for name, value in scores.items()}
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

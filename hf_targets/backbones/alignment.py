@@ -41,7 +41,10 @@ def steps_into_sequence(
     if position_ids is not None and position_ids.dim() == 2:
         follows = torch.diff(position_ids.expand(batch, time), dim=1) == 1
         begins = begins | torch.cat([first_begins, ~follows], dim=1)
-    first = torch.where(begins, index, -steps).cummax(dim=1).values
+    sequence = begins.cumsum(dim=1)  # numbers of sequences; ONNX has no `cummax` of their first positions
+    firsts = torch.cat([-steps, torch.zeros_like(index), first_begins.long()], dim=1)
+    firsts = firsts.scatter(1, torch.where(begins, sequence, time + 1), index)  # the last column is read by none
+    first = firsts.gather(1, sequence)
     return torch.where(attended, index - first, -1)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
+from hf_targets.backbones.publishing import PublishedWithCard
 from hf_targets.data.atomic_write import full_disk_named
 
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
@@ -21,7 +22,7 @@ HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "re
 _MOST_NAMES = 8
 
 
-class StrictLoading:
+class StrictLoading(PublishedWithCard):
     """`from_pretrained` that raises an error if tensors are missing, unexpected, or of another shape."""
 
     made_by = "from_base"

@@ -5,6 +5,7 @@
 
 import inspect
 import os
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,12 +16,15 @@ from transformers.configuration_utils import PreTrainedConfig
 PACKAGE_IMPORT = "import_hf_targets.py"
 """The file beside a checkpoint's config.json that Transformers runs if `hf_targets` has not been imported."""
 
-_SOURCE = '''"""This checkpoint needs a package. Run `pip install hf-targets`, and `import hf_targets` before loading.
+_SOURCE = '''"""This checkpoint needs the package hf_targets: install it from its source, and import it before loading.
 
 With `trust_remote_code=True` Transformers runs this file instead, which does the same import and nothing more.
 """
 
-from hf_targets import {name}  # noqa: F401
+try:
+    from hf_targets import {name}  # noqa: F401
+except ImportError as error:
+    raise ImportError("this checkpoint needs the package hf_targets: install it from its source repository") from error
 '''
 
 ANSWERED = (
@@ -90,15 +94,18 @@ class NamesItsPackage:
         """Write the configuration as Transformers does, and beside it the file that imports `hf_targets`."""
         super().to_json_file(json_file_path, *args, **kwargs)
         if _is_ours(type(self)):
-            source = _SOURCE.format(name=type(self).__name__)
-            (Path(json_file_path).parent / PACKAGE_IMPORT).write_text(source, encoding="utf-8")
+            source, folder = _SOURCE.format(name=type(self).__name__), Path(json_file_path).parent
+            # The plain Trainer copies config.json from a checkpoint to the folder above, which it pushes.
+            for place in (folder, folder.parent) if folder.name.startswith("checkpoint-") else (folder,):
+                (place / PACKAGE_IMPORT).write_text(source, encoding="utf-8")
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Return the fields that a checkpoint keeps, and where Transformers finds the class of the configuration."""
         values: dict[str, Any] = super().to_diff_dict()
         if not _is_ours(type(self)):
             return values
-        return {**values, "auto_map": {"AutoConfig": f"{Path(PACKAGE_IMPORT).stem}.{type(self).__name__}"}}
+        found = f"{Path(PACKAGE_IMPORT).stem}.{type(self).__name__}"
+        return {**_without_use_cache(values), "auto_map": {"AutoConfig": found}}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -115,6 +122,20 @@ class NamesItsPackage:
         """Do nothing for a class of ours: Transformers would save a copy of its module, which needs the others."""
         if not _is_ours(cls):
             super().register_for_auto_class(auto_class)
+
+
+def _without_use_cache(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a configuration: a Trainer leaves `use_cache=False`, which slows generation."""
+    told = {name: value for name, value in values.items() if name != "use_cache"}
+    return {name: _without_use_cache(value) if isinstance(value, dict) else value for name, value in told.items()}
+
+
+def _answer(text: Any, name: str) -> Any:
+    """Return a field of a text configuration; one that differs from layer to layer, as in Gemma 4, is no attribute."""
+    try:
+        return getattr(text, name)
+    except RuntimeError as error:
+        raise AttributeError(str(error)) from error
 
 
 def _own_fields(cls: type) -> set[str]:
@@ -161,7 +182,7 @@ class AnswersForBackbone:
         backbone = self._backbone() if name in ANSWERED else None
         if backbone is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(backbone.get_text_config(), name)
+        return _answer(backbone.get_text_config(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         backbone = self._backbone()
@@ -183,7 +204,10 @@ class AnswersForBackbone:
         """Return all fields, and those of the backbone beside them, where peft looks for sizes."""
         backbone = self._backbone()
         text = None if backbone is None else backbone.get_text_config()
-        answers = {} if text is None else {name: getattr(text, name) for name in ANSWERED if hasattr(text, name)}
+        answers: dict[str, Any] = {}
+        for name in () if text is None else ANSWERED:
+            with suppress(AttributeError):
+                answers[name] = _answer(text, name)
         return {**answers, **super().to_dict()}
 
     def to_diff_dict(self) -> dict[str, Any]:

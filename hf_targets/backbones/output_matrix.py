@@ -1,5 +1,6 @@
 """The output matrix of a backbone: its logits must be that matrix applied to its last hidden states, times a scale."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -62,9 +63,14 @@ def find_output_scale(
         names: The arguments of the backbone that get these ids.
     Returns: None if the weights are not loaded yet, or are sharded: they cannot be tried.
     Raises:
-        ValueError: If the logits are anything else (a soft cap, a transform), or not finite.
+        ValueError: If the backbone reads no token ids, or its logits are anything else (a soft cap, a transform), or
+            not finite.
     """
     layer = output_embedding(backbone)
+    if "input_ids" not in inspect.signature(backbone.forward).parameters:
+        raise ValueError(
+            f"{type(backbone).__name__} reads {backbone.main_input_name} and no token ids; choose a base model of text"
+        )
     device = execution_device(layer)
     if device.type == "meta" or layer.weight.numel() == 0:
         return None

@@ -78,7 +78,12 @@ def trains_rows(layer: nn.Module) -> bool:
 def _weights(layer: Any) -> tuple[Tensor | None, Tensor | None]:
     if trains_rows(layer) and not layer.disable_adapters:
         return layer.get_merged_weights(layer.active_adapters), None
-    return layer.weight, getattr(layer, "bias", None)
+    return _whole(layer.weight), _whole(getattr(layer, "bias", None))
+
+
+def _whole(tensor: Any) -> Any:
+    """Return a tensor; one that tensor parallelism has split over processes is gathered, its gradient split again."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def execution_device(module: nn.Module) -> torch.device:

@@ -7,6 +7,7 @@ import torch
 import xxhash
 from torch import nn
 
+from hf_targets.backbones.quantization import plain_tensors
 from hf_targets.backbones.weight_access import is_sharded, whole_state_dict
 
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype")
@@ -38,7 +39,8 @@ def weight_hash(model: nn.Module, *, settings: bool = True, rounded_to: torch.dt
         if rounded_to is not None and weight.is_floating_point():
             weight = weight.to(rounded_to)
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        for plain in plain_tensors(weight.detach()):
+            digest.update(plain.cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

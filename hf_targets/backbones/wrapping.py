@@ -25,6 +25,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
 from hf_targets.backbones.output_matrix import output_embedding
+from hf_targets.backbones.quantization import carry_quantizer, share_quantizer
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import execution_device, num_rows
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOADING_ARGUMENTS = (
     *HUB_ARGUMENTS,
     *("attn_implementation", "device_map", "dtype", "max_memory", "offload_buffers", "offload_folder"),
-    *("quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
+    *("gguf_file", "quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
 )
 """Arguments that `from_base` passes on to `from_pretrained` if the base is a name or a path."""
 
@@ -87,6 +88,7 @@ class WrapsBackbone:
             settings |= {key: kwargs.pop(key) for key in ("revision", "subfolder") if key in kwargs}
         loaded: Any = super().from_pretrained(name, *args, strict=strict, **kwargs)  # pyright: ignore
         model = loaded[0] if isinstance(loaded, tuple) else loaded
+        share_quantizer(model)
         if model.can_generate():
             model.backbone.generation_config = copy.deepcopy(model.generation_config)
         if adapter is not None:
@@ -108,6 +110,25 @@ class WrapsBackbone:
         if value is not None:
             value._from_model_config = False
         self._generation_config = value
+
+    def post_init(self) -> None:
+        """Finish as Transformers does, and tell quantizers, which read this field, to leave the new part as it is."""
+        super().post_init()  # pyright: ignore
+        self._keep_in_fp32_modules: set = {*self._keep_in_fp32_modules, self.new_part}
+
+    def _get_dtype_plan(self, dtype: torch.dtype) -> dict:
+        """Return the parts that stay in float32; the new part has the type of the model."""
+        plan: dict = super()._get_dtype_plan(dtype)  # pyright: ignore
+        return {name: kept for name, kept in plan.items() if name != self.new_part}
+
+    @property
+    def is_quantized(self) -> bool:
+        """False: the new part is not, so that a Trainer takes the model without an adapter."""
+        return False
+
+    @is_quantized.setter
+    def is_quantized(self, value: bool) -> None:
+        """Ignore what a quantizer sets."""
 
     @property
     def _tied_weights_keys(self) -> dict[str, str]:
@@ -230,6 +251,7 @@ def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
     output = output_embedding(base)
     device = execution_device(output)
     getattr(model, new_part).to(device=device, dtype=output.weight.dtype)
+    carry_quantizer(model, base, new_part)
     devices = getattr(base, "hf_device_map", None)
     if devices is not None:  # Transformers needs it to save offloaded weights
         of_backbone = {f"backbone.{name}".rstrip("."): on for name, on in devices.items()}

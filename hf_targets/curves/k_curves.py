@@ -61,5 +61,5 @@ class CurveMixture(nn.Module):
             points = (probabilities[..., None, None] * curves.to(wide)).sum(dim=1).to(hidden.dtype)
         else:
             best = probabilities.argmax(dim=-1)
-            points = curves[torch.arange(len(best), device=best.device), best]
+            points = curves[torch.arange(best.shape[0], device=best.device), best]
         return points, probabilities

@@ -90,7 +90,7 @@ class TranslationScores:
     """Scores of a whole test set, each with the signature that says how it was computed; None was not computed."""
 
     bleu: float | None
-    """BLEU of plain text, in [0, 100]: sacreBLEU cuts words itself."""
+    """BLEU of plain text, or of text that was joined from words, in [0, 100]: sacreBLEU cuts words itself."""
     bleu_signature: str | None
     bleu_tokenized: float | None
     """BLEU of text that is cut into words already, in [0, 100]. It is no sacreBLEU score: do not compare the two."""
@@ -101,11 +101,11 @@ class TranslationScores:
 
     @property
     def signature(self) -> str:
-        """BLEU's, of plain text or of text that is cut into words."""
-        return str(self.bleu_tokenized_signature or self.bleu_signature)
+        """BLEU's, of plain text and of text that is cut into words."""
+        return " and ".join(filter(None, (self.bleu_signature, self.bleu_tokenized_signature)))
 
     def columns(self) -> dict[str, float]:
-        """Return BLEU, of the kind that was computed, and chrF by name."""
+        """Return BLEU, of each kind that was computed, and chrF by name."""
         named = {"bleu": self.bleu, "bleu_tokenized": self.bleu_tokenized, "chrf": self.chrf}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -125,42 +125,50 @@ def translation_scores(
         references: A correct translation of each, or a list of them.
         lowercase: Whether case is ignored.
         tokenized: Whether both are cut into words by spaces already, such as the usual files of IWSLT14. The score is
-            then `bleu_tokenized`, and `bleu` is None.
+            then `bleu_tokenized`; `bleu` is that of the text that Moses' rules for `target_lang` make of the words.
         target_lang: Such as `"zh"` or `"ja"`, whose words sacreBLEU cuts in a way of their own (`"ja"` and `"ko"` need
-            more packages). None: as for languages with spaces.
+            more packages). None: as for languages with spaces, and no `bleu` of tokenized text.
     Raises:
         ValueError: If there are no hypotheses, a text stands in place of a list, the numbers of texts differ, or one
             has no reference.
-        ImportError: If sacrebleu is not installed.
+        ImportError: If sacrebleu is not installed, or sacremoses for the `bleu` of tokenized text.
     Source: Post 2018 (sacreBLEU), Popović 2015 (chrF). COMET needs transformers below 5: score with its own program
         `comet-score`, in an environment of its own.
     """
     lists = _references_of(hypotheses, references)
-    metric = _bleu_metric(lowercase=lowercase, tokenized=tokenized, target_lang=target_lang)
     streams = [[of_one[n] if n < len(of_one) else None for of_one in lists] for n in range(max(map(len, lists)))]
 
-    def score(by: Any) -> tuple[float, str]:
-        return by.corpus_score(list(hypotheses), streams).score, str(by.get_signature())
+    def score(by: Any, cut: Callable[[str], str] = str) -> tuple[float, str]:
+        joined = [[None if text is None else cut(text) for text in stream] for stream in streams]
+        return by.corpus_score([cut(text) for text in hypotheses], joined).score, str(by.get_signature())
 
-    bleu = score(metric)
-    chrf, chrf_signature = score(require("sacrebleu.metrics", extra="eval").CHRF(lowercase=lowercase))
-    return TranslationScores(
-        *((None, None, *bleu) if tokenized else (*bleu, None, None)), chrf=chrf, chrf_signature=chrf_signature
-    )
+    of_words, bleu = (None, None), (None, None)
+    if tokenized:
+        of_words = score(_bleu_metric(lowercase=lowercase, tokenized=True, target_lang=None))
+    if not tokenized or target_lang is not None:
+        metric = _bleu_metric(lowercase=lowercase, tokenized=False, target_lang=target_lang)
+        bleu = score(metric, _joined_by_moses(str(target_lang)) if tokenized else str)
+    chrf = score(require("sacrebleu.metrics", extra="eval").CHRF(lowercase=lowercase))
+    return TranslationScores(*bleu, *of_words, *chrf)
 
 
 def score_texts(
-    texts: list[str], pairs: Dataset | Sequence[str] | Sequence[Sequence[str]], *, tokenized: bool = False
+    texts: list[str],
+    pairs: Dataset | Sequence[str] | Sequence[Sequence[str]],
+    *,
+    tokenized: bool = False,
+    target_lang: str | None = None,
 ) -> dict[str, float]:
     """Return BLEU and chrF of texts that a model has written for a split of `load_pairs`, and log BLEU's signature.
 
     Args:
         texts: One for each pair. If sources have several references, they are compared with all of them.
         pairs: The split, or the references alone, as `translation_scores` takes them.
-        tokenized: Whether texts are cut into words already: the name of BLEU is then `bleu_tokenized`.
+        tokenized: Whether texts are cut into words already: BLEU is then `bleu_tokenized`, and with a language `bleu`.
+        target_lang: As in `translation_scores`.
     """
     references = pair_references(pairs) if isinstance(pairs, Dataset) else pairs
-    scores = translation_scores(texts, references, tokenized=tokenized)
+    scores = translation_scores(texts, references, tokenized=tokenized, target_lang=target_lang)
     logger.info("BLEU is %s", scores.signature)
     return scores.columns()
 
@@ -227,6 +235,12 @@ def _bleu_metric(*, lowercase: bool, tokenized: bool, target_lang: str | None, e
     cut: dict[str, Any] = {"tokenize": "none"} if tokenized else {"trg_lang": target_lang or ""}
     kind = require("sacrebleu.metrics", extra="eval").BLEU
     return kind(lowercase=lowercase, force=tokenized, effective_order=effective_order, **cut)
+
+
+def _joined_by_moses(language: str) -> Callable[[str], str]:
+    """Return what makes plain text of words between spaces, with the escapes of Moses' tokenizer undone."""
+    detokenize = require("sacremoses", extra="eval").MosesDetokenizer(lang=language).detokenize
+    return lambda text: detokenize(text.split())
 
 
 def _references_of(

@@ -66,11 +66,23 @@ def plot_gradient_diversity(histories: Mapping[str, Sequence[History]], path: Pa
     with_any = {name: seeds for name, seeds in histories.items() if "gradient_diversity" in _logged(seeds)}
     if not with_any:
         raise ValueError("no log has a gradient diversity; train with gradient_diversity_steps, or measure checkpoints")
+    return plot_logged(with_any, "gradient_diversity", "gradient diversity (equation 14)", path)
+
+
+def plot_logged(
+    histories: Mapping[str, Sequence[History]], key: str, label: str, path: Path | str | None = None
+) -> Any:
+    """Return a figure of one logged number of several models, with lines as those of `plot_learning_curves`.
+
+    Args:
+        key: Of the log, such as `"eval_bleu"`.
+        label: Of the axis.
+    """
     figure = new_figure(7, 4.5)
     axes = figure.subplots()
-    for number, (name, seeds) in enumerate(with_any.items()):
-        _plot_mean(axes, seeds, "gradient_diversity", name, **_look(number))
-    axes.set(xlabel="optimizer step", ylabel="gradient diversity (equation 14)")
+    for number, (name, seeds) in enumerate(histories.items()):
+        _plot_mean(axes, seeds, key, name, **_look(number))
+    axes.set(xlabel="optimizer step", ylabel=label)
     _style_axes(axes)
     axes.legend(frameon=False)
     if path is not None:

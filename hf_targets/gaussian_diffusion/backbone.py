@@ -50,6 +50,7 @@ class Prediction:
         embeddings: (batch, time, latent), the prediction of z_0.
         hidden: (batch, time, hidden), the decoder's last states at the tokens, which heads read.
         curve_probabilities: (batch, K), of K > 1 curves; None otherwise.
+        control_points: (batch, points, latent), of the predicted curve; None without a curve.
         hidden_states: The input of each layer, (batch, positions, hidden), and `hidden`; None if not wanted. Layers
             have a position for each control point, and a row for each of K curves.
         attentions, cross_attentions: The weights of each layer at its own positions, (batch, heads, positions,
@@ -59,6 +60,7 @@ class Prediction:
     embeddings: Tensor
     hidden: Tensor
     curve_probabilities: Tensor | None = None
+    control_points: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
@@ -188,8 +190,13 @@ class DifformerDecoder(nn.Module):
             state, previous = (self.curve.to_control_points(rows, lengths) for rows in (state, previous))
             keep = self.curve.keep(lengths, length)
         positions = torch.arange(state.shape[1], device=state.device)
-        hidden = self.read(state, previous) + self.embed_time(times) + self.embed_positions(positions)
-        hidden = F.dropout(self.embed_norm(hidden), cast(float, self.config.dropout), self.training)
+        hidden = self.read(state, previous) + self.embed_time(times)
+        share, is_tanh = cast(float, self.config.dropout), self.config.projection == "tanh"
+        if is_tanh:  # DINOISER drops before positions are added, Difformer after the norm
+            hidden = F.dropout(hidden, share, self.training)
+        hidden = self.embed_norm(hidden + self.embed_positions(positions))
+        if not is_tanh:
+            hidden = F.dropout(hidden, share, self.training)
         if self.curves is not None:
             hidden, keep = self.curves(hidden), self.curves.expand_keep(keep)
             source = source.repeated(self.curves.num_curves)
@@ -201,12 +208,13 @@ class DifformerDecoder(nn.Module):
             hidden, states = self._run(hidden, keep, source)
         if self.curves is not None:
             hidden, probabilities = self.curves.select(hidden)
-        predicted = self.project_out_dim(hidden)
+        predicted, points = self.project_out_dim(hidden), None
         if self.curve is not None:
+            points = predicted
             predicted, hidden = (self.curve.to_embeddings(rows, length, lengths) for rows in (predicted, hidden))
         weights = (tuple(own), tuple(other)) if wanted.attentions else (None, None)
         return Prediction(
-            predicted, hidden, probabilities, (*states, hidden) if wanted.hidden_states else None, *weights
+            predicted, hidden, probabilities, points, (*states, hidden) if wanted.hidden_states else None, *weights
         )
 
     def _run(self, hidden: Tensor, keep: Tensor, source: Source) -> tuple[Tensor, list[Tensor]]:

@@ -27,9 +27,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "projection": "linear",
         "time_embedding": "sinusoidal",
         "activation_function": "relu",
+        "encoder_final_norm": False,
+        "length_projection": "linear",
     },
     # yegcjs/DINOISER, IWSLT14
-    # Departs: a new model of this preset has no normalisation after the encoder, and a linear predictor of lengths
+    # Departs: the predictor of lengths is trained with the rest, not after it
     "dinoiser": {
         "latent_size": 16,
         "noise_schedule": "continuous",
@@ -43,6 +45,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "projection": "tanh",
         "time_embedding": "fourier",
         "activation_function": "gelu",
+        "encoder_final_norm": True,
+        "length_projection": "tanh",
     },
 }
 """A field of `DifformerConfig` that is None takes the value of its preset."""
@@ -50,6 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 FOURIER_PAIRS = 128
 """Frequencies of the fourier time embedding."""
 _BY_PRESET = "None: by the preset."
+_LIKE_DROPOUT = "None: 0; with dinoiser, whose layers are torch.nn's, that of dropout."
 _LEAST = {
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "latent_size"), 1),
     **dict.fromkeys(("vocab_size", "max_position_embeddings", "num_length_classes", "num_diffusion_steps"), 2),
@@ -107,8 +112,12 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     intermediate_size: int = field(default=1024, metadata={"help": "Width of the feed-forward layers."})
     max_position_embeddings: int = field(default=256, metadata={"help": "Longest source, and longest text, in tokens."})
     dropout: float | None = field(default=None, metadata={"help": f"Dropout, in [0, 1). {_BY_PRESET}"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "Dropout of attention weights, in [0, 1)."})
-    activation_dropout: float = field(default=0.0, metadata={"help": "Dropout within feed-forward layers, in [0, 1)."})
+    attention_dropout: float | None = field(
+        default=None, metadata={"help": f"Dropout of attention weights, in [0, 1). {_LIKE_DROPOUT}"}
+    )
+    activation_dropout: float | None = field(
+        default=None, metadata={"help": f"Dropout within feed-forward layers, in [0, 1). {_LIKE_DROPOUT}"}
+    )
     activation_function: str | None = field(default=None, metadata={"help": f"Of the layers. {_BY_PRESET}"})
     latent_size: int | None = field(default=None, metadata={"help": f"Width of the embeddings. {_BY_PRESET}"})
     normalize_embeddings: bool | None = field(
@@ -124,8 +133,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         default=None,
         metadata={"help": "Of the fourier time embedding, one for each of its pairs. None: quantiles of N(0, 16^2)."},
     )
-    encoder_final_norm: bool = field(
-        default=False, metadata={"help": "Whether the encoder's last layer is followed by one more normalisation."}
+    encoder_final_norm: bool | None = field(
+        default=None,
+        metadata={"help": f"Whether the encoder's last layer is followed by one more normalisation. {_BY_PRESET}"},
     )
     noise_schedule: Literal["sqrt", "linear", "cosine", "continuous"] | None = field(
         default=None,
@@ -160,12 +170,25 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
     num_length_classes: int = field(
         default=256, metadata={"help": "Differences of length between text and source that there are, half below 0."}
     )
-    length_projection: Literal["linear", "tanh"] = field(
-        default="linear", metadata={"help": "From the mean of the encoder's states to the classes: linear or tanh."}
+    length_projection: Literal["linear", "tanh"] | None = field(
+        default=None,
+        metadata={"help": f"From the mean of the encoder's states to the classes: linear or tanh. {_BY_PRESET}"},
     )
-    initializer_range: float = field(default=0.02, metadata={"help": "Deviation of new weights, but of embeddings."})
+    initializer_range: float | None = field(
+        default=None,
+        metadata={
+            "help": "Deviation of new weights; z_0 then has variance 1. None: as the published program of the preset."
+        },
+    )
     curve: dict | CurveConfig | None = field(
         default=None, metadata={"help": "The sentence curve that the model predicts; None: plain Difformer."}
+    )
+    curve_loss: Literal["embeddings", "control_points"] = field(
+        default="embeddings",
+        metadata={
+            "help": "Where the squared error V of predicted embeddings is taken: there, |V|^2, or in control points, "
+            "|V B^+|^2, which needs a curve."
+        },
     )
     multitoken: dict | None = field(
         default=None,
@@ -185,6 +208,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
+        for name in ("attention_dropout", "activation_dropout"):
+            if getattr(self, name) is None:
+                setattr(self, name, self.dropout if self.preset == "dinoiser" else 0.0)
         for other in PRESETS.keys() - {self.preset}:
             if not self._departures(other):  # as when a configuration is given a new name for its preset
                 raise ValueError(
@@ -226,6 +252,8 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         self.curve = as_curve_config(self.curve)
         if self.curve is not None and self.curve.place != "input":
             raise ValueError(f'the curve of this model has place="input", got {self.curve.place!r}; leave it out')
+        if self.curve is None and self.curve_loss != "embeddings":
+            raise ValueError(f"curve_loss={self.curve_loss!r} needs a curve; give one, or leave it out")
         heads = HeadSettings.of(self.multitoken)
         self.multitoken = None if heads is None else heads.to_dict()
         super().__post_init__(**kwargs)

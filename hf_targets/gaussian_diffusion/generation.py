@@ -50,12 +50,17 @@ class GaussianGenerationOutput(ModelOutput):
         candidates: (batch, num_lengths x num_noises, time), all texts, those of one length beside each other.
         confidences: (batch, candidates), the mean log-probability of each candidate's tokens.
         num_evaluations: How often the decoder ran on the batch.
+        predicted_embeddings: Of each evaluation, (batch, candidates, time, latent), what the decoder predicted for all
+            candidates; None unless requested.
+        control_points: Likewise of the predicted curves, (batch, candidates, points, latent); None without a curve.
     """
 
     sequences: Tensor | None = None
     candidates: Tensor | None = None
     confidences: Tensor | None = None
     num_evaluations: int | None = None
+    predicted_embeddings: tuple[Tensor, ...] | None = None
+    control_points: tuple[Tensor, ...] | None = None
 
 
 class GaussianGeneration:
@@ -84,6 +89,7 @@ class GaussianGeneration:
         tokenizer: PreTrainedTokenizerBase | None = None,
         rescorer: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
         return_dict_in_generate: bool | None = None,
+        output_predictions: bool = False,
         **settings: Any,
     ) -> Tensor | GaussianGenerationOutput:
         """Write a text for each source.
@@ -115,6 +121,7 @@ class GaussianGeneration:
             rescorer: For `rescoring`: the scores (rows,) of texts (rows, time) for sources (rows, source) with masks,
                 the higher the better.
             return_dict_in_generate: Whether to return all candidates, too; None: as `generation_config` says.
+            output_predictions: Whether to return all candidates, and what the decoder predicted in each step.
         Returns: (batch, time), or a `GaussianGenerationOutput`.
         Raises:
             ValueError: If a setting is unknown or out of range, or `rescoring` has no rescorer.
@@ -134,7 +141,8 @@ class GaussianGeneration:
                 tried = self._given_lengths(lengths, source.mask, settings.get("num_lengths", 1))
             tried = tried.repeat_interleave(num_noises, dim=1)
             count, rows = tried.shape[1], tried.flatten()
-            ids, confidences = self._written(source.repeated(count), rows, steps, chosen, generator)
+            kept: list[Any] | None = [] if output_predictions else None
+            ids, confidences = self._written(source.repeated(count), rows, steps, chosen, generator, kept)
         texts, confidences = ids.unflatten(0, (-1, count)), confidences.view(-1, count)
         best = self._best(chosen["selection"], texts, confidences, tokenizer, rescorer, input_ids, source.mask)
         sequences = texts[torch.arange(len(texts), device=texts.device), best]
@@ -143,9 +151,14 @@ class GaussianGeneration:
         if return_dict_in_generate is None:
             told = generation_config, self.generation_config
             return_dict_in_generate = generation_setting("return_dict_in_generate", *told)
-        if not return_dict_in_generate:
+        if not return_dict_in_generate and kept is None:
             return sequences
-        return GaussianGenerationOutput(sequences, texts, confidences, len(steps))
+        output = GaussianGenerationOutput(sequences, texts, confidences, len(steps))
+        if kept:
+            output.predicted_embeddings = tuple(one.embeddings.unflatten(0, (-1, count)) for one in kept)
+            if kept[0].control_points is not None:
+                output.control_points = tuple(one.control_points.unflatten(0, (-1, count)) for one in kept)
+        return output
 
     def _settings(
         self, generation_config: GenerationConfig | None, settings: dict[str, Any], *, has_rescorer: bool
@@ -183,9 +196,15 @@ class GaussianGeneration:
         return lengths.to(mask.device)[:, None]
 
     def _written(
-        self, source: Any, lengths: Tensor, steps: Any, chosen: dict[str, Any], generator: torch.Generator | None
+        self,
+        source: Any,
+        lengths: Tensor,
+        steps: Any,
+        chosen: dict[str, Any],
+        generator: torch.Generator | None,
+        kept: list[Any] | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the tokens (rows, time) and mean log-probabilities (rows,) of texts of these lengths."""
+        """Return the tokens (rows, time) and mean log-probabilities (rows,) of texts; `kept` gets all predictions."""
         width = int(lengths.max())
         keep = torch.arange(width, device=lengths.device) < lengths[:, None]
         shape = (len(lengths), width, self.config.latent_size)
@@ -198,7 +217,10 @@ class GaussianGeneration:
         predicted = torch.zeros_like(state)
         for step in steps:
             told = torch.full((len(lengths),), step.time, device=lengths.device)
-            predicted = self.ensemble(self.denoise(state, predicted, told, keep, source), chosen["ensemble_weight"])
+            prediction = self.denoise(state, predicted, told, keep, source)
+            if kept is not None:
+                kept.append(prediction)
+            predicted = self.ensemble(prediction, chosen["ensemble_weight"])
             if chosen["clamp"]:
                 predicted = self.embedded(self.word_logits(predicted).argmax(dim=-1))
             state = step.of_prediction * predicted + step.of_state * state

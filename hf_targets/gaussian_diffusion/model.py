@@ -31,6 +31,7 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
     weighted_errors,
 )
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
+from hf_targets.gaussian_diffusion.initialization import BERT_DEVIATION, draw, draw_as_difformer, draw_as_dinoiser
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
 from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
@@ -71,7 +72,7 @@ class DifformerForConditionalGeneration(
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__(config)
         latent = cast(int, config.latent_size)
-        # Departs: in a new model one embedding serves source, text and output, and its variance is 1 after scaling
+        # Departs: in a new DINOISER one embedding serves source, text and output, unless source_vocab_size is given
         self.embed_tokens = nn.Embedding(config.vocab_size, latent)
         self.encoder = DifformerEncoder(config)
         self.lengths = LengthPredictor(config)
@@ -98,19 +99,19 @@ class DifformerForConditionalGeneration(
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw matrices with deviation `initializer_range`, and embeddings so that z_0 has variance 1."""
-        config = self.config
-        if module is self.embed_tokens:
-            init.normal_(module.weight, std=cast(int, config.latent_size) ** -0.5)  # pyright: ignore
-        elif isinstance(module, nn.Linear | nn.Embedding):
-            init.normal_(module.weight, std=config.initializer_range)
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)  # pyright: ignore[reportArgumentType]
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif hasattr(module, "reset_parameters"):
-            module.reset_parameters()  # pyright: ignore[reportCallIssue]
+        """Draw a module's matrix: with deviation `initializer_range`, and z_0 with variance 1; or as BERT's."""
+        wanted = self.config.initializer_range
+        if wanted is not None and module is self.embed_tokens:
+            wanted = cast(int, self.config.latent_size) ** -0.5
+        draw(module, BERT_DEVIATION if wanted is None else wanted)
+
+    @torch.no_grad()
+    @init.guard_torch_init_functions()
+    def initialize_weights(self) -> None:
+        """Draw what was not loaded: with `initializer_range`, or as the preset's program does."""
+        super().initialize_weights()
+        if self.config.initializer_range is None:
+            (draw_as_difformer if self.config.preset == "difformer" else draw_as_dinoiser)(self)
 
     @can_return_tuple
     def forward(
@@ -279,7 +280,14 @@ class DifformerForConditionalGeneration(
 
     def _diffusion_losses(self, prediction: Prediction, clean: Tensor, is_target: Tensor) -> Tensor:
         """Return the squared errors of each row, summed over its targets, (batch,), those of heads included."""
-        own = squared_errors(prediction.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
+        if self.config.curve_loss == "control_points":  # lemma 4.3 of Heo and Choi, equation (5)
+            wide = torch.promote_types(prediction.embeddings.dtype, torch.float32)
+            errors = (prediction.embeddings.to(wide) - clean.to(wide)).masked_fill(~is_target[..., None], 0.0)
+            assert self.decoder.curve is not None
+            points = self.decoder.curve.to_control_points(errors, is_target.sum(dim=1).clamp(min=1))
+            own = points.square().mean(dim=-1).sum(dim=1)
+        else:
+            own = squared_errors(prediction.embeddings, clean).masked_fill(~is_target, 0.0).sum(dim=1)
         if self.heads is None:
             return own
         alpha = cast(dict, self.config.multitoken)["loss_weight"]

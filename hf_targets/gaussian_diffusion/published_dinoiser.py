@@ -61,8 +61,7 @@ def fields_of(options: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def sizes_of(found: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the fields of the configuration that follow from the tensors."""
-    sizes: dict[str, Any] = {"preset": "dinoiser", "encoder_final_norm": True, "length_projection": "tanh"}
-    sizes |= {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    sizes: dict[str, Any] = {"preset": "dinoiser", "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
     sizes["vocab_size"], sizes["latent_size"] = found[EMBEDDING].shape
     if "encoder.enc_token_embed.weight" in found:
         sizes["source_vocab_size"], sizes["hidden_size"] = found["encoder.enc_token_embed.weight"].shape

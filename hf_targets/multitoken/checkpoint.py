@@ -4,19 +4,23 @@ import copy
 import logging
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self, cast
 
 import torch
+from huggingface_hub import create_repo
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
+from hf_targets.backbones.publishing import is_local
 from hf_targets.backbones.weight_access import is_readable, whole_state_dict
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.backbones.wrapping import load_base
@@ -27,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 HEADS_NAME = "heads.safetensors"
 _MAY_LACK = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+_HOW_LOADED = ("gguf_file", "quantization_config", "revision", "subfolder", "variant")
 _IDENTITY = "base_identity"  # a key of that file's metadata
 
 
@@ -39,6 +44,33 @@ def identity_of(backbone: PreTrainedModel) -> str | None:
         return None
     digest = weight_hash(backbone, settings=False, rounded_to=torch.bfloat16)
     return f"{str(backbone.dtype).removeprefix('torch.')} {digest}"
+
+
+def how_loaded(base: PreTrainedModel, loading: dict[str, Any]) -> dict[str, Any] | None:
+    """Return those arguments of `from_pretrained` that load the same base model again, as JSON has them; None: none.
+
+    Args:
+        loading: The arguments that it was loaded with, if they are known. A model that was loaded before tells only
+            its quantization.
+    """
+    quantizer: Any = getattr(base, "hf_quantizer", None)
+    kept = None if quantizer is None else quantizer.quantization_config
+    found = {
+        "gguf_file": getattr(kept, "gguf_file", None),
+        "quantization_config": None if quantizer is None or quantizer.pre_quantized else kept,
+        **{name: loading[name] for name in _HOW_LOADED if loading.get(name) is not None},
+    }
+    asked = found["quantization_config"]
+    found["quantization_config"] = asked.to_dict() if hasattr(asked, "to_dict") else asked
+    return {name: value for name, value in found.items() if value is not None} or None
+
+
+def _load_again(told: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that `how_loaded` has recorded; no others, as the file is data."""
+    told = {name: value for name, value in (told or {}).items() if name in _HOW_LOADED}
+    if "quantization_config" in told:
+        told["quantization_config"] = AutoQuantizationConfig.from_dict(told["quantization_config"])
+    return told
 
 
 def _same(one: str | None, other: str | None) -> bool | None:
@@ -60,22 +92,29 @@ class CheckpointMixin(StrictLoading):
     """Identity of the backbone when the heads were added; None in a model that was loaded whole."""
 
     def save_pretrained(
-        self, save_directory: str | PathLike, *args: Any, heads_only: bool = False, **kwargs: Any
-    ) -> None:
+        self,
+        save_directory: str | PathLike,
+        *args: Any,
+        heads_only: bool = False,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """Save the model, or with `heads_only` only the heads and the name of the base model: a few MB.
 
         Args:
             heads_only: Write `heads.safetensors`, with a hash of the backbone, and a configuration that names the base
                 model. For a model that was loaded whole, or whose backbone was trained, the base model is loaded to
                 compare hashes. Weights that are offloaded, sharded or quantised are not compared.
+            push_to_hub: Upload the files too; with `heads_only` the other arguments are then `repo_id` and those of
+                `push_to_hub`.
         Raises:
-            ValueError: With `heads_only`, if the base model has no name, or the backbone differs from it; nothing is
-                written then.
+            ValueError: With `heads_only`, if the base model has no name, or the backbone differs from it, or it is
+                uploaded and only this machine has the base model; nothing is written then.
         """
+        whole: Any = super()
         if not heads_only:
-            super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-            return
-        if args or kwargs:
+            return whole.save_pretrained(save_directory, *args, push_to_hub=push_to_hub, **kwargs)
+        if args or (kwargs and not push_to_hub):
             raise ValueError(f"heads_only=True takes no other argument, got {[*args, *kwargs]}; leave them out")
         config: MultiTokenConfig = copy.deepcopy(self.config)  # pyright: ignore[reportAttributeAccessIssue]
         if not config.base_model_name_or_path:
@@ -83,7 +122,12 @@ class CheckpointMixin(StrictLoading):
                 "heads_only=True needs the name of the base model, and this one has no name; set "
                 "config.base_model_name_or_path"
             )
-        base = self._unchanged_base(config.base_model_name_or_path)
+        if push_to_hub and is_local(config.base_model_name_or_path):
+            raise ValueError(
+                f"the base model of these heads, {config.base_model_name_or_path}, is a path of this machine; push it "
+                "too, and set model.config.base_model_name_or_path to its name on the Hub"
+            )
+        base = self._unchanged_base(config)
         config.heads_only = True
         config.architectures = [type(self).__name__]
         state = {name: tensor.contiguous() for name, tensor in whole_state_dict(self.heads).items()}  # pyright: ignore[reportAttributeAccessIssue]
@@ -95,12 +139,35 @@ class CheckpointMixin(StrictLoading):
             config.save_pretrained(unfinished)
             if told:
                 self.generation_config.save_pretrained(unfinished)  # pyright: ignore[reportAttributeAccessIssue]
+            if push_to_hub:
+                return self._push(unfinished, Path(save_directory).name, **kwargs)
 
-    def _unchanged_base(self, name: str) -> str | None:
+    def push_to_hub(self, repo_id: str, *, heads_only: bool = False, **kwargs: Any) -> Any:
+        """Upload the model as Transformers does, or with `heads_only` only the heads, as `save_pretrained` does."""
+        if not heads_only:
+            return super().push_to_hub(repo_id, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        with TemporaryDirectory() as folder:
+            return self.save_pretrained(folder, heads_only=True, push_to_hub=True, repo_id=repo_id, **kwargs)
+
+    def _push(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        repo_id: str | None = None,
+        private: bool | None = None,
+        token: bool | str | None = None,
+        **commit: Any,
+    ) -> Any:
+        repo_id = create_repo(repo_id or name, private=private, token=token, exist_ok=True).repo_id
+        return self._upload_modified_files(folder, repo_id, files_timestamps={}, token=token, **commit)
+
+    def _unchanged_base(self, config: MultiTokenConfig) -> str | None:
         """Return the identity of the base model if it is known; raise an error if the backbone differs from it."""
+        name = str(config.base_model_name_or_path)
         own, base = identity_of(self.backbone), self.base_identity  # pyright: ignore[reportAttributeAccessIssue]
         if own is not None and not _same(base, own):  # trained since, and perhaps saved since, too
-            base = identity_of(self._load_backbone(name, {}))
+            base = identity_of(self._load_backbone(name, _load_again(config.base_loading)))
         same = _same(base, own)
         if same is False:
             raise ValueError(
@@ -139,9 +206,12 @@ class CheckpointMixin(StrictLoading):
         loading = {key: value for key, value in kwargs.items() if key not in hub}
         known, unused = cls._read_config(name, config, hub, own, loading)
         if known.heads_only:
+            loading.pop("adapter_kwargs", None)  # an Auto class puts the revision of the heads there
+            saved = cls.config_class.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
             if config is not None:  # an Auto class sets fields of the backbone there, from its own arguments
-                saved = cls.config_class.from_dict(PreTrainedConfig.get_config_dict(name, **hub)[0])
                 loading = {**known.changed_from(saved), **loading}
+            if saved.base_model_name_or_path == known.base_model_name_or_path:  # else the caller says how
+                loading = {**_load_again(saved.base_loading), **loading}
             model = cls._load_heads(name, known, hub, loading)
             info = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         else:
@@ -186,7 +256,7 @@ class CheckpointMixin(StrictLoading):
         base = config.base_model_name_or_path
         if not base:
             raise ValueError(
-                f"{name} holds only heads, and its config.json names no base model; give base_model_name_or_path"
+                f"{name} holds only heads, and its config.json names no base model; give base_model_name_or_path="
             )
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
         state = read_tensors(file)
@@ -195,9 +265,12 @@ class CheckpointMixin(StrictLoading):
         fields = {key: getattr(config, key) for key in cls.base_fields}
         try:
             backbone = cls._load_backbone(base, backbone_kwargs)
-        except OSError as error:
-            told = f"{name} holds only heads, and their base, {base}, cannot be loaded; give base_model_name_or_path"
-            raise OSError(f"{told}: {error}") from error
+        except (OSError, ValueError) as error:
+            told = (
+                f"{name} holds only heads, and their base, {base}, cannot be loaded; give "
+                f"base_model_name_or_path=, or to {cls.__name__}.from_pretrained what else loads it, as gguf_file="
+            )
+            raise (OSError if isinstance(error, OSError) else ValueError)(f"{told}: {error}") from error
         same = _same(made_for, identity_of(backbone))
         if same is False:
             raise ValueError(
@@ -209,6 +282,7 @@ class CheckpointMixin(StrictLoading):
                 "Cannot tell whether the heads in %s were made for %s: its weights cannot be compared", file, base
             )
         model = cls.from_base(backbone, **fields)  # pyright: ignore[reportAttributeAccessIssue]
+        model.config.base_loading = how_loaded(backbone, backbone_kwargs)
         check_tensors(file, state, {key: tensor.shape for key, tensor in model.heads.state_dict().items()})
         model.heads.load_state_dict(state)
         if model.can_generate() and cached_file(name, GENERATION_CONFIG_NAME, **_MAY_LACK, **hub):

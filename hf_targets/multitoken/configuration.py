@@ -125,6 +125,10 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     base_model_name_or_path: str | None = field(
         default=None, metadata={"help": "Name or path of the base model, which a checkpoint of only heads loads."}
     )
+    base_loading: dict | None = field(
+        default=None,
+        metadata={"help": "Arguments that load the same base model again, such as `gguf_file`; filled in by itself."},
+    )
 
     least_ngram_size: ClassVar[int] = 2
 

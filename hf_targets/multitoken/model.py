@@ -25,7 +25,7 @@ from hf_targets.backbones.wrapping import (
     split_fields,
 )
 from hf_targets.maths.losses import ngram_weights
-from hf_targets.multitoken.checkpoint import CheckpointMixin, identity_of
+from hf_targets.multitoken.checkpoint import CheckpointMixin, how_loaded, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import FutureHeads
@@ -94,7 +94,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         if isinstance(base, MultiTokenModel):
             raise ValueError("the base model has future-token heads already; give its `.backbone` for new ones")
         known = {"base_model_name_or_path": base.name_or_path or None, "dtype": base.dtype}
-        known |= {"residual_heads": is_trained(base), **config}
+        known |= {"residual_heads": is_trained(base), **config, "base_loading": how_loaded(base, loading)}
         # A copy, as a composite configuration resets the attention implementation of its sub-configuration.
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)

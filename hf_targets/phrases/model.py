@@ -17,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
+from hf_targets.backbones.quantization import dequantized_copy, is_quantized
 from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
@@ -115,7 +116,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         Args:
             base: The model to wrap, used without a copy, or its name or path.
             phrase_encoder: The causal language model whose Transformer initialises the phrase encoder, or its name or
-                path. It is used without a copy. None: a copy of the base model's Transformer, as in the paper.
+                path. It is used without a copy, unless it is quantized. None: a copy of the base model's Transformer,
+                as in the paper. A copy of a quantized one is not quantized, so that it can be trained.
             tokenizer: The base model's tokenizer. If it is given, vocabularies of other tokenizers are refused. If
                 `phrase_encoder` has another tokenizer, the encoder embeds each token of the base model as the mean of
                 the own tokens that spell it (`transplant_embeddings`).
@@ -141,12 +143,12 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                     f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
                     "offloaded or sharded; give phrase_encoder=, or load the base model whole"
                 )
-            encoder = cast(PreTrainedModel, copy.deepcopy(base.base_model))
+            encoder = dequantized_copy(cast(PreTrainedModel, base.base_model))
         else:
             model = load_base(phrase_encoder, loading, "phrase_encoder")
             encoder = transplant_embeddings(model, base, encoder_tokenizer, tokenizer)
-            if encoder is base.base_model:
-                encoder = copy.deepcopy(encoder)  # no shared weights: these would be saved only once
+            if encoder is base.base_model or is_quantized(encoder):
+                encoder = dequantized_copy(encoder)  # no shared weights: these would be saved only once
         # Copies, because a composite configuration resets the attention implementation of its parts.
         configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": copy.deepcopy(encoder.config)}
         model = cls(DynamicVocabConfig(**configs, dtype=base.dtype, **config), backbone=base, encoder=encoder)

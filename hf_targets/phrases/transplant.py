@@ -1,6 +1,5 @@
 """Input embeddings for another model's tokens: each is the mean of the embeddings of the own tokens that spell it."""
 
-import copy
 from typing import cast
 
 import torch
@@ -8,6 +7,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from hf_targets.backbones.quantization import dequantized_copy
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.tokenization import special_token_ids
 from hf_targets.phrases.vocabulary.tokenization import tokenize_mid_text
@@ -47,7 +47,7 @@ def transplant_embeddings(
     same = own_tokenizer.get_vocab() == tokenizer.get_vocab()
     if same and num_own == num_tokens:
         return cast(PreTrainedModel, model.base_model)
-    transformer = cast(PreTrainedModel, copy.deepcopy(model.base_model))
+    transformer = dequantized_copy(cast(PreTrainedModel, model.base_model))
     old: torch.Tensor = transformer.get_input_embeddings().weight  # pyright: ignore
     with torch.no_grad():
         new = old.mean(dim=0, keepdim=True).repeat(num_tokens, 1)

@@ -59,7 +59,7 @@ class BlockDecoder(GradientCheckpointingLayer):
         count = self.num_words if count is None else count
         # words do not depend on later ones, but all points of a curve belong to each word
         steps = self.steps[:count] if self.curve is None else self.steps
-        inputs, state, probabilities = steps.to(hidden.dtype).expand(len(hidden), -1, -1), hidden, None
+        inputs, state, probabilities = steps.to(hidden.dtype).expand(hidden.shape[0], -1, -1), hidden, None
         if self.curves is not None:
             inputs, state = self.curves(inputs), hidden.repeat_interleave(self.curves.num_curves, dim=0)
         states = self._run(inputs, state)
@@ -71,11 +71,20 @@ class BlockDecoder(GradientCheckpointingLayer):
         return self.project_out(states + hidden[:, None]), probabilities
 
     def _run(self, inputs: Tensor, state: Tensor) -> Tensor:
-        if not len(state):
+        if state.shape[0] == 0:
             return inputs  # no LSTM of torch takes an empty batch
         on_cpu = inputs.device.type == "cpu"  # where processors without bfloat16 have no LSTM for autocast
         with torch.autocast("cpu", enabled=False) if on_cpu else nullcontext():
             if on_cpu:
                 inputs, state = (tensor.to(self.steps.dtype) for tensor in (inputs, state))
+            if torch.compiler.is_exporting():  # torch's LSTM exports for one number of rows alone
+                return self._unrolled(inputs, state)
             state = state[None].contiguous()
             return self.lstm(inputs, (state, torch.zeros_like(state)))[0]
+
+    def _unrolled(self, inputs: Tensor, state: Tensor) -> Tensor:
+        cell, states = torch.zeros_like(state), []
+        for step in inputs.unbind(1):
+            state, cell = torch.lstm_cell(step, (state, cell), *self.lstm.all_weights[0])
+            states.append(state)
+        return torch.stack(states, dim=1)

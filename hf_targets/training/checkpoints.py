@@ -32,16 +32,21 @@ def newest_checkpoint(folder: str | Path) -> str | None:
     return None
 
 
-def best_checkpoints(folder: Path, count: int, *, metric: str = "eval_perplexity") -> list[Path]:
-    """Return the checkpoints of a run's folder whose evaluation had the lowest metric, the best first.
+def best_checkpoints(
+    folder: Path, count: int, *, metric: str = "perplexity", greater_is_better: bool = False
+) -> list[Path]:
+    """Return the checkpoints of a run's folder whose evaluation had the best metric, the best first.
 
+    Args:
+        metric, greater_is_better: As in the training's arguments, `metric_for_best_model` and `greater_is_better`.
     Raises:
         ValueError: If there are fewer than `count` that were evaluated.
     """
     found: list[tuple[float, Path]] = []
+    key, sign = f"eval_{metric.removeprefix('eval_')}", -1 if greater_is_better else 1
     for checkpoint in map(Path, sort_checkpoints(str(folder))):
         state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        values = [log[metric] for log in state["log_history"] if metric in log and log["step"] == state["global_step"]]
+        values = [sign * log[key] for log in state["log_history"] if key in log and log["step"] == state["global_step"]]
         found += [(values[-1], checkpoint)] if values else []
     if count < 1 or len(found) < count:
         raise ValueError(

@@ -1,7 +1,6 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +26,6 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
 from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
@@ -155,7 +153,8 @@ class TargetTrainer(Trainer):
     def new_parts_learning_rate(self) -> float | None:
         """The learning rate of the new parts; None if they use that of the backbone, as on one that is not trained."""
         core = unwrapped(cast(nn.Module, self.model))
-        trained = new_part_of(core) is not None and is_trained(core.backbone)
+        base = getattr(core, "backbone", None)  # a diffusion model has none, or one that is no model of its own
+        trained = new_part_of(core) is not None and isinstance(base, PreTrainedModel) and is_trained(base)
         return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if trained else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
@@ -356,9 +355,6 @@ class TargetTrainer(Trainer):
         return self.metrics(torch.as_tensor(predictions.predictions), num_tokens, num_words)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        file = Path(checkpoint_folder, PACKAGE_IMPORT)  # which Trainer does not know, and config.json names
-        if file.is_file() and self.is_world_process_zero():
-            shutil.copy(file, Path(cast(str, self.args.output_dir), PACKAGE_IMPORT))
         with uploads_of_own_files(cast(str, self.args.output_dir), self.processing_class):
             super()._push_from_checkpoint(checkpoint_folder)
 

@@ -1,4 +1,4 @@
-"""The curves that a masked diffusion model predicts while a canvas fills, as figures 1 and 9 of the paper draw them."""
+"""The curves that diffusion models predict while they write, as figures 1 and 9 of the paper draw them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.figures.canvas import new_figure
+from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
+from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.maths.bsplines import basis_matrix
 
@@ -26,10 +28,10 @@ _DIRECTIONS = 16
 
 @dataclass(frozen=True)
 class CurveStep:
-    """The prediction of the model from one canvas. Points are float64, on the CPU, in the space of the output matrix.
+    """The prediction of a model in one step. Points are float64, on the CPU, in the space of the output matrix.
 
     Attributes:
-        canvas: (L,), token ids, without padding.
+        canvas: (L,), token ids, without padding; of a Gaussian model those nearest to its prediction.
         masked: (L,), true where a token is masked.
         control_points: (N, d), the control points; with K > 1 curves those of the most probable curve.
         curve: (points, d), points along the whole curve, from its first control point to its last.
@@ -93,10 +95,7 @@ def curves_of_canvases(
     rows = torch.stack([canvas[row] for canvas in canvases]).to(execution_device(model))
     if attention_mask is not None:
         rows = rows[:, attention_mask[row].to(execution_device(model)) != 0]
-    length = rows.shape[1]
-    count, degree = curve.num_control_points_for(length), curve.degree_for(length)
-    whole = basis_matrix(num_points, count, degree, margin=0.0).T
-    at_tokens = basis_matrix(length, count, degree, float(curve.margin)).T
+    whole, at_tokens = _mappings(curve, rows.shape[1], num_points)
     steps = []
     with without_dropout(model):
         for start in range(0, len(rows), _CANVASES_AT_ONCE):
@@ -107,6 +106,46 @@ def curves_of_canvases(
                 masked = canvas == model.config.mask_token_id
                 steps.append(CurveStep(canvas, masked, points, whole @ points, at_tokens @ points))
     return steps
+
+
+@torch.no_grad()
+def curves_of_predictions(
+    model: DifformerForConditionalGeneration,
+    output: GaussianGenerationOutput,
+    row: int = 0,
+    candidate: int = 0,
+    *,
+    num_points: int = 500,
+) -> list[CurveStep]:
+    """Return the curves that a Gaussian model predicted while it wrote a candidate, one for each step.
+
+    Args:
+        model: A model with a curve.
+        output: What `generate` returns with `output_predictions=True`.
+        row: Index of the source.
+        candidate: Of the texts for this source.
+        num_points: Number of points along the whole curve, 2 or more.
+    Raises:
+        ValueError: If the predictions were not kept, or are of no curve.
+    """
+    if output.control_points is None or output.predicted_embeddings is None or output.candidates is None:
+        raise ValueError("curves_of_predictions needs a model with a curve, and generate(output_predictions=True)")
+    curve = cast(CurveConfig, model.config.curve)
+    length = int((output.candidates[row, candidate] != model.config.pad_token_id).sum())
+    whole, at_tokens = _mappings(curve, length, num_points)
+    steps = []
+    for points, words in zip(output.control_points, output.predicted_embeddings, strict=True):
+        ids = model.word_logits(words[row, candidate, None, :length]).argmax(dim=-1)[0].cpu()
+        own = points[row, candidate, : curve.num_control_points_for(length)].double().cpu()
+        steps.append(CurveStep(ids, torch.zeros_like(ids, dtype=torch.bool), own, whole @ own, at_tokens @ own))
+    return steps
+
+
+def _mappings(curve: CurveConfig, length: int, num_points: int) -> tuple[Tensor, Tensor]:
+    """Return what makes points along the whole curve, and points of tokens, of control points."""
+    count, degree = curve.num_control_points_for(length), curve.degree_for(length)
+    at_tokens = basis_matrix(length, count, degree, float(curve.margin))
+    return basis_matrix(num_points, count, degree, margin=0.0).T, at_tokens.T
 
 
 def principal_plane(steps: Sequence[CurveStep]) -> PrincipalPlane:
@@ -140,7 +179,7 @@ def plot_curve_steps(
     wherever its point is, and training does not move that point towards the token.
 
     Args:
-        steps: The output of `curves_of_canvases`.
+        steps: The output of `curves_of_canvases`, or of `curves_of_predictions`.
         path: The PNG file to write.
         tokenizer: Decodes the unmasked tokens, which are written beside their points; None: no tokens are written.
         num_panels: Number of steps to draw; all steps if there are fewer.
@@ -160,7 +199,8 @@ def plot_curve_steps(
         axes.tick_params(labelsize=8, labelbottom=number + num_columns >= len(chosen))
         _draw(axes, steps[index], plane)
         num_masked, num_tokens = int(steps[index].masked.sum()), len(steps[index].canvas)
-        axes.set_title(f"canvas {index + 1} of {len(steps)}: {num_masked} of {num_tokens} tokens masked", fontsize=10)
+        told = f": {num_masked} of {num_tokens} tokens masked" if any(step.masked.any() for step in steps) else ""
+        axes.set_title(f"step {index + 1} of {len(steps)}{told}", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5 if num_columns > 1 else 2, frameon=False)
     first, second = plane.shares

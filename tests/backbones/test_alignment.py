@@ -32,3 +32,16 @@ def test_without_a_mask_a_row_is_one_sequence():
     assert steps_into_sequence(1, 4, None, None, torch.device("cpu")).tolist() == [[0, 1, 2, 3]]
     shared = torch.arange(4)[None]
     assert steps_into_sequence(2, 4, None, shared, torch.device("cpu")).tolist() == [[0, 1, 2, 3]] * 2
+
+
+class _Steps(torch.nn.Module):
+    def forward(self, mask):
+        return steps_into_sequence(*mask.shape, mask, None, mask.device)
+
+
+def test_they_are_exported_for_any_number_of_rows_and_tokens_without_what_onnx_lacks():
+    anything = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(_Steps(), (torch.ones(2, 5).long(),), dynamic_shapes=(anything,), strict=False)
+    assert not {"aten.cummax.default"} & {str(node.target) for node in exported.graph.nodes}
+    mask = torch.tensor([[0, 0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 1]])
+    assert torch.equal(exported.module()(mask), _Steps()(mask))

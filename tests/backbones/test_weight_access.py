@@ -1,9 +1,19 @@
+import pytest
 import torch
 from accelerate import cpu_offload
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
-from hf_targets.backbones.weight_access import call_inside, execution_device, is_readable, whole_state_dict
+from hf_targets.backbones.weight_access import (
+    call_inside,
+    embedding_rows,
+    execution_device,
+    is_readable,
+    output_cross_entropy,
+    whole_state_dict,
+)
 
 CPU = torch.device("cpu")
 
@@ -45,3 +55,25 @@ def test_a_layer_is_called_as_it_is_whatever_is_on_it():
     for layer in (parametrized, compiled):
         inside = call_inside(layer, lambda weight, bias, given: F.linear(given, weight, bias), hidden)
         torch.testing.assert_close(inside, layer(hidden))
+
+
+@pytest.fixture
+def mesh():
+    """Return a mesh of one process; what its tensors are mixed with is as much an error as with two."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def test_a_matrix_that_tensor_parallelism_has_split_gives_the_same_losses_and_gradients(mesh):
+    layer = nn.Linear(8, 12)
+    split = nn.Linear(8, 12)
+    for name, tensor in layer.named_parameters():
+        setattr(split, name, nn.Parameter(distribute_tensor(tensor.detach(), mesh, [Shard(0)])))
+    hidden, targets = torch.randn(5, 8), torch.arange(5)
+    losses = [output_cross_entropy(one, hidden, targets) for one in (layer, split)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.sum().backward()
+    torch.testing.assert_close(split.weight.grad.full_tensor(), layer.weight.grad)
+    torch.testing.assert_close(embedding_rows(split, targets), embedding_rows(layer, targets))

@@ -13,7 +13,7 @@ KINDS = [  # of heads and encoders, on tied and untied output matrices
         for family in ("gpt2", "llama")
     ),
     "embedding-llama",
-    "conditional-gpt2",
+    "conditional-llama",
     "mdlm-plain",
     "mdlm-curves",
     "difference-marian",

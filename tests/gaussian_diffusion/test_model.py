@@ -5,6 +5,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
 from hf_targets.gaussian_diffusion.configuration import PRESETS
+from hf_targets.maths.bsplines import inverse_matrix
 from tests.gaussian_diffusion.models import KINDS, LATENT, make_difformer, noisy_pairs
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -185,3 +186,31 @@ def test_wrong_batches_are_told(changes, word):
     model = make_difformer()
     with pytest.raises(ValueError, match=word):
         model(**{**noisy_pairs(model), **changes})
+
+
+def test_the_loss_of_control_points_weighs_errors_by_the_inverse_of_the_curve():
+    model = make_difformer("curve", curve_loss="control_points", self_conditioning="both").double()
+    batch, expected, count = noisy_pairs(model), 0.0, 0
+    output, clean = model(**batch), model.embedded(batch["labels"].clamp(min=0))
+    passes = []
+    denoise, model.denoise = model.denoise, lambda *given: passes.append(denoise(*given)) or passes[-1]
+    assert model(**batch).loss == output.loss
+    for row, length in enumerate((batch["labels"] != -100).sum(dim=1).tolist()):
+        curve = model.config.curve
+        inverse = inverse_matrix(length, curve.num_control_points_for(length), curve.degree_for(length), curve.margin)
+        for one in passes:  # lemma 4.3: V B^+, here with words as rows
+            error = (one.embeddings - clean)[row, :length]
+            expected += (inverse.T @ error).square().sum() / LATENT
+        count += length
+    torch.testing.assert_close(output.loss_parts["diffusion"], expected / count)
+    with pytest.raises(ValueError, match="curve_loss"):
+        make_difformer(curve_loss="control_points")
+
+
+@pytest.mark.parametrize(("preset", "drops_before"), [("difformer", False), ("dinoiser", True)])
+def test_dinoiser_drops_before_positions_and_the_norm(preset, drops_before):
+    model, seen = make_difformer(preset=preset, dropout=0.5).train(), []
+    model.decoder.embed_norm.register_forward_hook(lambda *called: seen.append(called[2]))
+    model.decoder.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(**noisy_pairs(model), self_condition=False)
+    assert torch.equal(*seen[:2]) == drops_before

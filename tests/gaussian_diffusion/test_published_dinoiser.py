@@ -55,6 +55,7 @@ def test_it_is_saved_trained_and_writes_as_any_model(tmp_path):
     model = loaded()
     assert (model.config.vocab_size, model.config.source_vocab_size) == (WORDS, SOURCE_WORDS)
     assert (model.config.preset, model.config.dropout, model.config.num_attention_heads) == ("dinoiser", 0.2, 2)
+    assert (model.config.attention_dropout, model.config.activation_dropout) == (0.2, 0.2)  # of torch's layers
     assert model.config.max_position_embeddings == POSITIONS
     model.save_pretrained(tmp_path)
     again = realigned(AutoModelForSeq2SeqLM.from_pretrained(tmp_path))

@@ -5,8 +5,16 @@ import torch
 from PIL import Image
 
 from hf_targets import CanvasTrace
-from lab.curve_steps import CurveStep, curves_of_canvases, plot_curve_steps, principal_plane
+from lab.curve_steps import (
+    CurveStep,
+    curves_of_canvases,
+    curves_of_predictions,
+    plot_curve_steps,
+    principal_plane,
+)
+from tests.gaussian_diffusion.models import make_difformer
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+from tests.tiny_seq2seq import pairs
 
 WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
 
@@ -49,6 +57,23 @@ def test_a_trace_of_generation_is_followed_canvas_by_canvas_and_drawn(tmp_path):
     assert same(steps[0], curves_of_canvases(model, [trace.canvases[0][1:]])[0])
     plot_curve_steps(steps, tmp_path / "steps.png", SimpleNamespace(decode=lambda ids: rf" $\{ids[0]}$"), num_panels=3)
     assert Image.open(tmp_path / "steps.png").format == "PNG"
+
+
+@pytest.mark.parametrize("kind", ["curve", "curves"])
+def test_the_states_that_generation_keeps_are_those_of_its_texts(kind, tmp_path):
+    model, source = make_difformer(kind), {name: pairs(2)[name] for name in ("input_ids", "attention_mask")}
+    options = {"num_noises": 2, "num_reverse_steps": 7, "selection": "confidence"}
+    plain = model.generate(**source, **options, generator=torch.Generator().manual_seed(0))
+    output = model.generate(**source, **options, generator=torch.Generator().manual_seed(0), output_predictions=True)
+    assert torch.equal(output.sequences, plain) and len(output.control_points) == output.num_evaluations
+    steps = curves_of_predictions(model, output, row=1, candidate=1)
+    length = len(steps[-1].canvas)
+    assert torch.equal(steps[-1].canvas, output.candidates[1, 1, :length])
+    for step, words in zip(steps, output.predicted_embeddings, strict=True):
+        torch.testing.assert_close(step.tokens.float(), words[1, 1, :length], rtol=1e-3, atol=1e-3)
+    plot_curve_steps(steps, tmp_path / "steps.png", num_panels=2)
+    with pytest.raises(ValueError, match="output_predictions"):
+        curves_of_predictions(make_difformer(), make_difformer().generate(**source, output_predictions=True))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

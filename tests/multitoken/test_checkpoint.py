@@ -215,10 +215,36 @@ def test_another_configuration_of_the_same_weights_is_taken(heads_folder, base_f
 
 def test_a_copy_of_the_base_elsewhere_is_taken(heads_folder, base_folder, tmp_path):
     base_folder.rename(tmp_path / "moved")
-    with pytest.raises(OSError, match="give base_model_name_or_path"):
+    with pytest.raises(OSError, match="give base_model_name_or_path="):
         MultiTokenForCausalLM.from_pretrained(heads_folder[0])
     again = MultiTokenForCausalLM.from_pretrained(heads_folder[0], base_model_name_or_path=str(tmp_path / "moved"))
     assert again.config.base_model_name_or_path == str(tmp_path / "moved")
+
+
+def test_heads_alone_load_their_base_as_it_was_loaded(base_folder, tmp_path, monkeypatch):
+    load, asked = AutoModelForCausalLM.from_pretrained, []
+    monkeypatch.setattr(
+        wrapping.AutoModelForCausalLM, "from_pretrained", lambda name, **given: (asked.append(given), load(name))[1]
+    )
+    given = {"gguf_file": "base.gguf", "revision": "v1", "trust_remote_code": True}
+    MultiTokenForCausalLM.from_base(base_folder, ngram_size=2, **given).save_pretrained(tmp_path, heads_only=True)
+    for _ in range(2):
+        model = MultiTokenForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        assert asked[-1] == {"gguf_file": "base.gguf", "revision": "v1", "dtype": torch.float32}
+        model.save_pretrained(tmp_path, heads_only=True)
+    MultiTokenForCausalLM.from_pretrained(tmp_path, base_model_name_or_path=f"{base_folder}/")
+    assert asked[-1] == {}, "another base is loaded as the caller says"
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_loading": {"trust_remote_code": True}}))
+    MultiTokenForCausalLM.from_pretrained(tmp_path)
+    assert asked[-1] == {}, "a checkpoint allows no code"
+
+
+def test_heads_of_a_base_on_this_machine_are_not_uploaded_alone(heads_folder, tmp_path):
+    for push in ({"repo_id": "me/heads"}, {}):
+        with pytest.raises(ValueError, match="path of this machine"):
+            heads_folder[1].save_pretrained(tmp_path / "pushed", heads_only=True, push_to_hub=True, **push)
+    assert not (tmp_path / "pushed").exists()
 
 
 def test_heads_trained_on_a_frozen_backbone_are_saved_alone(base_folder, tmp_path):

@@ -3,9 +3,17 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    Gemma4TextConfig,
+    GraniteConfig,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
-from hf_targets import MultiTokenForCausalLM
+from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM
 from tests.multitoken.by_hand import equations
 from tests.tiny_backbones import SMALL, make_backbone, token_ids
 
@@ -57,6 +65,23 @@ def test_drafts_are_verified_by_scaled_states(config, scale):
 def test_a_soft_cap_on_the_logits_is_refused():
     with pytest.raises(ValueError, match="does more than apply its output embedding to its last hidden states"):
         make_scaled(lambda: Gemma2Config(**SIZES, head_dim=8))
+
+
+def test_a_backbone_whose_layers_differ_comes_back(tmp_path):
+    layers = {"head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 50}
+    model = make_scaled(lambda: Gemma4TextConfig(**{**SIZES, "final_logit_softcapping": None}, **layers))
+    model.save_pretrained(tmp_path)
+    again, ids = AutoModelForCausalLM.from_pretrained(tmp_path), token_ids(2, 9)
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
+    assert not hasattr(again.config, "head_dim") and again.config.hidden_size == 32
+
+
+def test_a_backbone_that_reads_no_tokens_is_refused():
+    width = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "num_mel_bins": 4}
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 1, "decoder_attention_heads": 1}
+    config = WhisperConfig(vocab_size=50, **width, **sizes, pad_token_id=0, bos_token_id=0, eos_token_id=0)
+    with pytest.raises(ValueError, match="input_features"):
+        MultiTokenForSeq2SeqLM.from_base(WhisperForConditionalGeneration(config))
 
 
 def test_a_base_model_whose_weights_are_not_finite_is_told():

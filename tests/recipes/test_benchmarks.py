@@ -83,8 +83,8 @@ def test_the_benchmark_of_a_step_takes_encoder_decoder_models(monkeypatch):
 def test_the_benchmark_of_gaussian_diffusion_prints_ratios():
     printed = run_recipe("benchmarks/gaussian_diffusion")
     assert "2 texts of 8 tokens, float32" in printed
-    assert re.search(r"\| plain \| \d+ \| \d+ \| 1\.00 \| 1\.00 \| 1\.00 \| 1\.00 \|", printed)
-    cells = re.search(r"\| 2 curves \| \d+ \| \d+ \| (.*) \|", printed)[1].split(" | ")
+    assert re.search(r"\| plain \| \d+ \| \d* ?\| \d+ \| 1\.00 \| 1\.00 \| 1\.00 \| 1\.00 \|", printed)
+    cells = re.search(r"\| 2 curves \| \d+ \| \d* ?\| \d+ \| (.*) \|", printed)[1].split(" | ")
     training, decoding, *over_work = map(float, cells)
     assert over_work == pytest.approx([training / 4, decoding / 4], abs=0.01)  # N_ratio K = 4
 

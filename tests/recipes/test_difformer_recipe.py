@@ -23,8 +23,9 @@ def compared(tmp_path_factory):
 def test_the_models_of_a_table_write_and_have_its_scores_on_their_cards(compared, name):
     folder = compared[0] / f"{name}-seed0"
     results = json.loads((folder / "results.json").read_text())
-    assert {"bleu", "chrf"} <= results.keys() and ("bleu_ensemble" in results) == (name == "wdr")
-    assert f"{results['chrf']:.2f}" in compared[1]
+    assert {"bleu", "chrf", "validation_bleu"} <= results.keys() and ("bleu_ensemble" in results) == (name == "wdr")
+    assert f"{results['chrf']:.2f}" in compared[1] and "| Valid BLEU |" in compared[1]
+    assert (compared[0] / "validation_bleu.png").is_file()
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert isinstance(model, DifformerForConditionalGeneration)
     assert model.generation_config.num_reverse_steps == 8 and model.generation_config.num_lengths == 2
@@ -43,6 +44,8 @@ def test_the_mean_of_the_best_checkpoints_is_scored_if_asked_for(tmp_path):
     more = ["--save_steps", "1", "--save_total_limit", "3", "--average_checkpoints", "2", "--output_dir", tmp_path]
     run_recipe("train_difformer", *SMALL, *steps, *more)
     assert "bleu" in json.loads((tmp_path / "results.json").read_text())
+    state = json.loads((tmp_path / "trainer_state.json").read_text())
+    assert state["best_metric"] == max(log["eval_bleu"] for log in state["log_history"] if "eval_bleu" in log)
 
 
 def test_pairs_of_any_split_that_do_not_fit_are_told_before_anything_is_trained(tmp_path):

@@ -1,6 +1,7 @@
 """Recipes of one model and the tables that compare several: what they leave is what they measured."""
 
 import json
+from functools import partial
 
 import pytest
 from transformers import (
@@ -25,6 +26,7 @@ from hf_targets import (
     translation_scores,
 )
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
+from lab.dependence import DependenceSettings
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
 
@@ -129,7 +131,9 @@ def test_masked_models_fill_masks_and_their_backbones_are_fine_tuned(tmp_path):
         assert pair["token_type_ids"][0, -1] == 1 and tuned(**pair).logits.shape == (1, 2)
 
 
-def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path):
+def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path, monkeypatch):
+    few = partial(DependenceSettings, dependence_positions=4, dependence_samples=16)
+    monkeypatch.setattr("lab.dependence.DependenceSettings", few)
     printed = run_recipe("tables/train_semi_autoregressive", *SMALL, "--output_dir", tmp_path)
     (found,) = results(tmp_path, "curves-3-seed0")
     words = [value for name, value in found.items() if name.startswith("perplexity_")]

@@ -206,3 +206,13 @@ def test_a_base_that_cannot_be_wrapped_is_refused():
         SemiAutoregressiveForCausalLM.from_base(make_block_model())
     with pytest.raises(ValueError, match="encoder"):
         SemiAutoregressiveForCausalLM.from_base(make_pair_backbone("bart"))
+
+
+@kinds
+def test_the_block_decoder_is_exported_for_any_number_of_rows(kind):
+    decoder = make_block_model(kind=kind).eval().block_decoder
+    anything = {"hidden": {0: torch.export.Dim.DYNAMIC}, "count": None}
+    with torch.no_grad():
+        exported = torch.export.export(decoder, (torch.randn(6, 32), 1), dynamic_shapes=anything, strict=False)
+        hidden = torch.randn(9, 32)
+        torch.testing.assert_close(exported.module()(hidden, 1)[0], decoder(hidden, 1)[0])

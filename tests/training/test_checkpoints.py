@@ -25,6 +25,7 @@ def test_the_mean_is_of_the_checkpoints_of_lowest_perplexity(tmp_path):
         leave(tmp_path, step, perplexity, seed)
     chosen = best_checkpoints(tmp_path, 2)
     assert [path.name for path in chosen] == ["checkpoint-20", "checkpoint-30"]
+    assert [path.name for path in best_checkpoints(tmp_path, 1, greater_is_better=True)] == ["checkpoint-10"]
     model = make_pair_model("marian", 7)
     load_mean(model, chosen)
     one, other = (load_file(path / "model.safetensors") for path in chosen)

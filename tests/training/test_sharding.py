@@ -36,6 +36,9 @@ CASES = {
     "mdlm_curves": lambda: make_mdlm("curves"),
 }
 
+RESUMED = ("apart_tied", "phrases_untied", "mdlm_curves")
+"""One of each Trainer."""
+
 
 def make_trainer(case: str, folder: Path, **arguments) -> Trainer:
     options = {"ddp_backend": "gloo", "report_to": "none", "save_strategy": "steps", "save_steps": 2, **arguments}
@@ -86,7 +89,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def train_both_ways(case: str, folder: Path) -> tuple[Trainer, dict]:
-    """Return what plain data parallelism, sharding, and sharding resumed after two steps logged and evaluated."""
+    """Return what plain data parallelism and sharding logged and evaluated, some resumed after two steps."""
     results = {"plain": train(case, folder / "plain")[1:]}
     sharding = {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "state_dict_type": "FULL_STATE_DICT"}}
     with believed_accelerators():
@@ -96,8 +99,9 @@ def train_both_ways(case: str, folder: Path) -> tuple[Trainer, dict]:
                 ExponentialAverage(trainer.model, 0.9)
         trainer.save_model(str(folder / "sharded"))
         results["weights"] = {name: whole(tensor) for name, tensor in trainer.model.state_dict().items()}
-        checkpoint = str(folder / "sharded/checkpoint-2")
-        _, *results["resumed"] = train(case, folder / "resumed", resume_from=checkpoint, **sharding)
+        if case in RESUMED:
+            checkpoint = str(folder / "sharded/checkpoint-2")
+            _, *results["resumed"] = train(case, folder / "resumed", resume_from=checkpoint, **sharding)
     return trainer, results
 
 
@@ -172,12 +176,13 @@ def check_case(case: str, folder: Path, results: dict) -> None:
     assert are_sharded and not any(are_sharded)
     sharded, metrics, are_sharded = results["sharded"]
     assert all(are_sharded)
-    resumed, resumed_metrics, are_sharded = results["resumed"]
-    assert all(are_sharded)
-    assert len(plain) == len(resumed) == 4
+    assert len(plain) == 4
     assert_close(sharded, plain)
     assert_close(metrics, plain_metrics)
-    assert_close(resumed, sharded)  # its log goes on from the checkpoint's
-    assert_close(resumed_metrics, metrics)
+    if case in RESUMED:
+        resumed, resumed_metrics, are_sharded = results["resumed"]
+        assert all(are_sharded)
+        assert_close(resumed, sharded)  # its log goes on from the checkpoint's
+        assert_close(resumed_metrics, metrics)
     auto_class = AutoModelForMaskedLM if case.startswith("mdlm") else AutoModelForCausalLM
     assert_same(weights(auto_class.from_pretrained(folder / "sharded")), results["weights"], rtol=0, atol=0)
