@@ -132,7 +132,6 @@ def fine_tune(
 
     Args:
         args: Of the training; its seed sets the classifier's first weights too.
-        max_length: Tokens of an example, special ones included; the longer of its texts is cut.
         single_as_pair: Whether one text alone is read as a pair with an empty second one, `[CLS] text [SEP] [SEP]`, as
             the published program of CrammedBERT does.
         model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.

@@ -58,8 +58,8 @@ class Entailment:
 class Reader:
     """Finds the span of a context that answers a question, or nothing, by a model trained on SQuAD 2.
 
-    The answer is the span with the highest sum of start and end scores, of at most `max_answer_tokens` tokens, or ""
-    where the sum at the first token is higher, as in SQuAD 2. The longer of the two texts is cut if they are too long.
+    The answer is the span with the highest sum of start and end scores, or "" where the sum at the first token is
+    higher, as in SQuAD 2. The longer of the two texts is cut if they are too long.
     Departs: the question-answering pipeline of earlier Transformers, with which ALCE's figures were made, widened spans
     to whole words and read long contexts in overlapping windows.
     """

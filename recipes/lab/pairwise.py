@@ -72,8 +72,7 @@ class PairwiseJudge:
     def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.
 
-        The margin of an order is the probability that the model gives the text, less that of the other, of both
-        answers; of the two orders it is the mean. So two equal texts have the margin 0.
+        It is the mean of both orders of the probability of its answer, less that of the other: 0 for equal texts.
         """
         ahead = self._first_ahead(prefixes, firsts, seconds)
         behind = self._first_ahead(prefixes, seconds, firsts)
@@ -191,8 +190,8 @@ def write_pairs(
 ) -> None:
     """Write `pairs.html`, on which two models' texts stand in random places, and `key.json`, which names the places.
 
-    Args:
-        texts: By model, one for each prefix. The last model is compared with each other one, on 100 random pairs.
+    The last model of the texts is compared with each other one, on 100 random prefixes.
+
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2, human evaluation.
     """
     draw, pairs, key = random.Random(seed), [], {}
