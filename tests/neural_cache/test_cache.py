@@ -44,11 +44,7 @@ def of_targets(all_words, words):
 
 
 caches = st.builds(
-    NeuralCache,
-    window=st.integers(1, 12),
-    theta=st.floats(0, 3),
-    weight=st.floats(0, 0.9),
-    waits=st.booleans(),
+    NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), waits=st.booleans()
 )
 
 
