@@ -5,13 +5,7 @@ import torch
 from PIL import Image
 
 from hf_targets import CanvasTrace
-from lab.curve_steps import (
-    CurveStep,
-    curves_of_canvases,
-    curves_of_predictions,
-    plot_curve_steps,
-    principal_plane,
-)
+from lab.curve_steps import CurveStep, curves_of_canvases, curves_of_predictions, plot_curve_steps, principal_plane
 from tests.gaussian_diffusion.models import make_difformer
 from tests.masked_diffusion.models import CURVES, MASK, make_mdlm, masked_ids
 from tests.tiny_seq2seq import pairs
