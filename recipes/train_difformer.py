@@ -29,7 +29,7 @@ from lab.curve_steps import curves_of_predictions, plot_curve_steps
 from lab.results import measure, write_results
 from lab.runs import run_alone
 from lab.text import PairSettings
-from lab.validation_bleu import BleuTrainer
+from lab.trainers import BleuTrainer
 
 
 @dataclass

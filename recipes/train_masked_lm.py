@@ -22,10 +22,10 @@ from hf_targets import (
     train_masking_tokenizer,
 )
 from lab.card import write_card
-from lab.cramming import CrammingTrainer
 from lab.results import measure, write_results
 from lab.runs import run_alone
 from lab.text import BlockSettings
+from lab.trainers import CrammingTrainer
 
 
 @dataclass

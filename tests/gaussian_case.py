@@ -85,9 +85,6 @@ def gaussian_case(kind: str) -> ModelCase:
         pipelines=("feature-extraction",),
         source=_source,
         refuses={name: f"reads input_ids and labels, and no {name}" for name in _REFUSES},
-        lacks={
-            "the logits of what it wraps": "it wraps none",
-            "labels of the text's shape": "its labels are its text",
-        },
+        lacks={"the logits of what it wraps": "it wraps none", "labels of the text's shape": "its labels are its text"},
     )
     return case

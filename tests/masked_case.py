@@ -26,10 +26,7 @@ def _text(length: int) -> dict[str, Tensor]:
     return masked_text(token_ids(1, length, seed=length) % (VOCAB - 5) + 3)
 
 
-_LACKS = {
-    "one graph": "which rows its losses read depends on values",
-    "generation": "it writes no text",
-}
+_LACKS = {"one graph": "which rows its losses read depends on values", "generation": "it writes no text"}
 _NO_SEGMENTS = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
 _NOT_SHIFTED = "shift_labels is an argument of models that write text"
 

@@ -188,10 +188,7 @@ def _block_case(kind: str, family: str) -> ModelCase:
         pipelines=("text-generation", "feature-extraction"),
         compiled=(lambda: (case.make(), [case.padded((12, 7), side) for side in SIDES])) if kind == "curves" else None,
         refuses=refuses,
-        lacks={
-            "the logits of what it wraps": "its LSTM predicts the next word",
-            "one graph": "torch compiles no LSTM",
-        },
+        lacks={"the logits of what it wraps": "its LSTM predicts the next word", "one graph": "torch compiles no LSTM"},
     )
     return case
 

@@ -7,12 +7,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
-from hf_targets import (
-    DynamicVocabForCausalLM,
-    MultiTokenForCausalLM,
-    MultiTokenTrainer,
-    MultiTokenTrainingArguments,
-)
+from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from tests.phrases.models import random_vocabulary
 from tests.tiny_models import VOCAB, make_backbone, token_ids
 

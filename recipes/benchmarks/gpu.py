@@ -109,7 +109,8 @@ def phrase_steps(tiny: bool) -> Iterator[Row]:
         sizes: Any = {"num_layers": 1, "hidden_size": 32, "vocab_size": 400, "table_sizes": [0, 64]} if tiny else {}
         sizes = sizes or {"table_sizes": [0, 65536, 1_000_000]}
         setup = phrases.Setup(batch_size=batch_size, rounds=3, **sizes)
-        seconds = phrases.seconds_of_steps(phrases.make_model(setup).to(DEVICE, torch.bfloat16), setup)
+        model: Any = phrases.make_model(setup)
+        seconds = phrases.seconds_of_steps(model.to(DEVICE, torch.bfloat16), setup)
         yield from rows_of(f"a step, {batch_size} rows", {f"{n:,} phrases": value for n, value in seconds.items()})
 
 

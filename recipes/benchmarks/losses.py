@@ -89,7 +89,8 @@ def measure(setup: Setup, device: torch.device) -> tuple[dict[str, float], dict[
     hidden = torch.randn(setup.num_states, setup.hidden_size, device=device).bfloat16().requires_grad_()
     matrix = (0.02 * torch.randn(setup.vocab_size, setup.hidden_size, device=device)).bfloat16().requires_grad_()
     targets = torch.randint(setup.vocab_size, (setup.num_states,), device=device)
-    exact = gradients(whole_loss, *(one.detach().float().requires_grad_() for one in (hidden, matrix)), targets)
+    states, weights = (one.detach().float().requires_grad_() for one in (hidden, matrix))
+    exact = gradients(whole_loss, states, weights, targets)
     runs = {name: partial(gradients, loss, hidden, matrix, targets) for name, loss in loss_functions(device).items()}
     errors = {
         name: max(float((ours - own).norm() / own.norm()) for ours, own in zip(run(), exact, strict=True))

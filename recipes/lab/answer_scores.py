@@ -63,9 +63,7 @@ def measure_answers(
     with the short answers, the best of each question. `rouge_l` is ROUGE-Lsum's F-measure with stems, the better of the
     two reference answers. Answers are cut at the first line break, and their citations removed.
 
-    Args:
-        answers: One for each item.
-        items: As `load_questions` returns them.
+    There is an answer for each item, which are as `load_questions` returns them.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -98,10 +96,7 @@ def measure_citations(
     """Return citation recall and precision, in percent; nothing where no answer has a sentence.
 
     Citations after a full stop belong to the next sentence, as in the published program, and to their own in the
-    columns that end with `_own`.
-
-    Args:
-        judged_by: What the names begin with; "lexical" where `shares_words` judges.
+    columns that end with `_own`. `judged_by` is what the names begin with; "lexical" where `shares_words` judges.
     """
     columns: dict[str, float] = {}
     entails = cache(entails)

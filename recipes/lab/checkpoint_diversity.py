@@ -54,11 +54,8 @@ def checkpoint_diversities(
 ) -> list[dict[str, float]]:
     """Return the mean gradient diversity of batches at each checkpoint, as entries of a log.
 
-    All checkpoints, and all runs with the same blocks and seed, are measured on the same batches.
+    All checkpoints, and all runs with the same blocks (of one length) and seed, are measured on the same batches.
 
-    Args:
-        blocks: Rows with `input_ids` and `labels` of one length; batches are drawn without replacement.
-        dropout: As for `gradient_diversity`; in training it is drawn.
     Returns: For each checkpoint `step`, `gradient_diversity`, and `standard_error` over the batches.
     """
     count = num_batches * batch_size

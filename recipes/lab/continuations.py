@@ -68,8 +68,7 @@ class ContinuationSettings(TextSettings):
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
     never: list[str] = field(default_factory=list, metadata={"help": "Words that no model may write, such as <unk>."})
     repetition_of: Literal["words", "spacy", "tokens"] = field(
-        default="words",
-        metadata={"help": "What repetition counts: words and marks, spaCy's as published, tokens."},
+        default="words", metadata={"help": "What repetition counts: words and marks, spaCy's as published, tokens."}
     )
     feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, such as gpt2-large. None: none."})
     dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
@@ -137,9 +136,7 @@ def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf) -> Prepa
 class TextComparison:
     """The texts and figures of models that continue the same prefixes, one model after the other.
 
-    Attributes:
-        figures: By name of a model, the columns of each seed.
-        texts: By name of a model, the texts of each seed.
+    By the name of a model, `figures` are the columns of each seed, and `texts` its texts.
     """
 
     def __init__(
@@ -236,20 +233,19 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], units: Mapping
         told = f"{low:+.2f} to {high:+.2f}"
         return f"none ({told})" if low <= 0 <= high else told
 
-    lines = [
-        [model, *(interval(column, values, None) for column in _COLUMNS.values())] for model, values in of_texts.items()
-    ]
-    for model, values in list(of_texts.items())[1:]:
-        lines.append([f"{model} - first", *(interval(column, values, first) for column in _COLUMNS.values())])
+    compared: list[tuple] = [(model, values, None) for model, values in of_texts.items()]
+    compared += [(f"{model} - first", values, first) for model, values, _ in compared[1:]]
+    lines = [[name, *(interval(column, *of) for column in _COLUMNS.values())] for name, *of in compared]
     return markdown_table(["model", *_COLUMNS], lines)
 
 
 def _values(continued: Continuations, units: Sequence[Text]) -> np.ndarray:
     """Return the values of each text, (texts, 5), whose means are `_Means`; NaN for a text too short for an n-gram."""
-    repeated = [
-        [repeated_ngrams([text], order) if len(text) >= order else np.nan for order in ORDERS] for text in units
-    ]
-    columns = zip(repeated, continued.num_steps, continued.num_phrases, strict=True)
+
+    def repeated(text: Text) -> list[float]:
+        return [repeated_ngrams([text], order) if len(text) >= order else np.nan for order in ORDERS]
+
+    columns = zip(map(repeated, units), continued.num_steps, continued.num_phrases, strict=True)
     return np.array([[*reps, steps, phrases] for reps, steps, phrases in columns])
 
 

@@ -70,39 +70,22 @@ def curves_of_canvases(
     canvases: Sequence[Tensor] | Tensor,
     row: int = 0,
     *,
-    attention_mask: Tensor | None = None,
-    timesteps: Tensor | None = None,
     num_points: int = 500,
 ) -> list[CurveStep]:
-    """Return the curve that the model predicts from each canvas, with dropout off.
+    """Return the curve that the model predicts from each canvas, with dropout off, and points along the whole of it.
 
-    A `CanvasTrace` starts after the first change. To include the curve before that, put the masked canvas in front.
+    The canvases are (batch, length), without padding, such as `CanvasTrace.canvases`. These start after the first
+    change: to include the curve before that, put the masked canvas in front.
 
-    Args:
-        model: A model with a curve.
-        canvases: (batch, length) each, such as `CanvasTrace.canvases`.
-        row: Index of the row in the batch.
-        attention_mask: (batch, length), 0 at padding, which is left out.
-        timesteps: (canvases,), the times of the canvases, for a model with `time_conditioning`.
-        num_points: Number of points along the whole curve, 2 or more.
-    Raises:
-        ValueError: If the model has no curve.
     Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
     """
-    curve = cast(CurveConfig | None, model.config.curve)
-    if curve is None:
-        raise ValueError("curves_of_canvases needs a model with a curve, got config.curve=None")
     rows = torch.stack([canvas[row] for canvas in canvases]).to(execution_device(model))
-    if attention_mask is not None:
-        rows = rows[:, attention_mask[row].to(execution_device(model)) != 0]
-    whole, at_tokens = _mappings(curve, rows.shape[1], num_points)
+    whole, at_tokens = _mappings(cast(CurveConfig, model.config.curve), rows.shape[1], num_points)
     steps = []
     with without_dropout(model):
-        for start in range(0, len(rows), _CANVASES_AT_ONCE):
-            part = slice(start, start + _CANVASES_AT_ONCE)
-            times = None if timesteps is None else timesteps[part].to(execution_device(model))
-            output = model(rows[part], timesteps=times, skip_logits=True, return_dict=True)
-            for canvas, points in zip(rows[part].cpu(), output.control_points.double().cpu(), strict=True):
+        for part in rows.split(_CANVASES_AT_ONCE):
+            output = model(part, skip_logits=True, return_dict=True)
+            for canvas, points in zip(part.cpu(), output.control_points.double().cpu(), strict=True):
                 masked = canvas == model.config.mask_token_id
                 steps.append(CurveStep(canvas, masked, points, whole @ points, at_tokens @ points))
     return steps
@@ -117,16 +100,9 @@ def curves_of_predictions(
     *,
     num_points: int = 500,
 ) -> list[CurveStep]:
-    """Return the curves that a Gaussian model predicted while it wrote a candidate, one for each step.
+    """Return the curves that a Gaussian model predicted while it wrote a candidate of a source, one for each step.
 
-    Args:
-        model: A model with a curve.
-        output: What `generate` returns with `output_predictions=True`.
-        row: Index of the source.
-        candidate: Of the texts for this source.
-        num_points: Number of points along the whole curve, 2 or more.
-    Raises:
-        ValueError: If the predictions were not kept, or are of no curve.
+    The output is what `generate` returns with `output_predictions=True`.
     """
     if output.control_points is None or output.predicted_embeddings is None or output.candidates is None:
         raise ValueError("curves_of_predictions needs a model with a curve, and generate(output_predictions=True)")
@@ -164,12 +140,7 @@ def principal_plane(steps: Sequence[CurveStep]) -> PrincipalPlane:
     return PrincipalPlane(center, axes, (variances[-1].item() / total, variances[-2].item() / total))
 
 
-def plot_curve_steps(
-    steps: Sequence[CurveStep],
-    path: Path | str,
-    tokenizer: Any = None,
-    num_panels: int = 4,
-) -> None:
+def plot_curve_steps(steps: Sequence[CurveStep], path: Path | str, tokenizer: Any = None, num_panels: int = 4) -> None:
     """Draw predicted curves as a PNG, one panel per step: control points, the curve, and its points for tokens.
 
     All panels have the same axes: the first two principal components of the control points of all steps, at the same
@@ -178,11 +149,8 @@ def plot_curve_steps(
     A sampler draws tokens from the points of masked tokens. At an unmasked position the model returns the given token,
     wherever its point is, and training does not move that point towards the token.
 
-    Args:
-        steps: The output of `curves_of_canvases`, or of `curves_of_predictions`.
-        path: The PNG file to write.
-        tokenizer: Decodes the unmasked tokens, which are written beside their points; None: no tokens are written.
-        num_panels: Number of steps to draw; all steps if there are fewer.
+    With a tokenizer the unmasked tokens are written beside their points.
+
     Source: Heo and Choi, "Sentence Curve Language Models", figures 1 and 9.
     """
     plane = principal_plane(steps)
@@ -228,13 +196,8 @@ def _frame(axes, points: np.ndarray) -> None:
 def _draw(axes, step: CurveStep, plane: PrincipalPlane) -> None:
     controls, curve, tokens = (plane.project(rows).numpy().T for rows in (step.control_points, step.curve, step.tokens))
     masked = step.masked.numpy()
-    axes.plot(
-        *curve,
-        color="tab:orange",
-        linewidth=min(1.6, max(0.8, 25 / len(step.canvas))),
-        label="sentence curve",
-        zorder=1,
-    )
+    width = min(1.6, max(0.8, 25 / len(step.canvas)))
+    axes.plot(*curve, color="tab:orange", linewidth=width, label="sentence curve", zorder=1)
     axes.plot(*curve[:, :1], "o", color="tab:orange", markerfacecolor="white", label="its beginning", zorder=2)
     axes.plot(*controls, "o", color="tab:blue", markersize=4, alpha=0.75, label="control points", zorder=3)
     cross = {"color": "tab:red", "markersize": 7, "zorder": 4}

@@ -118,8 +118,6 @@ def map_targets(
     """Return the vectors of all levels, reduced together to two dimensions by t-SNE: one tensor for each level.
 
     The perplexity is scikit-learn's default; the paper gives none.
-
-    Source: van der Maaten and Hinton 2008.
     """
     together = torch.cat([one.vectors for one in levels])
     require("sklearn", extra="figures")
@@ -192,15 +190,10 @@ def _zoom(axes: Any, one: TargetVectors, at: Tensor, word: str) -> None:
         for place, number in enumerate(sorted(numbers, key=lambda number: at[number, 1].item())):
             height_of = bottom - 0.05 * height + 1.1 * height * (place + 0.5) / len(numbers)
             column = left - 0.15 * width if side < 0 else left + 1.15 * width
-            axes.annotate(
-                _shown(f"{word}-{one.before[number]}"),
-                at[number].tolist(),
-                xytext=(column, height_of),
-                ha="right" if side < 0 else "left",
-                va="center",
-                fontsize=8,
-                arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6},
-            )
+            line = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6}
+            looks: Any = {"ha": "right" if side < 0 else "left", "va": "center", "fontsize": 8, "arrowprops": line}
+            name = _shown(f"{word}-{one.before[number]}")
+            axes.annotate(name, at[number].tolist(), xytext=(column, height_of), **looks)
 
 
 def _shown(name: str) -> str:

@@ -85,9 +85,7 @@ SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def load_glue(name: str) -> DatasetDict:
-    """Return the splits `train` and `validation` of a task, with the columns of its text and `label`.
-
-    `mnli` has `validation_mismatched` too, texts of other kinds than its training texts; its `validation` is matched.
+    """Return the splits `train` and `validation` of a task (`mnli`: matched), with its columns of text and `label`.
 
     CoLA, SST-2, MRPC and RTE are read from train.tsv and dev.tsv (.gz, .xz) in glue/<task> below the folder that
     `HF_TARGETS_DATA` names, where it has such a folder; all others are from the Hub. GLUE keeps the labels of its test
@@ -113,10 +111,7 @@ def _read(file: Path | None, task: GlueTask) -> Dataset:
 
 
 def glue_score(task: GlueTask, labels: np.ndarray, logits: np.ndarray) -> float:
-    """Return the score of a task, in percent.
-
-    The labels are (examples,), the logits (examples, num_labels).
-    """
+    """Return the score of a task, in percent, of labels (examples,) and logits (examples, num_labels)."""
     predicted = logits[:, 0] if task.num_labels == 1 else logits.argmax(axis=-1)
     return 100 * float(SCORES[task.metric](labels, predicted))
 
@@ -137,7 +132,6 @@ def fine_tune(
 
     Args:
         args: Of the training; its seed sets the classifier's first weights too.
-        max_length: Tokens of an example, special ones included; the longer of its texts is cut.
         single_as_pair: Whether one text alone is read as a pair with an empty second one, `[CLS] text [SEP] [SEP]`, as
             the published program of CrammedBERT does.
         model_fields: Fields of the model's configuration to change, such as `classifier_pooling` or a dropout.

@@ -22,9 +22,6 @@ def shares_words(premise: str, hypothesis: str) -> bool:
 
     This is no inference: it cannot tell a sentence from its negation. It stands in where no model can be had, and its
     figures compare with each other only.
-
-    >>> shares_words("Cats sleep a lot.", "cats sleep"), shares_words("Cats sleep.", "dogs sleep")
-    (True, False)
     """
     known, wanted = set(word_runs(premise)), set(word_runs(hypothesis))
     return bool(wanted) and len(wanted & known) >= 0.8 * len(wanted)
@@ -61,8 +58,8 @@ class Entailment:
 class Reader:
     """Finds the span of a context that answers a question, or nothing, by a model trained on SQuAD 2.
 
-    The answer is the span with the highest sum of start and end scores, of at most `max_answer_tokens` tokens, or ""
-    where the sum at the first token is higher, as in SQuAD 2. The longer of the two texts is cut if they are too long.
+    The answer is the span with the highest sum of start and end scores, or "" where the sum at the first token is
+    higher, as in SQuAD 2. The longer of the two texts is cut if they are too long.
     Departs: the question-answering pipeline of earlier Transformers, with which ALCE's figures were made, widened spans
     to whole words and read long contexts in overlapping windows.
     """

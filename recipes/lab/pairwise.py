@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import cycle, takewhile
 from math import exp, isnan, log
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,7 @@ Answer:"""
 
 @dataclass(frozen=True)
 class Preferences:
-    """The shares of a comparison, in [0, 1], which sum to 1.
-
-    Attributes:
-        better, none, worse: Of pairs in which the first text is preferred, neither is, or the second is.
-    """
+    """The shares of pairs in which the first text is preferred, neither is, or the second is; they sum to 1."""
 
     better: float
     none: float
@@ -76,8 +72,7 @@ class PairwiseJudge:
     def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.
 
-        The margin of an order is the probability that the model gives the text, less that of the other, of both
-        answers; of the two orders it is the mean. So two equal texts have the margin 0.
+        It is the mean of both orders of the probability of its answer, less that of the other: 0 for equal texts.
         """
         ahead = self._first_ahead(prefixes, firsts, seconds)
         behind = self._first_ahead(prefixes, seconds, firsts)
@@ -101,11 +96,8 @@ class PairwiseJudge:
         first, *others = texts
         compared = {}
         for model in others:
-            pairs = [
-                pair
-                for seed, written in enumerate(texts[model])
-                for pair in zip(prefixes, written, texts[first][seed % len(texts[first])], strict=True)
-            ]
+            seeds = zip(texts[model], cycle(texts[first]), strict=False)
+            pairs = [pair for ours, theirs in seeds for pair in zip(prefixes, ours, theirs, strict=True)]
             compared[model] = self.preferences(*zip(*pairs, strict=True))
         return compared
 
@@ -124,10 +116,8 @@ class PairwiseJudge:
                 rows.append(ids)
                 lengths.append(sum(takewhile(bool, (one == other for one, other in zip(begin, ids, strict=False)))))
         judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
-        log_p = [
-            -log(perplexity) * (len(ids) - length)
-            for perplexity, ids, length in zip(judged.per_text, rows, lengths, strict=True)
-        ]
+        triples = zip(judged.per_text, rows, lengths, strict=True)
+        log_p = [-log(perplexity) * (len(ids) - length) for perplexity, ids, length in triples]
         ahead = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
         if any(map(isnan, ahead)):
             raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
@@ -146,13 +136,7 @@ def _filled(question: str, texts: Mapping[str, str]) -> str:
 
 
 def format_preferences(rows: Mapping[str, Preferences]) -> str:
-    """Return shares as a Markdown table like table 14, with a row for each model that was compared.
-
-    >>> print(format_preferences({"ours": Preferences(0.5, 0.25, 0.25)}))
-    | model | better | no preference | worse |
-    | --- | ---: | ---: | ---: |
-    | ours | 0.50 | 0.25 | 0.25 |
-    """
+    """Return shares as a Markdown table like table 14, with a row for each model that was compared."""
     cells = [[name, f"{row.better:.2f}", f"{row.none:.2f}", f"{row.worse:.2f}"] for name, row in rows.items()]
     return markdown_table(["model", "better", "no preference", "worse"], cells)
 
@@ -206,8 +190,8 @@ def write_pairs(
 ) -> None:
     """Write `pairs.html`, on which two models' texts stand in random places, and `key.json`, which names the places.
 
-    Args:
-        texts: By model, one for each prefix. The last model is compared with each other one, on 100 random pairs.
+    The last model of the texts is compared with each other one, on 100 random prefixes.
+
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2, human evaluation.
     """
     draw, pairs, key = random.Random(seed), [], {}
@@ -248,15 +232,11 @@ def shares(folder: str | Path) -> dict[str, dict[str, Preferences]]:
     if not votes:
         raise ValueError(f"{folder} has no answers; judge on {PAGE_NAME}, and put the saved CSV files beside it")
     counted: dict[str, dict[str, list[int]]] = {}
-    for (pair, question), signs in votes.items():
-        name = f"{key[pair]['model']} against {key[pair]['other']}"
-        total = sum(signs)
+    for (pair, question), given in sorted(votes.items(), key=lambda vote: QUESTIONS.index(vote[0][1])):
+        name, total = f"{key[pair]['model']} against {key[pair]['other']}", sum(given)
         counted.setdefault(name, {}).setdefault(question, []).append((total > 0) - (total < 0))
+    signs = (1, 0, -1)
     return {
-        name: {
-            question: Preferences(*(found.count(sign) / len(found) for sign in (1, 0, -1)))
-            for question in QUESTIONS
-            if (found := by_question.get(question))
-        }
-        for name, by_question in counted.items()
+        name: {question: Preferences(*(one.count(sign) / len(one) for sign in signs)) for question, one in own.items()}
+        for name, own in counted.items()
     }

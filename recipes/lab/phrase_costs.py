@@ -10,8 +10,7 @@ Departs: appendix E of the dynamic vocabulary paper gives 2 (n (V + p) d + (24 n
 w = 12 d^2 L, a = d, c = 0 and r = n, the sum above is 2 n (V + p) d + (24 n d^2 + 4 n^2 d) L: the paper's leading 2
 doubles the layers' operations a second time, and its n^d should be n^2 d.
 
-Attention counts as the full square, as in dense kernels. Norms, activations, softmax and the encoding of phrases, which
-happens before generation, are not counted.
+Attention counts as the full square. Norms, activations, softmax and the encoding of phrases are not counted.
 """
 
 from collections.abc import Mapping

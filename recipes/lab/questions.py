@@ -51,10 +51,7 @@ class QuestionSettings:
         every = load_questions(self.questions)
         items, others = every[: self.num_questions], every[self.num_questions :]
         if len(items) < self.num_questions or (self.demonstration and not others):
-            raise ValueError(
-                f"{self.questions} has {len(every)} questions, of which a demonstration takes one; lower num_questions "
-                f"from {self.num_questions}"
-            )
+            raise ValueError(f"{self.questions} has {len(every)} questions, one to demonstrate; lower num_questions")
         documents = [shown_documents(item, self.num_documents, self.document_words) for item in items]
         split = punkt_or_trained(one["text"] for of_item in documents for one in of_item)
         instruction, begin = INSTRUCTIONS[self.instruction], ""
@@ -62,10 +59,8 @@ class QuestionSettings:
             example, shown = choose_demonstration(others, self.num_documents, self.document_words)
             answer = cited_answer(example["annotations"], shown, split)
             begin = cited_prompt(example["question"], shown, answer=answer, instruction=instruction) + "\n\n\n"
-        prompts = [
-            begin + cited_prompt(item["question"], shown, instruction=instruction)
-            for item, shown in zip(items, documents, strict=True)
-        ]
+        pairs = zip((item["question"] for item in items), documents, strict=True)
+        prompts = [begin + cited_prompt(*pair, instruction=instruction) for pair in pairs]
         return AskedQuestions(items, documents, prompts, split)
 
 
@@ -119,10 +114,7 @@ def shown_documents(
     """
     documents = question["docs"][:num_documents]
     if len(documents) < num_documents:
-        raise ValueError(
-            f"{question['question']!r:.60} has {len(documents)} documents, and {num_documents} are asked for; lower "
-            "num_documents"
-        )
+        raise ValueError(f"{question['question']!r:.60} has {len(documents)} documents; lower num_documents")
     shown = []
     for document in documents:
         title, text = " ".join(document["title"].split()), document["text"].strip()
@@ -145,10 +137,8 @@ def cited_prompt(question: str, documents: Sequence[Mapping[str, str]], *, answe
     <BLANKLINE>
     Answer:
     """
-    listed = "".join(
-        f"Document [{number}](Title: {document['title']}): {document['text']}\n"
-        for number, document in enumerate(documents, start=1)
-    )
+    shown = "Document [{}](Title: {title}): {text}\n"
+    listed = "".join(shown.format(number, **document) for number, document in enumerate(documents, start=1))
     parts = [instruction] * bool(instruction) + [f"Question: {' '.join(question.split())}"]
     return "\n\n".join([*parts, f"{listed}\nAnswer:{answer}"])
 

@@ -53,8 +53,7 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     """Return what a trained model reaches on a test text, and its validation figures as `validation_...`.
 
     Nothing is chosen on the test text: `perplexity_ensemble` is that of the ensemble weight of the lowest validation
-    perplexity, `ensemble_weight`. A model that reads the tokens that it predicts gets `leaky_perplexity` instead of
-    `perplexity`, so that no table compares it with others.
+    perplexity, `ensemble_weight`. A model that reads what it predicts gets `leaky_perplexity` instead of `perplexity`.
     """
     trainer.remove_callback(EarlyStoppingCallback)  # it would count these evaluations
     validation = _figures(trainer.evaluate(), "eval_")

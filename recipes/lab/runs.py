@@ -54,9 +54,6 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
     """Return the table that `script.py table.yaml [--name value ...]` asks for.
 
     The recipe is the module of a recipe for one model, with `SETTINGS` and `main(*settings) -> results`.
-
-    Raises:
-        ValueError: If `only` names a row that the table has not, there is no row or seed, or a row is none.
     """
     stated = stated_settings(_Rows, *recipe.SETTINGS, description=description, arguments=arguments)
     (own,) = parse_mapping({name: stated.pop(name) for name in vars(_Rows()) if name in stated}, _Rows)
@@ -88,8 +85,7 @@ def compare(
 
     Returns: To each row its results, one a seed.
     Raises:
-        ValueError: Before anything is trained, if a row's name is no name of a folder, or a folder has a run of other
-            settings or of another text; later, if another process trains in a folder.
+        ValueError: Before anything is trained, if a row's name names no folder, or a folder has another run.
     """
     planned = []
     forget_texts()
@@ -111,7 +107,7 @@ def compare(
     for number, (name, folder, of_run) in enumerate(planned, start=1):
         results = read_results(folder)
         if results is None:
-            if not int(os.environ.get("RANK", "0")):
+            if _is_first():
                 print(f"run {number}/{len(planned)}: {folder.name}", flush=True)
             results = run(recipe, of_run, folder)
         found[name].append(results)
@@ -136,12 +132,10 @@ def run(recipe: Any, settings: Mapping[str, Any], folder: Path) -> dict[str, Any
 def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -> None:
     """Train one model as `script.py [settings.yaml] [--name value ...]` asks for, in a folder of its own.
 
-    Args:
-        main: Of the recipe; its arguments are the `kinds`, settings first and arguments of a training last.
-        description: As for `parse_settings`.
+    The recipe's `main` takes the `kinds`, settings first and arguments of a training last.
+
     Raises:
-        ValueError: If another process trains in the folder, or the text is another than that of the checkpoint that
-            the training is to go on from.
+        ValueError: If another process trains in the folder, or a checkpoint to go on from is of another text.
     """
     forget_texts()
     stated = stated_settings(*kinds, description=description)
@@ -162,9 +156,6 @@ def owned(folder: Path) -> Iterator[None]:
     """Keep other processes from training in a folder, for the time of a `with`; it is made if it is missing.
 
     Of the processes of one training the first holds a lock, which ends with the process, however that ends.
-
-    Raises:
-        ValueError: If another process does so, with its number and the time when it began.
     """
     if not _is_first():
         yield
@@ -204,31 +195,24 @@ def _record(folder: Path, recorded: Mapping[str, Any]) -> Iterator[None]:
 
 
 def run_folder(name: str, seed: int | str) -> str:
-    """Return the name of the folder of a run.
-
-    >>> run_folder("plain", 3)
-    'plain-seed3'
-    """
+    """Return the name of the folder of a run."""
     return f"{name}-seed{seed}"
 
 
 def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[dict]]]:
     """Return Trainer's logs of all runs that kept theirs (`save_state`), as `plot_learning_curves` takes them."""
-    files = {name: [Path(output_dir, run_folder(name, seed), "trainer_state.json") for seed in seeds] for name in rows}
-    return {
-        name: [json.loads(file.read_text(encoding="utf-8"))["log_history"] for file in own]
-        for name, own in files.items()
-    }
+
+    def log(name: str, seed: int) -> list[dict]:
+        file = Path(output_dir, run_folder(name, seed), "trainer_state.json")
+        return json.loads(file.read_text(encoding="utf-8"))["log_history"]
+
+    return {name: [log(name, seed) for seed in seeds] for name in rows}
 
 
 def _leave_noise_out() -> None:
     """Leave out of the output what says nothing about a run: bars of files, and how checkpoints are sorted by age."""
     transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("transformers.trainer_utils").addFilter(_is_of_a_run)
-
-
-def _is_of_a_run(record: logging.LogRecord) -> bool:
-    return "mtime" not in record.getMessage()
+    logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
 
 
 def _is_first() -> bool:

@@ -1,6 +1,7 @@
 """How fast methods of decoding are, side by side: seconds, tokens and forward passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -49,26 +50,16 @@ class Speed:
         return self.num_tokens / self.seconds
 
 
-class _PassCounter:
-    """Counts the rows of all calls of a model's backbone."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        core: Any = model
-        if model.config.is_encoder_decoder:
-            core = model.get_decoder()
-        while core.base_model is not core:
-            core = core.base_model
-        self.row_passes = 0
-        self._handle = core.register_forward_hook(self._count)
-
-    def _count(self, module: Any, args: Any, output: Any) -> None:
-        self.row_passes += len(output[0])
-
-    def __enter__(self) -> "_PassCounter":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._handle.remove()
+@contextmanager
+def _row_passes(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Collect the numbers of rows in all calls of a model's backbone."""
+    core: Any = model.get_decoder() if model.config.is_encoder_decoder else model
+    while core.base_model is not core:
+        core = core.base_model
+    rows: list[int] = []
+    handle = core.register_forward_hook(lambda module, args, output: rows.append(len(output[0])))
+    yield rows
+    handle.remove()
 
 
 @torch.no_grad()
@@ -83,21 +74,20 @@ def compare_speeds(
 
     The methods take turns, round by round, after a first turn that is not timed but counted and compared.
 
-    Args:
-        methods: By name, the one that the others are compared with first.
-        batches: Prompts (rows, time) without padding, or with their masks as a tokenizer gives them.
+    The first method is the one that the others are compared with. Prompts (rows, time) are without padding, or have
+    their masks as a tokenizer gives them.
     """
     texts = {name: [] for name in methods}
     passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
     for name, method in methods.items():
         for prompts in batches:
-            with _PassCounter(method.model) as counter:
+            with _row_passes(method.model) as rows:
                 output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
             ids = _ids(prompts)
             begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
             texts[name] += _tokens(method, output.sequences[:, begin:])
             drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
-            passes[name] += counter.row_passes - len(ids) if drafted is None else drafted
+            passes[name] += sum(rows) - len(ids) if drafted is None else drafted
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(rounds):
         for name, method in methods.items():
@@ -139,21 +129,13 @@ def _tokens(method: DecodingMethod, new: Tensor) -> list[list[int]]:
 
 
 def format_speeds(speeds: Sequence[Speed]) -> str:
-    """Return a Markdown table: tokens a second, as a multiple of the first row's, tokens a pass, equal rows.
-
-    Speeds of one name, such as those of heads trained with several seeds, become a mean with its standard error.
-    """
+    """Return a Markdown table; speeds of one name, such as of several seeds, are a mean with its standard error."""
     columns, lines = ["decoding", "tokens / s", "x plain", "tokens / pass", "accepted / pass", "same text"], []
     plain = speeds[0].tokens_per_second
     for name in dict.fromkeys(speed.name for speed in speeds):
         seeds = [speed for speed in speeds if speed.name == name]
-        cells = [
-            name,
-            format_mean([speed.tokens_per_second for speed in seeds], digits=0),
-            format_mean([speed.tokens_per_second / plain for speed in seeds]),
-            format_mean([speed.tokens_per_pass for speed in seeds]),
-            format_mean([speed.tokens_per_pass - 1 for speed in seeds]),
-            f"{min(speed.same for speed in seeds):.0%}",
-        ]
-        lines.append(cells)
+        rate = format_mean([speed.tokens_per_second for speed in seeds], digits=0)
+        numbers = [(one.tokens_per_second / plain, one.tokens_per_pass, one.tokens_per_pass - 1) for one in seeds]
+        same = f"{min(speed.same for speed in seeds):.0%}"
+        lines.append([name, rate, *map(format_mean, zip(*numbers, strict=True)), same])
     return markdown_table(columns, lines)

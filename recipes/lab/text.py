@@ -99,9 +99,7 @@ class PairSettings:
     target_column: str | None = field(default=None, metadata={"help": "Column of the target. None: by its language."})
     max_train_pairs: int | None = field(default=None, metadata={"help": "Train on the first so many pairs only."})
     max_eval_pairs: int | None = field(default=None, metadata={"help": "Validate and test on the first so many pairs."})
-    max_pair_words: int | None = field(
-        default=175, metadata={"help": "Most words a side of training pairs. None: any."}
-    )
+    max_pair_words: int | None = field(default=175, metadata={"help": "Most words a side in training. None: any."})
     max_pair_ratio: float | None = field(default=1.5, metadata={"help": "Of the longer side's words over the other's."})
     vocab_size: int = field(default=10_000, metadata={"help": "Tokens of the tokenizer trained on both languages."})
     max_source_length: int | None = field(default=None, metadata={"help": "Encoder positions. None: the tokenizer's."})

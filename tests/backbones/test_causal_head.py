@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, StaticCache
 
-from hf_targets import (
-    AwdLstmConfig,
-    AwdLstmForCausalLM,
-    TensorizedTransformerConfig,
-    TensorizedTransformerForCausalLM,
-)
+from hf_targets import AwdLstmConfig, AwdLstmForCausalLM, TensorizedTransformerConfig, TensorizedTransformerForCausalLM
 from tests.awd_lstm import by_hand as lstm_by_hand
 from tests.awd_lstm.models import make_awd_lstm
 from tests.tensorized_transformer import by_hand as tensorized_by_hand

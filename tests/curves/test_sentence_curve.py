@@ -266,7 +266,6 @@ def test_lengths_that_do_not_fit_are_refused(lengths):
 
 
 _COMPILED = """
-import sys
 import torch
 from hf_targets.curves import sentence_curve
 from hf_targets.curves.configuration import CurveConfig
@@ -282,7 +281,6 @@ class Model(torch.nn.Module):
             points = points * self.curve.keep(lengths, rows.shape[1])[..., None]
         return self.curve.to_embeddings(points.sin(), rows.shape[1], lengths)
 
-assert "hf_targets.maths.bsplines" not in sys.modules, "scipy is imported before it is needed"
 sentence_curve.MAX_TABLE_LENGTH = 14
 model = Model()
 for fullgraph, widths in ((True, (12,)), (False, (12, 13, 15))):

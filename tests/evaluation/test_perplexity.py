@@ -154,12 +154,7 @@ def test_blocks_that_cannot_be_judged_are_refused(blocks, says):
 
 
 @pytest.mark.parametrize(
-    ("texts", "lengths", "says"),
-    [
-        ([[1, 2]], 2, "a prefix of 2"),
-        ([], 0, "not empty"),
-        (["the cat"], 0, "tokenizer="),
-    ],
+    ("texts", "lengths", "says"), [([[1, 2]], 2, "a prefix of 2"), ([], 0, "not empty"), (["the cat"], 0, "tokenizer=")]
 )
 def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths, says):
     with pytest.raises(ValueError, match=says):

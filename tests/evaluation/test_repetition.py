@@ -4,12 +4,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hf_targets.evaluation.repetition import (
-    Repetition,
-    distinct_ngrams,
-    measure_repetition,
-    repeated_ngrams,
-)
+from hf_targets.evaluation.repetition import Repetition, distinct_ngrams, measure_repetition, repeated_ngrams
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=4)
 varied = settings(derandomize=True, deadline=None)
@@ -74,12 +69,7 @@ def test_distinct_ngrams_fall_with_likeness_between_texts_and_repetition_does_no
 
 @pytest.mark.parametrize(
     ("texts", "order", "says"),
-    [
-        ([[1]], 2, "2-gram"),
-        ([], 2, "no text"),
-        (["a text"], 2, "tokenize"),
-        ([[1, 2]], 0, "got 0"),
-    ],
+    [([[1]], 2, "2-gram"), ([], 2, "no text"), (["a text"], 2, "tokenize"), ([[1, 2]], 0, "got 0")],
 )
 def test_texts_that_say_nothing_are_refused(texts, order, says):
     for measure in (repeated_ngrams, distinct_ngrams):

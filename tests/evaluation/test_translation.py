@@ -78,11 +78,7 @@ def test_words_of_a_language_without_spaces_are_cut_as_it_says():
 
 @pytest.mark.parametrize(
     ("hypotheses", "references", "options", "says"),
-    [
-        ([], [], {}, "0 references"),
-        (["a"], ["a", "b"], {}, "2 references"),
-        (["a", "b"], [["a"], []], {}, "number 1"),
-    ],
+    [([], [], {}, "0 references"), (["a"], ["a", "b"], {}, "2 references"), (["a", "b"], [["a"], []], {}, "number 1")],
 )
 def test_texts_that_cannot_be_compared_are_refused(hypotheses, references, options, says):
     with pytest.raises(ValueError, match=says):

@@ -5,11 +5,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, default_data_collator
 
-from hf_targets import (
-    DifformerForConditionalGeneration,
-    GaussianDiffusionTrainer,
-    GaussianDiffusionTrainingArguments,
-)
+from hf_targets import DifformerForConditionalGeneration, GaussianDiffusionTrainer, GaussianDiffusionTrainingArguments
 from hf_targets.training.lora import add_lora
 from tests.gaussian_diffusion.published_dinoiser import (
     LATENT,

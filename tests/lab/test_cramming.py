@@ -3,7 +3,7 @@
 import pytest
 
 from hf_targets import MultiTokenMaskedTrainingArguments
-from lab.cramming import CrammingTrainer
+from lab.trainers import CrammingTrainer
 from tests.multitoken.test_masked_trainer import TOKENIZER, texts
 from tests.tiny_masked import make_masked_model
 from tests.trainer_runs import SHORT

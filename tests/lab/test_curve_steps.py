@@ -5,15 +5,9 @@ import torch
 from PIL import Image
 
 from hf_targets import CanvasTrace
-from lab.curve_steps import (
-    CurveStep,
-    curves_of_canvases,
-    curves_of_predictions,
-    plot_curve_steps,
-    principal_plane,
-)
+from lab.curve_steps import CurveStep, curves_of_canvases, curves_of_predictions, plot_curve_steps, principal_plane
 from tests.gaussian_diffusion.models import make_difformer
-from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
+from tests.masked_diffusion.models import CURVES, MASK, make_mdlm, masked_ids
 from tests.tiny_seq2seq import pairs
 
 WITH_CURVE = [kind for kind in CURVES if kind != "plain"]
@@ -74,15 +68,6 @@ def test_the_states_that_generation_keeps_are_those_of_its_texts(kind, tmp_path)
     plot_curve_steps(steps, tmp_path / "steps.png", num_panels=2)
     with pytest.raises(ValueError, match="output_predictions"):
         curves_of_predictions(make_difformer(), make_difformer().generate(**source, output_predictions=True))
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_left_out(side):
-    model, text = make_mdlm("curve"), masked_ids(1, 5)
-    ends = (clean_ids(1, 3, seed=5), text) if side == "left" else (text, clean_ids(1, 3, seed=5))
-    keep = torch.cat([torch.full_like(part, part is text) for part in ends], dim=1)
-    (padded,) = curves_of_canvases(model, [torch.cat(ends, dim=1)], attention_mask=keep)
-    assert same(padded, curves_of_canvases(model, [text])[0])
 
 
 def step_of(control_points: torch.Tensor) -> CurveStep:

@@ -76,9 +76,7 @@ def test_tokens_a_pass_are_those_that_generate_counts_and_one_without_drafts(num
 def test_same_is_the_share_of_equal_rows_of_all_batches():
     rows = [[1, 2], [3, 4], [5, 6]]
     speeds = measure(
-        batches=[token_ids(3, 2)] * 2,
-        a=Method(Recites(rows), {}),
-        b=Method(Recites([[1, 2], [3, 5], [5, 6]]), {}),
+        batches=[token_ids(3, 2)] * 2, a=Method(Recites(rows), {}), b=Method(Recites([[1, 2], [3, 5], [5, 6]]), {})
     )
     assert (speeds["a"].same, speeds["b"].same) == (1, 2 / 3)
     ended = {"a": Method(Recites([[1, END, 0, 0], [1, 2, 3, END]]), {}), "b": Method(Recites([[1, END], [1, 2]]), {})}

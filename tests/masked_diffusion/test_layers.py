@@ -2,12 +2,7 @@ import pytest
 import torch
 
 from hf_targets.masked_diffusion.configuration import MdlmConfig
-from hf_targets.masked_diffusion.layers import (
-    DitBlock,
-    LayerNorm,
-    rotary_frequencies,
-    rotary_table,
-)
+from hf_targets.masked_diffusion.layers import DitBlock, LayerNorm, rotary_frequencies, rotary_table
 from tests.masked_diffusion import reference
 
 CPU = torch.device("cpu")

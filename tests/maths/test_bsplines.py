@@ -88,16 +88,6 @@ def test_the_inverse_is_that_of_moore_and_penrose_so_of_least_norm(curve):
     np.testing.assert_allclose(inverse.numpy(), expected, rtol=0, atol=1e-7 * np.linalg.norm(expected) ** 2)
 
 
-def test_other_control_points_of_the_same_words_are_longer():
-    curve = (12, 24, 3)
-    tokens = torch.randn(5, 12, dtype=torch.float64)
-    inverse, basis = inverse_matrix(*curve), basis_matrix(*curve)
-    least = tokens @ inverse
-    other = least + torch.randn(5, 24, dtype=torch.float64) @ (torch.eye(24, dtype=torch.float64) - basis @ inverse)
-    torch.testing.assert_close(other @ basis, tokens)
-    assert (other.norm(dim=1) > least.norm(dim=1)).all()
-
-
 @pytest.mark.parametrize(
     ("length", "ratio", "degree_ratio", "expected"),
     [
@@ -222,10 +212,3 @@ def test_products_of_matrices_are_those_of_their_blocks(shape):
     blocks = (left @ right for left, right in zip(split(one), split(other), strict=True))
     for block, expected in zip(blocks, split(one @ other), strict=True):
         np.testing.assert_allclose(block, expected, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 6])
-def test_the_identity_is_split_and_joined_exactly(size):
-    blocks = split(np.eye(size))
-    assert np.array_equal(blocks[0], np.eye((size + 1) // 2)) and np.array_equal(blocks[1], np.eye(size // 2))
-    assert np.array_equal(join(blocks), np.eye(size))

@@ -164,12 +164,7 @@ def test_a_share_too_small_to_be_a_number_gives_finite_divergences():
     weight, phrases = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([[1.0, 0.0]])
     for direction in ("forward", "reverse"):
         loss = token_kl_divergence(
-            hidden,
-            torch.zeros(1, 2),
-            weight,
-            direction=direction,
-            phrases=phrases,
-            first_tokens=torch.tensor([0]),
+            hidden, torch.zeros(1, 2), weight, direction=direction, phrases=phrases, first_tokens=torch.tensor([0])
         )
         assert loss.isfinite().all()
         assert torch.autograd.grad(loss.sum(), hidden)[0].isfinite().all()

@@ -17,14 +17,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.multitoken.generation import DraftedGenerationOutput
-from tests.tiny_models import (
-    HEADS_OF_FAMILIES,
-    left_padded,
-    make_backbone,
-    make_drafting_model,
-    make_model,
-    token_ids,
-)
+from tests.tiny_models import HEADS_OF_FAMILIES, left_padded, make_backbone, make_drafting_model, make_model, token_ids
 
 families = pytest.mark.parametrize(("family", "target"), HEADS_OF_FAMILIES)
 branches = pytest.mark.parametrize("num_branches", [1, 3])

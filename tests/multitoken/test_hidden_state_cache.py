@@ -78,30 +78,6 @@ def test_beams_cropping_and_selection_move_states_and_words_together():
     assert_holds(layer, *(one.repeat_interleave(2, dim=0) for one in given))
 
 
-def cache_of(length, held=None):
-    """A cache with `length` positions, and what `held` of them predicted."""
-    cache = DynamicCache()
-    if length:
-        cache.update(torch.zeros(1, 1, length, 2), torch.zeros(1, 1, length, 2), 0)
-    if held is not None:
-        layer = HiddenStateCache()
-        cache.layers.append(layer)
-        if held:
-            layer.extend(torch.zeros(1, held, 2), *[torch.zeros(1, held, dtype=torch.long)] * 2, window=1)
-    return cache
-
-
-@pytest.mark.parametrize("cache", [cache_of(0), cache_of(0, held=0), cache_of(4, held=4)])
-def test_a_cache_that_holds_what_all_its_positions_predicted_passes(cache):
-    HiddenStateCache.check(cache)
-
-
-@pytest.mark.parametrize(("length", "held"), [(3, None), (3, 0), (5, 2)])
-def test_a_cache_filled_without_an_ensemble_is_an_error(length, held):
-    with pytest.raises(ValueError, match=f"holds {length} positions, and hidden states of {held or 0} of them"):
-        HiddenStateCache.check(cache_of(length, held))
-
-
 def test_a_cache_that_does_not_grow_or_is_offloaded_is_an_error():
     with pytest.raises(ValueError, match="StaticCache"):
         HiddenStateCache.check(StaticCache(config=CONFIGS["llama"](), max_cache_len=8))

@@ -5,14 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForMaskedLM,
-    BertModel,
-    EsmConfig,
-    LongformerConfig,
-    MobileBertConfig,
-    XLMConfig,
-)
+from transformers import AutoModelForMaskedLM, BertModel, EsmConfig, LongformerConfig, MobileBertConfig, XLMConfig
 
 from hf_targets import MultiTokenForMaskedLM, MultiTokenMaskedConfig
 from hf_targets.maths.differences import word_differences

@@ -44,14 +44,7 @@ def check(draws, expected):
 
 @pytest.mark.parametrize("target", ["difference", "embedding"])
 @pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"draft_branches": 3},
-        {"prompt_lookup_num_tokens": 2},
-        {"ensemble_weight": 0.4},
-    ],
-    ids=str,
+    "how", [{}, {"draft_branches": 3}, {"prompt_lookup_num_tokens": 2}, {"ensemble_weight": 0.4}], ids=str
 )
 def test_rows_of_a_batch_are_samples_of_the_model(target, how):
     model = make_drafting_model("gpt2", target)

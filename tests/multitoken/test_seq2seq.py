@@ -7,14 +7,7 @@ from transformers import AutoModelForSeq2SeqLM, EncoderDecoderCache
 from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM, MultiTokenSeq2SeqConfig
 from tests.multitoken.by_hand import equations
 from tests.tiny_backbones import VOCAB, make_backbone
-from tests.tiny_seq2seq import (
-    PAD,
-    SEQ2SEQ_CONFIGS,
-    SEQ2SEQ_FAMILIES,
-    make_pair_backbone,
-    make_pair_model,
-    pairs,
-)
+from tests.tiny_seq2seq import PAD, SEQ2SEQ_CONFIGS, SEQ2SEQ_FAMILIES, make_pair_backbone, make_pair_model, pairs
 
 families = pytest.mark.parametrize("family", SEQ2SEQ_FAMILIES)
 some = pytest.mark.parametrize("family", ["marian", "bart", "t5"])

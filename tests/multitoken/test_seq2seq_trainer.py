@@ -139,11 +139,7 @@ def test_what_cannot_be_trained_is_told_before_training(tmp_path):
     generating["data_collator"] = DataCollatorForSeq2Seq(TOKENIZER)
     for kind, changes, told in (
         (MultiTokenSeq2SeqTrainer, {}, "processing_class"),
-        (
-            MultiTokenSeq2SeqTrainer,
-            generating,
-            "compute_metrics",
-        ),
+        (MultiTokenSeq2SeqTrainer, generating, "compute_metrics"),
         (MultiTokenSeq2SeqTrainer, {"processing_class": TOKENIZER, "train_dataset": short}, "ngram_size"),
         (MultiTokenTrainer, {}, "train it with MultiTokenSeq2SeqTrainer"),
     ):

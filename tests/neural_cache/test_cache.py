@@ -44,11 +44,7 @@ def of_targets(all_words, words):
 
 
 caches = st.builds(
-    NeuralCache,
-    window=st.integers(1, 12),
-    theta=st.floats(0, 3),
-    weight=st.floats(0, 0.9),
-    waits=st.booleans(),
+    NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), waits=st.booleans()
 )
 
 
@@ -70,19 +66,6 @@ def test_however_a_text_is_cut_the_cache_is_the_loop_over_its_positions(cache, t
     torch.testing.assert_close(ours[words >= 0], theirs[words >= 0], rtol=1e-10, atol=1e-12)
     own = of_targets(model, words)
     assert torch.equal(ours[words < 0], own[words < 0])
-
-
-@settings(deadline=None, max_examples=30)
-@given(caches, st.integers(1, 20), st.integers(0, 10**6))
-def test_the_next_word_has_the_probabilities_of_the_loop(cache, time, seed):
-    states, words, model = text(2, time, seed)
-    memory = cache.memory(2, states)
-    for t in range(time):
-        found = cache.mix(model[:, t].log(), states[:, t], memory)
-        expected = torch.stack([by_hand(cache, *rows)[t] for rows in zip(states, words, model, strict=True)])
-        torch.testing.assert_close(found.exp(), expected, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found.exp().sum(dim=1), torch.ones(2, dtype=torch.float64))
-        memory.append(states[:, t : t + 1], words[:, t : t + 1])
 
 
 def test_a_share_of_0_leaves_the_model_as_it_is():

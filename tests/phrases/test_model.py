@@ -7,7 +7,6 @@ from transformers import AutoModelForCausalLM
 from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, PhraseVocabulary, repair_reformer
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
-from hf_targets.phrases.configuration import BASE_FIELDS
 from tests.memory import realigned
 from tests.tiny_models import (
     ATTENTIONS,
@@ -154,29 +153,6 @@ def test_a_phrase_is_one_position_of_the_cache(family):
             step = model(**given, phrases=vocabulary, past_key_values=cache, use_cache=True)
             torch.testing.assert_close(step.logits[:, 0], whole[:, index], **near)
             assert cache.get_seq_length() == index + 1
-
-
-@pytest.mark.parametrize(  # tied and untied matrices, two widths
-    ("family", "tied"), [pair for pair in TIES if pair[0] in ("gpt2", "llama", "opt", "reformer")]
-)
-@pytest.mark.parametrize("projection", ["mlp", "linear"])
-def test_saving_keeps_ids_and_outputs(family, projection, tied, tmp_path):
-    model = make_dynamic_model(family, projection=projection, tie_phrase_embeddings=tied, kl_loss_weight=0.5)
-    vocabulary, ids = make_vocabulary((20, 21), *PHRASES), phrase_ids()
-    vocabulary.remove([VOCAB + 2])
-    ids[ids == VOCAB + 2] = VOCAB
-    model.save_pretrained(tmp_path)
-    vocabulary.save(tmp_path / "phrases")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    loaded = PhraseVocabulary.load(tmp_path / "phrases", WORDS)
-    assert list(loaded) == list(vocabulary)
-    assert isinstance(again, DynamicVocabForCausalLM)
-    for field in (*BASE_FIELDS, "phrase_encoder_width"):
-        assert getattr(again.config, field) == getattr(model.config, field)
-    again.save_pretrained(tmp_path / "twice")
-    twice = AutoModelForCausalLM.from_pretrained(tmp_path / "twice")
-    for one in (again, twice):
-        assert torch.equal(realigned(one)(ids, phrases=loaded).logits, model(ids, phrases=vocabulary).logits)
 
 
 def test_only_the_logits_asked_for_are_made():

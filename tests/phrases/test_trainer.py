@@ -53,12 +53,7 @@ def test_perplexities_are_those_of_the_losses_of_all_rows(family, tmp_path):
     model, dataset = make_dynamic_model(family), blocks(7, seed=1)
     options = {"negatives": None, "phrase_rate": 0.5}
     metrics = make_trainer(
-        tmp_path,
-        model,
-        tiny_models.make_collator(**options),
-        evaluation=dataset,
-        seed=42,
-        per_device_eval_batch_size=3,
+        tmp_path, model, tiny_models.make_collator(**options), evaluation=dataset, seed=42, per_device_eval_batch_size=3
     ).evaluate()
     collate, sums = tiny_models.make_collator(**options).seeded(0), [0.0, 0.0]
     dataset = DrawnRows(dataset, 0)  # whatever the seed of the training
@@ -181,11 +176,7 @@ def unbroken(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("options", "stops"),
-    [
-        ({}, (3, 9)),
-        ({"dataloader_num_workers": 2}, (9,)),
-        ({"gradient_accumulation_steps": 2, "save_steps": 2}, (6,)),
-    ],
+    [({}, (3, 9)), ({"dataloader_num_workers": 2}, (9,)), ({"gradient_accumulation_steps": 2, "save_steps": 2}, (6,))],
 )
 def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, stops, unbroken, tmp_path):
     folder, (whole, log) = unbroken(**options)

@@ -36,13 +36,3 @@ def test_what_is_not_finite_is_left_grey_and_takes_no_part_in_the_colours():
     assert texts(axes)[1, 0] == "none\nnote inf"
     assert axes.images[0].get_array().mask.tolist() == [[False, True], [False, True]]
     plot_heat_maps([panel([math.nan])], **LABELS)
-
-
-def test_the_marked_field_is_framed():
-    (frame,) = plot_heat_maps([panel([3.0, 2.0], [1.0, 4.0], marked=(1, 0))], **LABELS).axes[0].patches
-    assert (round(frame.get_x() + frame.get_width() / 2), round(frame.get_y() + frame.get_height() / 2)) == (0, 1)
-
-
-def test_text_is_legible_on_dark_and_on_bright_fields():
-    axes = plot_heat_maps([panel([0.0, 1.0])], **LABELS).axes[0]
-    assert [text.get_color() for text in axes.texts] == ["white", "black"]

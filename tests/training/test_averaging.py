@@ -159,18 +159,6 @@ def test_a_skipped_step_is_not_averaged():
     assert callback.average.num_updates == 1
 
 
-def test_the_model_is_left_with_the_average_when_training_ends():
-    model, callback = make_model(), AveragingCallback(partial(ExponentialAverage, decay=0.9))
-    callback.on_train_begin(model=model)
-    take_step(model)
-    callback.on_step_end(optimizer=Optimizer())
-    averaged = callback.average.weights
-    callback.on_train_end()
-    assert callback.average is None
-    for name, weight in averaged.items():
-        assert torch.equal(weight, model.get_parameter(name))
-
-
 class Weights(TrainerCallback):
     """Keeps the model's weights as they are after each step."""
 

@@ -161,8 +161,7 @@ def test_a_text_of_tokens_alone_has_the_scores_of_transformers_on_tokens(row):
 
 
 @pytest.mark.parametrize(
-    "processor",
-    [theirs.WatermarkLogitsProcessor(VOCAB, "cpu"), theirs.ClassifierFreeGuidanceLogitsProcessor(1.5)],
+    "processor", [theirs.WatermarkLogitsProcessor(VOCAB, "cpu"), theirs.ClassifierFreeGuidanceLogitsProcessor(1.5)]
 )
 def test_processors_made_for_tokens_alone_are_refused(processor):
     with pytest.raises(ValueError, match="supports only tokens"):

@@ -1,13 +1,13 @@
-"""The training of a CrammedBERT as published: a rate that rises and falls, and batches that grow."""
+"""Trainers of recipes: the training of a CrammedBERT as published, and a validation by BLEU."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from hf_targets import MultiTokenMaskedTrainer
+from hf_targets import GaussianDiffusionTrainer, MultiTokenMaskedTrainer
 
 RAMP = 0.6
 """Share of the updates after which batches have all their rows."""
@@ -39,3 +39,21 @@ class CrammingTrainer(MultiTokenMaskedTrainer):
         share = min((self.state.global_step + 1) / (RAMP * self.state.max_steps), 1.0)
         cut = ({key: part[: math.ceil(share * len(part))] for key, part in batch.items()} for batch in epoch_iterator)
         return super().get_batch_samples(cut, *args, **kwargs)
+
+
+class BleuTrainer(GaussianDiffusionTrainer):
+    """A Trainer whose evaluations have scores of texts, so that `metric_for_best_model: bleu` chooses by them.
+
+    `score` writes the validation text with the model, as the published programs do, and returns its scores by name.
+    """
+
+    def __init__(self, *args: Any, score: Callable[[], dict[str, float]], **kwargs: Any) -> None:
+        self._score = score
+        super().__init__(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate, and score what the model, with its averaged weights, writes."""
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        with self.averaged_weights():
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in self._score().items()})
+        return output
