@@ -30,12 +30,12 @@ from lab.embeddings import (
     Inspection,
     inspect_embeddings,
     inspection_rows,
+    load_language_model,
     read_word_vectors,
     token_frequencies,
     train_digit_classifier,
     train_word_vectors,
 )
-from lab.models import load_language_model
 from lab.results import write_results
 from lab.runs import compare, parse_table, run_folder
 from lab.settings import parse_mapping, parse_settings

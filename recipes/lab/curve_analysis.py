@@ -61,17 +61,12 @@ def error_importance(
     Args:
         lengths: Values of L, the length of the sequences.
         num_control_points_ratios: Values of N_ratio, 1 or more.
-        degree_ratios: Values of Eta_ratio, as in `CurveConfig`; 0 gives degree 2.
-        margin: As in `CurveConfig`.
+        degree_ratios, margin: Values of Eta_ratio, and one margin, as in `CurveConfig`; ratio 0 gives degree 2.
     Returns: A row for each degree ratio, ratio of control points and length, in this order; the length varies fastest.
-    Raises:
-        ValueError: If a setting is outside its range, or a curve cannot represent a text of that length.
     Source: Heo and Choi, "Sentence Curve Language Models", lemma 4.3, equations (5) and (6).
     """
     if any(not ratio >= 1 for ratio in num_control_points_ratios):
-        raise ValueError(
-            f"N_ratio must be 1 or more, as B^+ does not exist below, got {list(num_control_points_ratios)}"
-        )
+        raise ValueError(f"N_ratio must be 1 or more, where B^+ exists, got {list(num_control_points_ratios)}")
     rows = []
     for degree_ratio, ratio, length in product(degree_ratios, num_control_points_ratios, lengths):
         config = CurveConfig(num_control_points_ratio=ratio, degree_ratio=degree_ratio, margin=float(margin))

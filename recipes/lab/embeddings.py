@@ -1,6 +1,8 @@
 """What the paper on degeneration shows of embeddings: how those of models lie, beside word2vec's and a classifier's."""
 
+import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +11,34 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.peft_utils import find_adapter_config_file
 
-from hf_targets import direction_certificate, embedding_geometry
+from hf_targets import direction_certificate, embedding_geometry, repair_reformer
 from hf_targets.cosine.geometry import EmbeddingGeometry
 from hf_targets.cosine.negative_direction import DirectionCertificate
 from hf_targets.data.corpora import load_parts
 from hf_targets.extras import require
+
+
+def load_language_model(name: str | os.PathLike[str]) -> Any:
+    """Return a causal model, a masked one, or one of pairs, with its output embeddings, in evaluation mode.
+
+    A folder of LoRA's adapters gives its base model with them.
+    """
+    adapter = find_adapter_config_file(str(name))
+    base = name if adapter is None else json.loads(Path(adapter).read_text())["base_model_name_or_path"]
+    config = AutoConfig.from_pretrained(base)
+    is_masked = any(one.endswith("ForMaskedLM") or "Mdlm" in one for one in config.architectures or [])
+    auto_class: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto_class = AutoModelForMaskedLM if is_masked else auto_class
+    return repair_reformer(auto_class.from_pretrained(name)).eval()
 
 
 @dataclass(frozen=True)

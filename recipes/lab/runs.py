@@ -133,9 +133,6 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     """Train one model as `script.py [settings.yaml] [--name value ...]` asks for, in a folder of its own.
 
     The recipe's `main` takes the `kinds`, settings first and arguments of a training last.
-
-    Raises:
-        ValueError: If another process trains in the folder, or a checkpoint to go on from is of another text.
     """
     forget_texts()
     stated = stated_settings(*kinds, description=description)

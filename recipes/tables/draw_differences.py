@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import word_level_tokenizer
 from lab.differences import map_targets, plot_differences, target_diversity, target_vectors
-from lab.models import load_language_model
+from lab.embeddings import load_language_model
 from lab.results import shareable, write_json
 from lab.settings import parse_settings
 from lab.tables import markdown_table

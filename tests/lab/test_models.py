@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM
 
-from lab.models import load_language_model
+from lab.embeddings import load_language_model
 from tests.gaussian_diffusion.models import make_difformer
 from tests.masked_diffusion.models import make_mdlm
 from tests.tensorized_transformer.models import make_tensorized
