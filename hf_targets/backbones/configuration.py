@@ -5,6 +5,7 @@
 
 import inspect
 import os
+import re
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from transformers.configuration_utils import PreTrainedConfig
 
+_TRAINERS_CHECKPOINT = re.compile(r"checkpoint-\d+")
 PACKAGE_IMPORT = "import_hf_targets.py"
 """The file beside a checkpoint's config.json that Transformers runs if `hf_targets` has not been imported."""
 
@@ -96,7 +98,7 @@ class NamesItsPackage:
         if _is_ours(type(self)):
             source, folder = _SOURCE.format(name=type(self).__name__), Path(json_file_path).parent
             # The plain Trainer copies config.json from a checkpoint to the folder above, which it pushes.
-            for place in (folder, folder.parent) if folder.name.startswith("checkpoint-") else (folder,):
+            for place in (folder, folder.parent) if _TRAINERS_CHECKPOINT.fullmatch(folder.name) else (folder,):
                 (place / PACKAGE_IMPORT).write_text(source, encoding="utf-8")
 
     def to_diff_dict(self) -> dict[str, Any]:

@@ -21,9 +21,8 @@ def select_by_bleu(candidates: Sequence[str]) -> int:
     """Return the number of the candidate whose mean BLEU is highest as the reference of all others.
 
     score_i = sum over j != i of BLEU(hypothesis s_j, reference s_i) / (n - 1), with sacreBLEU's sentence BLEU. BLEU is
-    not symmetric: this is the direction of Difformer's published program. Empty texts
-    are chosen only if all are empty. Of equal scores the first wins. BLEU is computed once for each pair of different
-    texts.
+    not symmetric: this is the direction of Difformer's published program. Empty texts are chosen only if all are empty.
+    Of equal scores the first wins. BLEU is computed once for each pair of different texts.
 
     Raises:
         ValueError: If there is no candidate.
