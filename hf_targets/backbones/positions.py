@@ -99,8 +99,8 @@ def check_positions(model: PreTrainedModel, position_ids: Tensor | None) -> None
         if least <= lowest and highest < limit:
             return
         raise ValueError(
-            f"position_ids must be in [{least}, {limit - 1}], the model's table of positions, got {lowest} to {highest}; "
-            "shorten the text, or one that is generated and did not end in time (max_new_tokens)"
+            f"position_ids must be in [{least}, {limit - 1}], the model's table of positions, got {lowest} to "
+            f"{highest}; shorten the text, or one that is generated and did not end in time (max_new_tokens)"
         )
 
 
