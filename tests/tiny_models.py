@@ -62,6 +62,7 @@ def make_dynamic_model(family: str = "gpt2", seed: int = 0, **config) -> Dynamic
     if family == "reformer":
         config = {"tie_phrase_embeddings": False, **config}  # its output embedding is wider than the other
     encoder = make_backbone(family, seed + 1)
+    config = {"phrase_start": "encoder", **config}  # whose phrases are chosen as often as tokens
     return DynamicVocabForCausalLM.from_base(make_backbone(family, seed), encoder, **config).eval()
 
 
