@@ -10,8 +10,8 @@ from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPacka
 
 BASE_FIELDS = (
     "phrase_start",
-    "encoder_kind",
-    "encoder_layers",
+    "phrase_encoder_kind",
+    "phrase_encoder_layers",
     "projection",
     "tie_phrase_embeddings",
     "phrase_loss_weight",
@@ -74,14 +74,14 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
             "own, with a low bias, plus what the encoder adds, 0 at first: the default of `from_base`."
         },
     )
-    encoder_kind: EncoderKind = field(
+    phrase_encoder_kind: EncoderKind = field(
         default="transformer",
         metadata={
             "help": 'Of what a phrase is encoded: "transformer", its last hidden state, as in the paper; "mean", the '
             "mean of its tokens' embeddings, which costs little."
         },
     )
-    encoder_layers: int | None = field(
+    phrase_encoder_layers: int | None = field(
         default=None,
         metadata={"help": "Layers of the encoder, the first ones of the model it begins as; 1 or more; None: all."},
     )
@@ -141,17 +141,20 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         for name in ("phrase_loss_weight", "token_loss_weight", "kl_loss_weight"):
             if not getattr(self, name) >= 0:  # also refuses NaN
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.encoder_layers is not None and (self.encoder_layers < 1 or self.encoder_kind == "mean"):
+        layers, kind = self.phrase_encoder_layers, self.phrase_encoder_kind
+        if layers is not None and (layers < 1 or kind == "mean"):
             raise ValueError(
-                f"encoder_layers must be 1 or more, of a Transformer, got {self.encoder_layers} with "
-                f'encoder_kind={self.encoder_kind!r}; leave it out, or choose encoder_kind="transformer"'
+                f"phrase_encoder_layers must be 1 or more, of a Transformer, got {layers} with phrase_encoder_kind="
+                f"{kind!r}; leave out one of them"
             )
         super().__post_init__(**kwargs)
+        if self.phrase_encoder_kind == "mean":
+            self.phrase_encoder = None  # which the base class would fill with its default
 
     @property
     def reads_tokens(self) -> bool:
         """Whether the embeddings of phrases are made of those of tokens."""
-        return self.phrase_start == "tokens" or self.encoder_kind == "mean"
+        return self.phrase_start == "tokens" or self.phrase_encoder_kind == "mean"
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration, which describes the static vocabulary, the layers and the cache."""

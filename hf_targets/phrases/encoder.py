@@ -40,7 +40,7 @@ class PhraseEncoder(nn.Module):
     """The phrase encoder. Phrases are prefixes of windows: one causal pass over a window embeds all of its prefixes.
 
     e(w_1 ... w_s) = MLP(h_s), where h_s is the last layer's hidden state at the phrase's last token, or with
-    `encoder_kind="mean"` the mean of the embeddings of w_1 ... w_s.
+    `phrase_encoder_kind="mean"` the mean of the embeddings of w_1 ... w_s.
 
     With `phrase_start="tokens"` the logit of a phrase is h . (e_1 + e) + b, where e_1 is the output embedding of its
     first token and (e, b) is the encoder's part, which begins at (0, `START_BIAS`). The model reads a phrase as e plus
@@ -64,7 +64,7 @@ class PhraseEncoder(nn.Module):
         super().__init__()
         self.transformer: PreTrainedModel | None = None
         self.max_tokens, width = None, input_dim
-        if config.encoder_kind == "transformer":
+        if config.phrase_encoder_kind == "transformer":
             assert isinstance(config.phrase_encoder, PreTrainedConfig)
             self.transformer = backbone_of(config.phrase_encoder, transformer, AutoModel)
             fuse_gelu(self.transformer)  # a third of the time of GPT-2's layers in bfloat16 on a CPU
@@ -170,7 +170,7 @@ def first_layers(transformer: PreTrainedModel, count: int) -> PreTrainedModel:
     config = copy.deepcopy(transformer.config)
     total = config.num_hidden_layers
     if count > total:
-        raise ValueError(f"encoder_layers must be at most {total}, the layers of the model, got {count}")
+        raise ValueError(f"phrase_encoder_layers must be at most {total}, the layers of the model, got {count}")
     for name, value in config.to_dict().items():
         if isinstance(value, list) and len(value) == total:  # such as the kind of attention of each layer
             setattr(config, name, value[:count])
@@ -182,7 +182,7 @@ def first_layers(transformer: PreTrainedModel, count: int) -> PreTrainedModel:
         cut.load_state_dict({name: weights[name] for name in cut.state_dict()})
     except (ValueError, KeyError) as error:
         raise ValueError(
-            f"{type(transformer).__name__} cannot be cut to its first layers; leave out encoder_layers, or give "
+            f"{type(transformer).__name__} cannot be cut to its first layers; leave out phrase_encoder_layers, or give "
             "phrase_encoder= a model of the size you want"
         ) from error
     return cut.to(transformer.device).train(transformer.training)

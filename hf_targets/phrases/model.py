@@ -94,8 +94,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         config.backbone = self.backbone.config
         if encoder is not None:
             config.phrase_encoder_width = check_causal(encoder)
-        if config.encoder_kind == "mean":
-            config.phrase_encoder = None
         widths = self.get_input_embeddings().embedding_dim, self.get_output_embeddings().in_features
         self.phrase_encoder = PhraseEncoder(config, *widths, transformer=encoder)
         if self.phrase_encoder.transformer is not None:
@@ -140,11 +138,11 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         base = load_base(base, loading)
         if isinstance(base, DynamicVocabForCausalLM):
             raise ValueError("the base model has a phrase encoder already; give its `.backbone` to add a new one")
-        kind, layers = config.get("encoder_kind", "transformer"), config.get("encoder_layers")
+        kind, layers = config.get("phrase_encoder_kind", "transformer"), config.get("phrase_encoder_layers")
         encoder: PreTrainedModel | None = None
         if kind == "mean":
             if phrase_encoder is not None:
-                raise ValueError('encoder_kind="mean" has no Transformer; leave out phrase_encoder')
+                raise ValueError('phrase_encoder_kind="mean" has no Transformer; leave out phrase_encoder')
         elif phrase_encoder is None:
             if not is_readable(base) and execution_device(base).type != "meta":
                 raise ValueError(

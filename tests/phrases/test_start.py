@@ -15,10 +15,10 @@ from tests.tiny_models import PHRASES as FOUR
 
 ENCODERS = {
     "copy": {},
-    "first layers": {"encoder_layers": 1},
-    "mean": {"encoder_kind": "mean"},
+    "first layers": {"phrase_encoder_layers": 1},
+    "mean": {"phrase_encoder_kind": "mean"},
     "untied": {"tie_phrase_embeddings": False},
-    "mean of the paper": {"encoder_kind": "mean", "phrase_start": "encoder"},
+    "mean of the paper": {"phrase_encoder_kind": "mean", "phrase_start": "encoder"},
 }
 
 
@@ -83,8 +83,8 @@ def test_a_prior_is_added_to_the_logits_of_phrases_alone(how):
 
 
 def test_a_start_or_an_encoder_that_there_is_not_is_refused():
-    for config in ({"encoder_layers": 0}, {"encoder_kind": "mean", "encoder_layers": 1}):
-        with pytest.raises(ValueError, match="encoder_layers"):
+    for config in ({"phrase_encoder_layers": 0}, {"phrase_encoder_kind": "mean", "phrase_encoder_layers": 1}):
+        with pytest.raises(ValueError, match="phrase_encoder_layers"):
             DynamicVocabConfig(**config)
     with pytest.raises(ValueError, match="at most 2"):
-        DynamicVocabForCausalLM.from_base(make_backbone("llama"), encoder_layers=9)
+        DynamicVocabForCausalLM.from_base(make_backbone("llama"), phrase_encoder_layers=9)
