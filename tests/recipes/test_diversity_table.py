@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
+from tables.gradient_diversity import checkpoint_diversities, load_causal, run_checkpoints
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer
 
 from hf_targets import MultiTokenForMaskedLM, gradient_diversity, load_corpus, pack_blocks, word_level_tokenizer
-from lab.checkpoint_diversity import checkpoint_diversities, load_causal, run_checkpoints
 from tests.recipes.running import run_recipe, small_text
 from tests.tiny_masked import make_masked_backbone
 

@@ -2,10 +2,12 @@ import json
 
 import pytest
 import torch
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks, train_bpe_tokenizer
+from hf_targets.data.corpora import first_words
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from tests.lab.test_card import run_code
 from tests.programs import ROOT
@@ -28,6 +30,10 @@ def results(folder):
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune") / "out"
     return folder, run_recipe("tables/finetune_gptneo_wdr", *SMALL, "--seeds", "0", "1", "--output_dir", folder)
+
+
+def first_test_words(count):
+    return Dataset.from_dict({"text": first_words(load_corpus(small_text())["test"]["text"], count)})
 
 
 def test_the_table_has_the_results_of_all_rows(compared):
@@ -57,7 +63,15 @@ def test_a_plain_row_leaves_arguments_about_heads_out(tmp_path):
     smoke = (ROOT / "recipes/settings/finetune_gptneo_wdr/smoke.yaml").read_text()
     file.write_text(f"{smoke}\ntarget: null\nhead_warmup_steps: 2\n")
     run_recipe("finetune_gptneo_wdr", *SMALL, "--max_steps", 2, "--output_dir", tmp_path / "plain", settings=file)
-    assert "parameters" in results(tmp_path / "plain")
+    plain = results(tmp_path / "plain")
+    assert plain["perplexity_temperature"] == plain[f"perplexity_at_{plain['temperature']:g}"]
+    frozen = ["--model_name_or_path", tmp_path / "plain", "--target", "null", "--lora_rank", "2"]
+    run(*frozen, "--num_train_epochs", "0", "--max_test_words", "90", "--output_dir", tmp_path / "base")
+    base = results(tmp_path / "base")
+    assert 90 <= base["test_words"] < plain["test_words"] and base["parameters"] > plain["parameters"]
+    blocks = pack_blocks(first_test_words(90), AutoTokenizer.from_pretrained(tmp_path / "plain"), 64)
+    untouched = perplexity_of_blocks(AutoModelForCausalLM.from_pretrained(tmp_path / "plain"), blocks).per_token
+    assert base["perplexity"] == pytest.approx(untouched, rel=1e-4)
 
 
 _AS_TORCHRUN = """

@@ -137,6 +137,8 @@ def test_a_text_without_phrases_says_why_that_may_be(trained, tmp_path):
     settings.write_text(f"prompt: The import\nphrases: {tmp_path / 'odd.txt'}\n", encoding="utf-8")
     printed = generate(trained, settings=settings)
     assert "0 used" in printed and "--do_sample true" in printed
+    with pytest.raises(ValueError, match="chat template"):
+        generate(trained, "--chat", "true")
 
 
 def test_the_benchmark_of_real_time_has_the_rows_of_table_12(trained, tmp_path):
