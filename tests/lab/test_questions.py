@@ -4,7 +4,6 @@ import gzip
 import json
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_targets.evaluation.sentences import train_splitter
 from lab.questions import (
@@ -15,7 +14,6 @@ from lab.questions import (
     load_questions,
     shown_documents,
 )
-from tests.small_tokenizers import BPE
 
 
 def item(question, *texts, answer="An answer."):
@@ -62,18 +60,6 @@ def test_a_prompt_is_the_demonstration_then_the_question_as_published(tmp_path):
     )
     assert prompt.endswith("\n\n\n" + asked(tmp_path, demonstration=False).prompts[0])
     assert cited_prompt("A?", [{"title": "", "text": "b"}], instruction="Write.").startswith("Write.\n\nQuestion: A?")
-
-
-def test_questions_that_the_file_or_the_model_has_no_room_for_are_told(tmp_path):
-    for settings, word in (({"num_questions": 2}, "num_questions"), ({"num_documents": 3}, "num_documents")):
-        with pytest.raises(ValueError, match=word):
-            asked(tmp_path, **settings)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(BPE), n_embd=8, n_layer=1, n_head=1, n_positions=300))
-    questions = asked(tmp_path)
-    room = 301 - len(BPE(questions.prompts[0])["input_ids"])
-    questions.check_room(model, BPE, room)
-    with pytest.raises(ValueError, match="document_words"):
-        questions.check_room(model, BPE, room + 1)
 
 
 def test_documents_are_the_first_ones_in_one_line_without_a_line_that_repeats_the_title():
