@@ -7,6 +7,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
+from tests.programs import ROOT
+
 gc.disable()  # of all that the tests import, nothing is garbage
 if "HF_TARGETS_MISALIGN" in os.environ:
     from tests.memory import misalign_files
@@ -23,6 +25,10 @@ def starts_programs(item):
 def pytest_collection_modifyitems(items):
     """Let programs come first, so that one of the workers alone starts their servers, and they leave no long end."""
     items.sort(key=lambda item: not starts_programs(item))
+    if not (ROOT / "models").is_dir():
+        for item in items:
+            if item.get_closest_marker("real"):
+                item.add_marker(pytest.mark.skip("needs `make models`"))
 
 
 def pytest_collection_finish():
