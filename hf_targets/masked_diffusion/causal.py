@@ -192,6 +192,7 @@ def _part(base: PreTrainedModel, name: str, chosen: slice, replaced: dict[str, n
 
 class _NoPositions(nn.Module):
     def forward(self, position_ids: Tensor) -> Tensor:
+        """Return 0, in the place of embeddings of positions."""
         return torch.zeros((), device=position_ids.device)
 
 
