@@ -16,7 +16,6 @@ It prints the answers, and writes a page of them into `output_dir`. Nothing is t
 import re
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +37,7 @@ from lab.speed import row_passes
 
 ASKED = "Question: {}\nAnswer in one or two sentences, with the words of the text."
 MINER = WordNgrams(max_tokens=8, trimmed=True)
+FOR_AN_ANSWER: Any = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
 COLUMNS = ["answered", "passes of the model", "seconds", "text"]
 
 
@@ -48,6 +48,7 @@ class Answer(NamedTuple):
     spans: tuple[PhraseSpan, ...]
     passes: int
     seconds: float
+    statistics: str
 
 
 @dataclass
@@ -56,9 +57,7 @@ class Setup:
 
     model: str = field(default="models/smollm2-135m", metadata={"help": "A causal model with a chat template."})
     encoder: str = field(default="models/minilm", metadata={"help": "Of sentence-transformers."})
-    documents: str | None = field(
-        default=None, metadata={"help": "Folder of .txt, .md and .rst files. None: the reference of Python."}
-    )
+    documents: str | None = field(default=None, metadata={"help": "Folder of text files. None: Python's reference."})
     questions: list[str] = field(default_factory=list, metadata={"help": "About the documents."})
     num_passages: int = field(default=2, metadata={"help": "Read before an answer, the nearest to its question."})
     passage_words: int = field(default=50, metadata={"help": "At which a passage ends, after a paragraph."})
@@ -88,7 +87,7 @@ def find_passages(setup: Setup) -> dict[str, str]:
     return passages
 
 
-def open_collection(setup: Setup, passages: Mapping[str, str]) -> DocumentCollection:
+def open_collection(setup: Setup, passages: dict[str, str]) -> DocumentCollection:
     """Return a collection of the passages; those that it had from an earlier run are not encoded again."""
     folder = Path(setup.output_dir, "collection")
     encoder = require("sentence_transformers", extra="retrieval").SentenceTransformer(setup.encoder, device="cpu")
@@ -105,8 +104,8 @@ def write(model: Any, inputs: Any, vocabulary: PhraseVocabulary, **given: Any) -
     with row_passes(model) as passes:
         ending = {"stop_strings": ["\n"], "tokenizer": vocabulary.tokenizer}
         ids = model.generate(**inputs, do_sample=False, **ending, **given)[0].tolist()
-    written = GeneratedText.of(ids, length, vocabulary)
-    return Answer(*first_line(written.text, written.spans), len(passes), time.perf_counter() - begin)
+    seconds, written = time.perf_counter() - begin, GeneratedText.of(ids, length, vocabulary)
+    return Answer(*first_line(written.text, written.spans), len(passes), seconds, written.statistics)
 
 
 def main(setup: Setup) -> None:
@@ -124,8 +123,8 @@ def main(setup: Setup) -> None:
         documents = {str(n): {"title": name, "text": passages[name]} for n, (name, _) in enumerate(nearest, start=1)}
         found = {number: document["text"] for number, document in documents.items()}
         message = "".join(f"[{number}] {text}\n\n" for number, text in found.items()) + ASKED.format(question)
-        turns = [{"role": "user", "content": message}]
-        inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        inputs = tokenizer.apply_chat_template([{"role": "user", "content": message}], **FOR_AN_ANSWER)
+        write(model, inputs, none, max_new_tokens=2, prompt_lookup_num_tokens=2)  # what happens once is not timed
         phrases = PhraseVocabulary.from_documents(found, tokenizer, MINER, vocab_size=none.vocab_size)
         scored = {"phrases": phrases, "logits_processor": [ScoredByTokens(model, phrases)]}
         answers = {
@@ -137,7 +136,7 @@ def main(setup: Setup) -> None:
         for way, answer in answers.items():
             same = "" if answer is plain else "the same" if answer.text == plain.text else "another one"
             table.append([way, str(answer.passes), f"{answer.seconds:.1f}", same])
-        note = "" if plain.text == last.text else f"Plainly: {plain.text}"
+        note = last.statistics + ("" if plain.text == last.text else f". Plainly: {plain.text}")
         pages.append(PageAnswer(question, last.text, last.spans, documents, note, table))
         print(answer_in_terminal(pages[-1], colour=sys.stdout.isatty()), note, sep="\n")
         print("\n".join("  ".join(f"{cell:<20}" for cell in row) for row in table), end="\n\n", flush=True)
