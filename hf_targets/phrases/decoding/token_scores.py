@@ -25,11 +25,13 @@ class ScoredByTokens(LogitsProcessor):
     those of -inf: a repetition penalty has no effect.
 
     Args:
-        model: Without phrases, such as the `backbone` of the model that writes.
+        model: Without phrases, such as the `backbone` of the model that writes. Padding is read as text.
         vocabulary: The phrases of the text.
         correction: c. At 0.7 the mean must be above one half.
     Raises:
         ValueError: When it is called with several rows, as with beams.
+    Source: Liu et al., "Generation with Dynamic Vocabulary", equation (1).  Departs: a phrase is scored by its tokens
+        and not by an embedding, so that nothing has to be trained.
     """
 
     def __init__(self, model: PreTrainedModel, vocabulary: PhraseVocabulary, *, correction: float = 0.7) -> None:
