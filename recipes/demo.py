@@ -55,10 +55,10 @@ class Answer(NamedTuple):
 class Setup:
     """Which documents, questions and models."""
 
+    questions: list[str] = field(metadata={"help": "About the documents."})
     model: str = field(default="models/smollm2-135m", metadata={"help": "A causal model with a chat template."})
     encoder: str = field(default="models/minilm", metadata={"help": "Of sentence-transformers."})
     documents: str | None = field(default=None, metadata={"help": "Folder of text files. None: Python's reference."})
-    questions: list[str] = field(default_factory=list, metadata={"help": "About the documents."})
     num_passages: int = field(default=2, metadata={"help": "Read before an answer, the nearest to its question."})
     passage_words: int = field(default=50, metadata={"help": "At which a passage ends, after a paragraph."})
     new_tokens: int = field(default=80, metadata={"help": "Of an answer, at most."})
@@ -83,7 +83,7 @@ def find_passages(setup: Setup) -> dict[str, str]:
         numbered = documents_of((f"{one}\n" for one in paragraphs if is_prose(one)), setup.passage_words)
         passages |= {f"{name}, part {int(number) + 1}": part.strip() for number, part in numbered.items()}
     if not passages:
-        raise ValueError(f"{setup.documents} must hold .txt, .md or .rst files with prose; give another folder")
+        raise SystemExit(f"{setup.documents} must hold .txt, .md or .rst files with prose; give another folder")
     return passages
 
 
@@ -91,7 +91,7 @@ def open_collection(setup: Setup, passages: dict[str, str]) -> DocumentCollectio
     """Return a collection of the passages; those that it had from an earlier run are not encoded again."""
     folder = Path(setup.output_dir, "collection")
     encoder = require("sentence_transformers", extra="retrieval").SentenceTransformer(setup.encoder, device="cpu")
-    collection = (DocumentCollection.open if folder.exists() else DocumentCollection.create)(folder, encoder)
+    collection = (DocumentCollection.open if any(folder.glob("*")) else DocumentCollection.create)(folder, encoder)
     collection.delete(set(collection) - set(passages))
     collection.add(passages, replace=True)
     return collection
