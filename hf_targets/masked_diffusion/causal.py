@@ -192,6 +192,7 @@ def _part(base: PreTrainedModel, name: str, chosen: slice, replaced: dict[str, n
 
 class _NoPositions(nn.Module):
     def forward(self, position_ids: Tensor) -> Tensor:
+        """Return 0, in the place of embeddings of positions."""
         return torch.zeros((), device=position_ids.device)
 
 
@@ -212,7 +213,7 @@ class MadeFromCausal:
         cls,
         model: PreTrainedModel | str | PathLike,
         *,
-        mask_token_id: int,
+        mask_token_id: int | None = None,
         shift: bool = True,
         annealing_steps: int | None = None,
         curve: CurveConfig | dict[str, Any] | None = None,
@@ -227,8 +228,8 @@ class MadeFromCausal:
 
         Args:
             model: A causal model (Llama-like, Qwen, GPT-2 ...), or the name or path of one.
-            mask_token_id: Of the tokenizer, else an id that no text has: a reserved token (SmolLM2's `<reponame>`), or
-                a new one after `model.resize_token_embeddings(V + 1)`.
+            mask_token_id: Needed: that of the tokenizer, else an id that no text has, of a reserved token (SmolLM2's
+                `<reponame>`), or a new one after `model.resize_token_embeddings(V + 1)`.
             shift: Whether the state at position i - 1 predicts token i, as in the causal model; False: the state at i.
             annealing_steps: Training passes in which attention grows from causal to full; None: full from the start.
             curve: With `place="hidden"` the last layers run on control points of a sentence curve; None: on tokens.
@@ -253,7 +254,7 @@ class MadeFromCausal:
         return made.train(base.training)
 
 
-def check_mask_token(base: PreTrainedModel, mask_token_id: int) -> None:
+def check_mask_token(base: PreTrainedModel, mask_token_id: int | None) -> None:
     """Raise a ValueError if a causal model has no row for a mask token, or another use of it."""
     size = num_rows(base.get_input_embeddings())
     if not isinstance(mask_token_id, int) or not 0 <= mask_token_id < size:
