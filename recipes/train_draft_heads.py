@@ -10,15 +10,15 @@ The heads end in a folder of their own, a few MB that name their base model. Sev
 recipes/tables/train_draft_heads.py. Measured: recipes/multitoken.md.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from transformers import AutoTokenizer, set_seed
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets.multitoken.frozen_base import StoredStates
 from lab.card import write_card
-from lab.draft_heads import KINDS, draft_text, load_base, settings_of
+from lab.draft_heads import KINDS, DraftText, load_base, settings_of
 from lab.results import write_results
 from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
@@ -29,7 +29,7 @@ print(tokenizer.decode(model.generate(**inputs, **drafts, max_new_tokens=8, do_s
 
 
 @dataclass(kw_only=True)
-class Setup:
+class Setup(DraftText):
     """Which heads on which model, trained on what."""
 
     model_name_or_path: str = field(metadata={"help": "The model that is to decode faster: a folder, or a Hub id."})
@@ -38,18 +38,11 @@ class Setup:
     draft_vocab_size: int | None = field(
         default=None, metadata={"help": "Draft only so many tokens, those most frequent in the text; None: any token."}
     )
-    dataset: str | None = field(
-        default=None, metadata={"help": "Text, as load_corpus finds it. None: text that the model writes itself."}
+    store_states: bool = field(
+        default=True,
+        metadata={"help": "Keep the model's hidden states on disk, and read them instead of running the model."},
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
-    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
-    num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
-    temperature: float = field(default=1.0, metadata={"help": "Of those texts: near 0 for heads of greedy decoding."})
-    text_seed: int = field(default=0, metadata={"help": "Of those texts."})
-    block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
-    num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
-    prompt_tokens: int = field(default=16, metadata={"help": "Their first tokens are the prompt."})
-    max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each."})
+    max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each prompt."})
     branches: int = field(default=3, metadata={"help": "Branches of the draft trees that are measured too."})
 
     def __post_init__(self) -> None:
@@ -61,27 +54,22 @@ SETTINGS = (Setup, MultiTokenTrainingArguments)
 
 def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     """Train heads, save them with their card, and measure how fast they decode, one text and all texts at once."""
-    base = load_base(setup.model_name_or_path).to(args.device)  # pyright: ignore[reportArgumentType]
+    base = load_base(setup.model_name_or_path, setup.dtype).to(args.device)  # pyright: ignore[reportArgumentType]
     tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
-    train, held_out = draft_text(
-        base,
-        tokenizer,
-        dataset=setup.dataset,
-        config_name=setup.dataset_config,
-        max_train_words=setup.max_train_words,
-        block_size=setup.block_size,
-        num_generated=setup.num_generated,
-        num_held_out=setup.num_prompts,
-        temperature=setup.temperature,
-        seed=setup.text_seed,
-    )
+    with args.main_process_first():
+        train = setup.rows(base, tokenizer)
+        stored = StoredStates(base, train, setup.cache_dir) if setup.store_states else train
     heads = {**settings_of(setup.kind), "ngram_size": setup.ngram_size, "draft_vocab_size": setup.draft_vocab_size}
     set_seed(args.seed)
     model = MultiTokenForCausalLM.from_base(base, loss_weight=1.0, **heads)
     model.backbone.requires_grad_(False)
     if model.heads.draft_vocabulary is not None:
         model.heads.draft_vocabulary.choose(train["input_ids"])
-    MultiTokenTrainer(model=model, args=args, train_dataset=train).train()
+    if base.dtype != model.heads.float().layers[0].last_layer.weight.dtype:  # pyright: ignore
+        args = replace(args, bf16=True)  # heads in float32 learn from steps that are lost in bfloat16
+    trainer = MultiTokenTrainer(model=model, args=args, train_dataset=stored)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    model.heads.to(base.dtype)
     model.eval()
     if args.process_index:
         return {}
@@ -91,11 +79,12 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         "plain": DecodingMethod(base, {}),
         "chain": DecodingMethod(model, chain),
         "tree": DecodingMethod(model, {**chain, "draft_branches": setup.branches}),
+        "auto": DecodingMethod(model, {"draft_tokens": "auto"}),
     }
-    prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
     results: dict[str, float] = {}
-    for size in (1, len(prompts)):
-        plain, *drafted = compare_speeds(methods, list(prompts.split(size)), max_new_tokens=setup.max_new_tokens)
+    for size in (1, setup.num_prompts):
+        prompts = setup.test_batches(base, tokenizer, size)
+        plain, *drafted = compare_speeds(methods, prompts, max_new_tokens=setup.max_new_tokens)
         for speed in drafted:
             results[f"{speed.name}_x_plain_{size}"] = speed.tokens_per_second / plain.tokens_per_second
             results[f"{speed.name}_tokens_per_pass_{size}"] = speed.tokens_per_pass

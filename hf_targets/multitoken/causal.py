@@ -71,6 +71,7 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         output_last_hidden_state: bool = False,
+        last_hidden_state: Tensor | None = None,
         **kwargs: Any,
     ) -> MultiTokenCausalLMOutput:
         """Compute logits, and with labels the loss.
@@ -90,6 +91,8 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
             logits_to_keep: Number of last positions, or a tensor of indices, for which to compute logits; 0 means all.
             skip_logits: Whether to skip the logits; None skips them in training with labels.
             output_last_hidden_state: Whether to return the last hidden state.
+            last_hidden_state: (batch, time, d), what an earlier call returned for these `input_ids`. The backbone is
+                not run, and the loss is that of the heads alone: for a frozen backbone, computed once.
             kwargs: Passed to the backbone, except two. `shift_labels` (batch, time) are already shifted labels, with
                 the target of each position at the index of that position; they take precedence over `labels`.
                 `label_smoothing` is the share of the uniform distribution in the targets of the loss.
@@ -119,6 +122,7 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
             nll_weights=nll_weights,
             skip_logits=skip_logits,
             output_last_hidden_state=output_last_hidden_state,
+            last_hidden_state=last_hidden_state,
         )
         return MultiTokenCausalLMOutput(
             **own, hidden_states=outputs.get("hidden_states"), attentions=outputs.get("attentions")

@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import call_inside
+from hf_targets.maths.losses import IGNORED
 
 _NOT_DRAFTED = -1e4
 
@@ -44,6 +45,12 @@ class DraftVocabulary(nn.Module):
         ids = sorted(frequent + [next(lowest) for _ in range(len(self.ids) - len(frequent))])
         self.ids.copy_(torch.tensor(ids))
         self._rows = None
+
+    def places(self, tokens: Int[Tensor, "*rows"]) -> Int[Tensor, "*rows"]:
+        """Return the index of each token among `ids`, which are sorted; -100 for one that is not drafted."""
+        ids = self.ids.to(tokens.device)
+        at = torch.searchsorted(ids, tokens).clamp(max=len(ids) - 1)
+        return at.masked_fill(ids[at] != tokens, IGNORED)
 
     def logits(self, output: OutputMap, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows size"]:
         """Return the logits of predicted embeddings for the tokens of `ids`, whose rows of the matrix are kept."""

@@ -14,6 +14,7 @@ from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import weighted_output_cross_entropy
 from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
+from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
@@ -57,9 +58,12 @@ class Known:
 class Scoring:
     """How predictions are scored.
 
+    Heads that draft from a part of the vocabulary, by the shared matrix, are scored on that part: a target outside of
+    it is none.
+
     Attributes:
         targets: (batch, time), the target of each position.
-        weights: Of the loss of the next token, then of the heads' losses.
+        weights: Of the loss of the next token, which is not computed if it is 0, then of the heads' losses.
         label_smoothing: The share of the uniform distribution in the targets.
     """
 
@@ -68,26 +72,45 @@ class Scoring:
     label_smoothing: float
 
     def losses(
-        self, matrix: Tensor, bias: Tensor | None, states: list[Tensor], labels: list[Tensor], layers: list[nn.Linear]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Return the weighted sum of all losses, and the sum of each, without a gradient.
+        self,
+        matrix: Tensor,
+        bias: Tensor | None,
+        states: list[Tensor],
+        labels: list[Tensor],
+        layers: list[nn.Linear],
+        drafted: DraftVocabulary | None,
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the weighted sum of all losses, and the sum of each, without a gradient; None if not computed.
 
         Args:
             states: What the output matrix reads for the next token, then for each head, (batch * time, d).
             labels: Their targets, (batch, time).
             layers: The heads' own output layers; empty if they share the matrix.
+            drafted: The part of the vocabulary that heads draft from; None: all of it.
         """
         labels, smoothing = [part.flatten() for part in labels], {"label_smoothing": self.label_smoothing}
         exact = {"dtype": torch.promote_types(states[0].dtype, torch.float32), "device": labels[0].device}
         factors = [torch.full((len(part),), w, **exact) for part, w in zip(labels, self.weights, strict=True)]
-        if not layers:  # one call for all rows holds one gradient of the shared matrix, not one a head
-            joined = torch.cat(states), matrix, torch.cat(labels), torch.cat(factors), bias
+
+        def score(rows: slice, matrix: Tensor, bias: Tensor | None, labels: list[Tensor]) -> tuple[Tensor, list]:
+            joined = torch.cat(states[rows]), matrix, torch.cat(labels), torch.cat(factors[rows]), bias
             total, losses = weighted_cross_entropy(*joined, **smoothing)
             return total, [part.sum() for part in losses.split([len(part) for part in labels])]
-        results = [weighted_cross_entropy(states[0], matrix, labels[0], factors[0], bias, **smoothing)]
-        for layer, *of_head in zip(layers, states[1:], labels[1:], factors[1:], strict=True):
-            results.append(weighted_output_cross_entropy(layer, *of_head, **smoothing))
-        return torch.stack([total for total, _ in results]).sum(), [losses.sum() for _, losses in results]
+
+        first = 0 if self.weights[0] else 1
+        if not layers and drafted is None:  # one call for all rows holds one gradient of the matrix, not one a head
+            total, sums = score(slice(first, None), matrix, bias, labels[first:])
+            return total, [None] * first + sums
+        results = [] if first else [score(slice(1), matrix, bias, labels[:1])]
+        if layers:
+            for layer, *of_head in zip(layers, states[1:], labels[1:], factors[1:], strict=True):
+                total, losses = weighted_output_cross_entropy(layer, *of_head, **smoothing)
+                results.append((total, [losses.sum()]))
+        elif drafted is not None:
+            ids, places = drafted.ids.to(matrix.device), [drafted.places(part) for part in labels[1:]]
+            results.append(score(slice(1, None), matrix[ids], None if bias is None else bias[ids], places))
+        sums = [part for _, parts in results for part in parts]
+        return torch.stack([total for total, _ in results]).sum(), [None] * first + sums
 
 
 @dataclass(frozen=True)
@@ -99,13 +122,13 @@ class Future:
             `time`, if a cache holds earlier positions.
         exists: (batch, time - n), whether a prediction comes from the sequence of its target.
         loss: The weighted sum of all losses; None if there are no targets.
-        sums: Entry n is the sum of L_n of equation (5), without a gradient.
+        sums: Entry n is the sum of L_n of equation (5), without a gradient; None if it was not computed.
     """
 
     embeddings: list[Tensor] = field(default_factory=list)
     exists: list[Tensor] = field(default_factory=list)
     loss: Tensor | None = None
-    sums: list[Tensor] = field(default_factory=list)
+    sums: list[Tensor | None] = field(default_factory=list)
 
     def mixed(self, hidden: Tensor, weight: float | None) -> Tensor:
         """Return last hidden states (batch, time, d), mixed with these predictions as equation (13) says."""
@@ -133,7 +156,7 @@ def predict(heads: FutureHeads, output: OutputMap, known: Known, scoring: Scorin
         kept = [targets[:, n:].masked_fill(~present, IGNORED) for n, present in enumerate(exists, start=1)]
         states = [output.scaled(predicted).flatten(0, 1) for predicted in (hidden[:, past:], *future)]
         layers = [] if heads.outputs is None else [heads.output(n, output).layer for n in range(1, len(states))]
-        return future, exists, *scoring.losses(matrix, bias, states, [targets, *kept], layers)
+        return future, exists, *scoring.losses(matrix, bias, states, [targets, *kept], layers, heads.draft_vocabulary)
 
     # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
     targets = None if scoring is None else scoring.targets

@@ -30,7 +30,7 @@ from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, check_source, max_positions, outgrown_positions_named
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
-from hf_targets.multitoken.drafting.auto import AutoLength
+from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import check_layers
 from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.loop import DraftCounts, DraftingLoop
@@ -39,6 +39,7 @@ from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
 logger = logging.getLogger(__name__)
 
+LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
@@ -89,8 +90,8 @@ class HeadsGenerationMixin(GenerationMixin):
 
     _reads_shifted_rows: bool | None = None
     """Whether the decoder reads a text that begins later in a row as the same; None: not tried yet."""
-    _draft_costs: dict[Any, float] | None = None
-    """What drafts cost under some conditions, as `AutoLength` measured it; None: never measured."""
+    _auto_drafts: dict[Any, AutoDrafts] | None = None
+    """What "auto" has learnt of drafts, by conditions; None: nothing."""
 
     def generate(
         self,
@@ -115,8 +116,9 @@ class HeadsGenerationMixin(GenerationMixin):
                 against the ensemble.
             draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. 0 drafts nothing. With
                 `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of. "auto"
-                drafts chains as far as pays (`AutoLength`), and nothing where drafts do not pay or cannot be made. The
-                text is the one without drafts; sampled texts of several rows are therefore decoded plainly, and so is
+                chooses in each pass among tokens that the heads guess, tokens that followed the last ones earlier in
+                the text (up to `prompt_lookup_num_tokens`, or 4), and none, by what has paid (`AutoDrafts`). The text
+                is the one without drafts; sampled texts of several rows are therefore decoded plainly, and so is
                 any text if the weights are sharded. Beam search and models without a cache give Transformers' own
                 output.
             draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1. With a backbone that
@@ -299,11 +301,11 @@ class HeadsGenerationMixin(GenerationMixin):
             return self._plain_output(plain(), input_ids)
         weight = model_kwargs.get("ensemble_weight")
         if drafting.auto:
-            self._draft_costs = {} if self._draft_costs is None else self._draft_costs
-            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), drafting.num_tokens
-            auto = AutoLength(drafting.num_tokens, self._draft_costs, conditions)
-            if auto.stopped and config.prompt_lookup_num_tokens is None:  # Transformers' own loop is a little faster
-                return self._plain_output(plain(), input_ids)
+            self._auto_drafts = {} if self._auto_drafts is None else self._auto_drafts
+            looked_up = config.prompt_lookup_num_tokens or LOOKUP_TOKENS
+            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), looked_up
+            sizes = {"lookup": looked_up, "heads": drafting.num_tokens}
+            auto = self._auto_drafts.setdefault(conditions, AutoDrafts(sizes))
         loop = DraftingLoop(
             self,
             input_ids,

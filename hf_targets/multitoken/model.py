@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.inputs import check_nll_weights
@@ -28,7 +29,7 @@ from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.checkpoint import CheckpointMixin, how_loaded, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
-from hf_targets.multitoken.heads import FutureHeads
+from hf_targets.multitoken.heads import ConjugateFactors, FutureHeads, Head
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
 
@@ -99,19 +100,18 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.base_identity = identity_of(base)
-        if model.config.residual_heads:
-            model.heads.start_at_zero()
         place_new_part(model, base, "heads")
         model.heads.copy_outputs(output_embedding(base))
         if model.can_generate():
             model.generation_config = copy.deepcopy(base.generation_config)
         return model.train(base.training)
 
-    def _read(self, call: Call, weight: float | None) -> Any:
+    def _read(self, call: Call, weight: float | None, stored: Tensor | None = None) -> Any:
         """Check a call, and return the outputs of the backbone.
 
         Args:
             weight: Lambda; above 0 the cache must hold hidden states of earlier positions.
+            stored: The last hidden states (batch, time, d), if they are known.
         """
         call.check_ids(num_rows(self.get_output_embeddings()))
         if weight and call.past_key_values is not None:
@@ -122,9 +122,18 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
                     f"an ensemble scores labels of whole sequences only, got {own.get_seq_length()} positions in a "
                     "cache; leave out past_key_values or labels"
                 )
-        return call.read(self.backbone)
+        if stored is None:
+            return call.read(self.backbone)
+        if call.tokens is None or call.past_key_values is not None or stored.shape[:-1] != call.tokens.shape:
+            raise ValueError(
+                "last_hidden_state must be that of input_ids (batch, time) without a cache, got shape "
+                f"{tuple(stored.shape)}; leave out inputs_embeds and past_key_values"
+            )
+        return BaseModelOutputWithPast(last_hidden_state=stored)  # pyright: ignore[reportArgumentType]
 
-    def _predict(self, call: Call, outputs: Any, weight: float | None, label_smoothing: float) -> Future:
+    def _predict(
+        self, call: Call, outputs: Any, weight: float | None, label_smoothing: float, *, heads_alone: bool
+    ) -> Future:
         """Return what the heads predict of a call; nothing if there are neither labels nor an ensemble."""
         config, targets = cast(MultiTokenConfig, self.config), call.targets
         if targets is None and not weight:
@@ -138,7 +147,8 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         known = Known.of(call, outputs[0], None if cache is None else cache_of_text(cache), config.ngram_size)
         scoring = None
         if targets is not None:
-            scoring = Scoring(targets, ngram_weights(config.ngram_size - 1, config.loss_weight), label_smoothing)
+            weights = ngram_weights(config.ngram_size - 1, config.loss_weight)
+            scoring = Scoring(targets, [0.0, *weights[1:]] if heads_alone else weights, label_smoothing)
         return predict(self.heads, OutputMap.of(self.backbone, config.output_scale), known, scoring)
 
     def _call(
@@ -149,19 +159,22 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         nll_weights: Sequence[float] | None,
         skip_logits: bool | None,
         output_last_hidden_state: bool,
+        last_hidden_state: Tensor | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Return the outputs of the backbone, and those of the model by their names."""
         check_nll_weights(nll_weights, has_labels=call.targets is not None)
         label_smoothing: float = call.others.pop("label_smoothing", 0.0)
-        outputs = self._read(call, weight)
+        outputs = self._read(call, weight, last_hidden_state)
         hidden: Tensor = outputs[0]
-        future = self._predict(call, outputs, weight, label_smoothing)
+        heads_alone = last_hidden_state is not None
+        future = self._predict(call, outputs, weight, label_smoothing, heads_alone=heads_alone)
         output, targets = OutputMap.of(self.backbone, self.config.output_scale), call.targets
         own: dict[str, Any] = {"past_key_values": outputs.get("past_key_values")}
         if targets is not None and future.loss is not None:
             count = call.count(targets)
             own["loss"] = future.loss / count
-            own["loss_parts"] = {f"head_{n}" if n else "next_token": p / count for n, p in enumerate(future.sums)}
+            sums = {f"head_{n}" if n else "next_token": part for n, part in enumerate(future.sums)}
+            own["loss_parts"] = {name: part / count for name, part in sums.items() if part is not None}
             own["nlls"] = None if nll_weights is None else future.nlls(output, hidden, targets, nll_weights)
         if call.wants_logits(skip_logits, training=self.training):
             own["logits"] = output(future.mixed(hidden, weight)[:, call.kept])
@@ -203,11 +216,13 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         return places if drafted is None else drafted.ids.to(places.device)[places]
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, ZeroInitLinear):
-            for parameter in module.parameters():
-                init.zeros_(parameter)
-        else:
-            super()._init_weights(module)
+        # Departs: residual heads begin at 0; the paper's begin at random, on a model that is trained together with them
+        if isinstance(module, Head) and self.config.residual_heads:
+            module = module.last_layer
+        elif not isinstance(module, ZeroInitLinear | ConjugateFactors):
+            return super()._init_weights(module)
+        for parameter in module.parameters():
+            init.zeros_(parameter)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the backbone's vocabulary; heads that share its output matrix need no change.

@@ -45,8 +45,8 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
     residual: bool = field(
         default=False,
         metadata={
-            "help": "Whether the LSTM adds to the backbone's last hidden state, at first nothing, so that a new one "
-            "gives each word the backbone's own prediction; False: as in the paper."
+            "help": "Whether the LSTM adds to the backbone's last hidden state, at first nothing, so that a new "
+            "decoder gives each word the backbone's own prediction; False: as in the paper."
         },
     )
     output_scale: float = field(

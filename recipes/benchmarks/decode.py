@@ -9,9 +9,8 @@ recipes/multitoken.md.
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from transformers import AutoTokenizer
@@ -19,32 +18,28 @@ from transformers import AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import HEADS, MultiTokenForCausalLM
-from lab.draft_heads import KINDS, draft_text
+from lab.draft_heads import KINDS, DraftText
 from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
-@dataclass
-class Setup:
+@dataclass(kw_only=True)
+class Setup(DraftText):
     """What decodes which prompts."""
 
     heads: str = field(
         default="runs/tables/train_draft_heads/documentation",
         metadata={"help": "Folder with a subfolder of heads for each kind and seed."},
     )
-    dataset: str | None = field(
-        default=None,
-        metadata={"help": "Corpus with the prompts in its validation text. None: the model writes them."},
-    )
-    block_size: int = field(default=128, metadata={"help": "Tokens of a text, of which the first are the prompt."})
     num_prompts: int = field(default=16, metadata={"help": "Prompts."})
-    prompt_tokens: int = field(default=16, metadata={"help": "Tokens of each prompt."})
     max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each."})
     batch_sizes: list[int] = field(default_factory=lambda: [1, 8], metadata={"help": "Prompts at once."})
     branches: int = field(default=3, metadata={"help": "Branches of the draft trees."})
     lookup_tokens: int = field(default=5, metadata={"help": "Most tokens that prompt lookup adds."})
     ensemble_weight: float = field(default=0.2, metadata={"help": "Lambda of the ensemble that is timed."})
-    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "Type of all weights."})
+    sampling_temperature: float | None = field(
+        default=None, metadata={"help": "Sample at this temperature; None: greedy."}
+    )
     rounds: int = field(default=3, metadata={"help": "Timed turns of each method."})
 
 
@@ -72,6 +67,9 @@ def methods_of(setup: Setup, device: torch.device) -> dict[str, DecodingMethod]:
             kinds["ensemble, no drafts"] = {"ensemble_weight": setup.ensemble_weight}
         for how, arguments in kinds.items():
             methods[f"{folder.name}, {how}"] = DecodingMethod(model, arguments, f"{kind}, {how}")
+    if setup.sampling_temperature is not None:
+        sampled = {"do_sample": True, "temperature": setup.sampling_temperature, "top_k": 0}
+        methods = {name: replace(method, arguments={**method.arguments, **sampled}) for name, method in methods.items()}
     return methods
 
 
@@ -81,19 +79,11 @@ def main(setup: Setup) -> None:
     methods = methods_of(setup, device)
     base = methods["plain"].model
     tokenizer = AutoTokenizer.from_pretrained(next(Path(setup.heads).glob("*-seed*")))
-    _, held_out = draft_text(
-        base,
-        tokenizer,
-        dataset=setup.dataset,
-        block_size=setup.block_size,
-        num_generated=1,
-        num_held_out=setup.num_prompts,
-    )
-    prompts = torch.tensor(held_out["input_ids"][: setup.num_prompts])[:, : setup.prompt_tokens]
     print(f"{base.num_parameters():,} parameters, {setup.dtype}, {device}, {torch.get_num_threads()} threads")
     for size in setup.batch_sizes:
         able = {name: method for name, method in methods.items() if size == 1 or name != "prompt lookup"}
-        speeds = compare_speeds(able, prompts.split(size), max_new_tokens=setup.max_new_tokens, rounds=setup.rounds)
+        prompts = setup.test_batches(base, tokenizer, size)
+        speeds = compare_speeds(able, prompts, max_new_tokens=setup.max_new_tokens, rounds=setup.rounds)
         print(f"\n{size} row(s) at once\n\n{format_speeds(speeds)}", flush=True)
 
 

@@ -125,7 +125,7 @@ class Way:
         """Take a round, and return the text."""
         arguments: dict[str, Any] = {"do_sample": False, "return_dict_in_generate": True, **self.arguments}
         if self.afresh:
-            self.model._draft_costs = {}
+            self.model._auto_drafts = {}
         start = settled_time(prompts.device)
         output = self.model.generate(prompts, max_new_tokens=max_new_tokens, **arguments)
         self.seconds.append(settled_time(prompts.device) - start)

@@ -1,18 +1,19 @@
-"""What draft heads are trained on: the kinds of heads, their base model, and text, which the base may write itself."""
+"""What draft heads are trained and measured on: kinds of heads, a base model, text that it may write, and prompts."""
 
-import copy
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-import torch
+import datasets
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.blocks import pack_blocks
-from hf_targets.data.corpora import load_corpus
+from hf_targets.data.corpora import load_corpus, load_parts, split_rows
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
+from hf_targets.multitoken.frozen_base import left_padded, write_texts
 from hf_targets.multitoken.heads import HEADS
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -36,81 +37,101 @@ def settings_of(kind: str) -> dict[str, Any]:
     raise ValueError(f"draft heads must be one of {', '.join({**KINDS, **HEADS})}, got {kind!r}")
 
 
-def load_base(name_or_path: str) -> PreTrainedModel:
+def load_base(name_or_path: str, dtype: str = "float32") -> PreTrainedModel:
     """Load a causal language model in evaluation mode; if it has future-token heads, return its backbone."""
-    model = repair_reformer(AutoModelForCausalLM.from_pretrained(name_or_path))
+    model = repair_reformer(AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype))
     if isinstance(model, MultiTokenForCausalLM):
         model = model.backbone
         model.name_or_path = name_or_path  # heads saved without the backbone name this as their base model
     return model.eval()
 
 
-@torch.no_grad()
-def sample_blocks(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    num_blocks: int,
-    block_size: int,
-    batch_size: int = 64,
-    temperature: float = 1.0,
-    seed: int = 0,
-) -> Dataset:
-    """Return blocks of tokens sampled from a causal model, up to an end token of its generation configuration.
+@dataclass(kw_only=True)
+class DraftText:
+    """What heads are trained on, and the prompts that decoding is measured on."""
 
-    A block begins with the tokenizer's `bos_token_id`, or else its `eos_token_id`; a text that ends before `block_size`
-    is padded on the right. The global random state stays as it was.
+    dataset: str | None = field(
+        default=None, metadata={"help": "Text, as load_corpus finds it. None: text that the model writes itself."}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
+    prompts: str | None = field(
+        default=None,
+        metadata={"help": "Data set of what the model answers, a user's turn each if it has a chat template. None: "
+        "it begins with its first token."},
+    )  # fmt: skip
+    prompt_column: str = field(default="text", metadata={"help": "Its column."})
+    num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
+    temperature: float = field(default=1.0, metadata={"help": "Of those texts: near 0 for heads of greedy decoding."})
+    text_seed: int = field(default=0, metadata={"help": "Of those texts."})
+    block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
+    test_prompts: str | None = field(
+        default=None, metadata={"help": "Data set of the prompts to measure on. None: held out from the others."}
+    )
+    test_column: str = field(default="text", metadata={"help": "Its column."})
+    documents_column: str | None = field(
+        default=None, metadata={"help": "Its column of documents, whose first two come before the prompt."}
+    )
+    num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
+    prompt_tokens: int = field(default=16, metadata={"help": "Tokens of a prompt that is no user's turn."})
+    cache_dir: str = field(
+        default=str(Path(datasets.config.HF_DATASETS_CACHE, "frozen_base")),
+        metadata={"help": "Folder that keeps the model's own texts, and its hidden states."},
+    )
+    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "Type of the model's weights."})
 
-    Returns: `input_ids`, `attention_mask` and `labels` (-100 at padding), as `pack_blocks` gives them.
-    """
-    limit = position_limit(model)
-    if limit is not None and block_size > limit:
-        raise ValueError(f"block_size must be at most the model's {limit} positions, got {block_size}")
+    def rows(self, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+        """Return rows to train on: of a corpus, or of text that the base writes."""
+        if self.dataset is not None:
+            return pack_blocks(self._corpus()["train"], tokenizer, self.block_size)
+        if self.prompts is None:
+            return self._written(base, [[_first_token(tokenizer)]] * self.num_generated, self.text_seed)
+        prompts = self._turns(tokenizer, self.prompts, self.prompt_column, "train")
+        fitting = [prompt for prompt in prompts if 2 * len(prompt) <= self.block_size][: self.num_generated]
+        return self._written(base, fitting, self.text_seed)
+
+    def test_batches(self, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int) -> list[Any]:
+        """Return prompts to measure on, `size` at once, as a tokenizer gives them."""
+        if self.test_prompts is not None:
+            prompts = self._turns(tokenizer, self.test_prompts, self.test_column, "test", self.documents_column)
+        elif self.prompts is not None:
+            prompts = self._turns(tokenizer, self.prompts, self.prompt_column, "test")
+        elif self.dataset is not None:
+            prompts = pack_blocks(self._corpus()["validation"], tokenizer, self.block_size)["input_ids"]
+        else:
+            prompts = self._written(base, [[_first_token(tokenizer)]] * self.num_prompts, self.text_seed + 1)
+            prompts = prompts["input_ids"]
+        if self.test_prompts is None and self.prompts is None:
+            prompts = [prompt[: self.prompt_tokens] for prompt in prompts[: self.num_prompts]]
+        prompts = list(prompts[: self.num_prompts])
+        return [left_padded(prompts[start : start + size], 0) for start in range(0, len(prompts), size)]
+
+    def _corpus(self) -> Mapping[str, Dataset]:
+        return load_corpus(str(self.dataset), max_train_words=self.max_train_words, config_name=self.dataset_config)
+
+    def _written(self, base: PreTrainedModel, prompts: list[list[int]], seed: int) -> Dataset:
+        told = {"block_size": self.block_size, "temperature": self.temperature}
+        return write_texts(base, prompts, self.cache_dir, seed=seed, **told)
+
+    def _turns(self, tokenizer: Any, name: str, column: str, split: str, documents: str | None = None) -> list[Any]:
+        """Return prompts as the model reads them, of a split of a data set."""
+        parts = load_parts(name)
+        part, numbers = split_rows({name: len(rows) for name, rows in parts.items()}, name)[split]
+        if missing := {column, documents} - {None, *parts[part].column_names}:
+            raise ValueError(f"{name!r} has no column {missing}, but {parts[part].column_names}")
+        turns = []
+        for row in parts[part].select(numbers):
+            read: Any = [found["text"] for found in row[documents][:2]] if documents else []
+            turns.append("\n\n".join([*read, row[column].strip()]))
+        if not tokenizer.chat_template:
+            return tokenizer(turns)["input_ids"]
+        chats = [[{"role": "user", "content": turn}] for turn in turns]
+        return tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+
+
+def _first_token(tokenizer: Any) -> int:
+    """Return the token that begins a text."""
     first = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), None)
     if first is None:
         raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set either")
-    known: Any = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
-    ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
-    padding: Any = next((id_ for id_ in (*ends, tokenizer.eos_token_id) if isinstance(id_, int)), 0)
-    sampler = copy.copy(model)  # shares the weights; `generate` takes options that are not given from generation_config
-    ending: Any = {"max_length": block_size, "eos_token_id": ends or None, "pad_token_id": padding}
-    sampler.generation_config = GenerationConfig(do_sample=True, temperature=temperature, top_k=0, **ending)
-    blocks = []
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(seed)
-        for start in range(0, num_blocks, batch_size):
-            prompt = torch.full((min(batch_size, num_blocks - start), 1), first, device=model.device)
-            sampled = sampler.generate(prompt, attention_mask=torch.ones_like(prompt))  # pyright: ignore
-            blocks.append(torch.nn.functional.pad(sampled, (0, block_size - sampled.shape[1]), value=padding))
-    ids = torch.cat(blocks).cpu()
-    text = torch.ones_like(ids)
-    ended = torch.isin(ids[:, 1:], torch.tensor(ends, dtype=ids.dtype)).int().cumsum(dim=1)
-    text[:, 2:] = (ended[:, :-1] == 0).long()  # the end token belongs to the text, later tokens are padding
-    labels = ids.masked_fill(text == 0, -100)
-    return Dataset.from_dict({"input_ids": ids.numpy(), "attention_mask": text.numpy(), "labels": labels.numpy()})
-
-
-def draft_text(
-    base: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    dataset: str | None,
-    block_size: int,
-    num_generated: int,
-    num_held_out: int,
-    max_train_words: int | None = None,
-    config_name: str | None = None,
-    text_column: str = "text",
-    temperature: float = 1.0,
-    seed: int = 0,
-) -> tuple[Dataset, Dataset]:
-    """Return blocks of tokens for training draft heads, and blocks for measuring them.
-
-    They are the train and validation parts of a corpus for `load_corpus`, or without one `num_generated` and
-    `num_held_out` blocks sampled from the base. Heads for greedy decoding learn more at a low temperature.
-    """
-    if dataset is None:
-        sample = partial(sample_blocks, base, tokenizer, block_size=block_size, temperature=temperature)
-        return sample(num_blocks=num_generated, seed=seed), sample(num_blocks=num_held_out, seed=seed + 1)
-    texts = load_corpus(dataset, max_train_words=max_train_words, config_name=config_name, text_column=text_column)
-    return pack_blocks(texts["train"], tokenizer, block_size), pack_blocks(texts["validation"], tokenizer, block_size)
+    return first

@@ -1,10 +1,12 @@
 """The base model of draft heads, and the text that it writes for them."""
 
-from types import SimpleNamespace
+import json
+from dataclasses import replace
 
 import torch
 
-from lab.draft_heads import draft_text, load_base
+from hf_targets.data.tokenization import word_level_tokenizer
+from lab.draft_heads import DraftText, load_base
 from tests.tiny_models import make_backbone, make_model
 
 
@@ -20,9 +22,19 @@ def test_the_base_of_a_model_with_heads_is_its_backbone_and_keeps_the_name_it_wa
         assert all(map(torch.equal, base.state_dict().values(), model.backbone.state_dict().values()))
 
 
-def test_a_model_writes_text_to_train_on_and_other_text_to_measure_on():
-    base, tokenizer = make_backbone("gpt2"), SimpleNamespace(bos_token_id=5, eos_token_id=0)
-    sizes = {"block_size": 8, "num_generated": 6, "num_held_out": 6}
-    train_text, held_out = draft_text(base, tokenizer, dataset=None, **sizes)
-    assert (len(train_text), len(held_out)) == (6, 6)
-    assert held_out["input_ids"][:] != train_text["input_ids"][:]
+def test_prompts_are_turns_of_a_user_where_there_is_a_template_and_others_are_measured_on(tmp_path):
+    base, told = make_backbone("gpt2"), {"block_size": 40, "cache_dir": str(tmp_path), "num_prompts": 3}
+    tokenizer = word_level_tokenizer([f"[user] {' '.join(map(str, range(10)))} a b [assistant]"])
+    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }} {% endfor %}[assistant]"
+    file = tmp_path / "turns.jsonl"
+    file.write_text(
+        "".join(json.dumps({"turn": f"{n // 10} {n % 10}", "docs": [{"text": "a b"}]}) + "\n" for n in range(40))
+    )
+    text = DraftText(prompts=str(file), prompt_column="turn", num_generated=5, **told)
+    starts = [tokenizer.encode(f"[user] {n // 10} {n % 10} [assistant]") for n in (*range(5), *range(38, 40))]
+    rows, (tested,) = text.rows(base, tokenizer), text.test_batches(base, tokenizer, 3)
+    assert [row[: len(start)] for row, start in zip(rows["input_ids"], starts[:5], strict=True)] == starts[:5]
+    assert tested["input_ids"].tolist() == starts[5:]
+    other = replace(text, test_prompts=str(file), test_column="turn", documents_column="docs")
+    documented = other.test_batches(base, tokenizer, 3)[0]["input_ids"].tolist()
+    assert documented == [tokenizer.encode(f"[user] a b\n\n{n // 10} {n % 10} [assistant]") for n in (38, 39)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Lfm2Config, StoppingCriteria, StoppingCriteriaList
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.multitoken.drafting.auto import AutoLength
+from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.generation import DraftedGenerationOutput
 from tests.choices import require_clear_choices
 from tests.tiny_models import TARGETS, left_padded, make_drafting_model, make_model, token_ids
@@ -22,16 +22,18 @@ SAMPLED = {"do_sample": True, "max_new_tokens": 20, "pad_token_id": 0, "temperat
 
 @pytest.fixture
 def drafted(monkeypatch):
-    """Return the list of the lengths that were asked for, of all passes."""
-    asked, choose = [], AutoLength.next_length
-    monkeypatch.setattr(AutoLength, "next_length", lambda self: asked.append(choose(self)) or asked[-1])
-    return asked
+    """Return the list of what was drafted, of all passes."""
+    kinds, choose = [], AutoDrafts.choose
+    monkeypatch.setattr(AutoDrafts, "choose", lambda self, **given: kinds.append(choose(self, **given)) or kinds[-1])
+    return kinds
 
 
 def with_cost(model, cost, rows=1):
     """Return a copy of a model that has measured what drafts cost."""
-    model = copy.copy(model)
-    model._draft_costs = {(rows, model.dtype, "cpu", False, model.config.ngram_size - 1): cost}
+    model, auto = copy.copy(model), AutoDrafts({"lookup": 4, "heads": model.config.ngram_size - 1})
+    for kind in auto.kinds.values():
+        kind.seconds, kind.cost = [1.0] * 4, cost
+    model._auto_drafts = {(rows, model.dtype, "cpu", False, 4): auto}
     return model
 
 
@@ -48,11 +50,11 @@ def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds,
     ids, mask = (ids[:1], mask[:1]) if alone else (ids, mask)
     plain = model.generate(ids, attention_mask=mask, **GREEDY)
     model = copy.copy(model) if cost is None else with_cost(model, cost, len(ids))
-    model._draft_costs = model._draft_costs if cost is not None else {}
+    model._auto_drafts = model._auto_drafts if cost is not None else {}
     times = iter(accumulate(cycle(seconds)))
     with pytest.MonkeyPatch.context() as patch:
         require_clear_choices(patch)
-        patch.setattr(AutoLength.__init__, "__defaults__", (lambda: next(times),))
+        patch.setattr(AutoDrafts.__init__, "__defaults__", (lambda: next(times),))
         for _ in range(2):
             output = model.generate(
                 ids, attention_mask=mask, draft_tokens="auto", return_dict_in_generate=True, **GREEDY
@@ -63,7 +65,7 @@ def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds,
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(target, drafted):
-    model, ids = with_cost(make_drafting_model("gpt2", target), 0.0), token_ids(1, 5)
+    model, ids = with_cost(make_drafting_model("gpt2", target), 0.0), token_ids(1, 5).repeat(1, 3)
     for seed in range(4):
         options, states = {**SAMPLED, "eos_token_id": [*range(1, 4)], "max_new_tokens": 30}, []
         for draft_tokens in (None, "auto"):
@@ -71,29 +73,30 @@ def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(target, d
             text = model.generate(ids, draft_tokens=draft_tokens, **options)
             states.append((text, torch.random.get_rng_state()))
         assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
-    assert any(drafted)
+    assert {"lookup", "heads"} <= {*drafted}
 
 
 def test_what_pays_is_drafted_and_what_does_not_is_left(drafted):
     model, ids = make_drafting_model("gpt2"), token_ids(1, 5)
     told = {**GREEDY, "max_new_tokens": 40, "draft_tokens": "auto", "return_dict_in_generate": True}
     assert with_cost(model, 0.0).generate(ids, **told).tokens_per_pass > 1.1
-    assert all(drafted)
+    assert "plain" not in drafted
     drafted.clear()
-    with_cost(model, 2.9).generate(ids, **told)
-    assert 0 < sum(length > 0 for length in drafted) <= 3
+    with_cost(model, 1.9).generate(ids, **told)
+    assert 0 < sum(kind != "plain" for kind in drafted) <= 4
     drafted.clear()
     assert with_cost(model, 3.0).generate(ids, **told).num_forward_passes == 40
-    assert not drafted
+    assert {*drafted} == {"plain"}
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.usefixtures("clear_choices")
-def test_with_prompt_lookup_no_text_is_left_to_transformers_loop(rows, drafted):
-    model, ids = with_cost(make_drafting_model("gpt2"), 9.0, rows), token_ids(rows, 5)
+def test_what_stands_in_the_prompt_is_looked_up(rows, drafted):
+    model, ids = with_cost(make_drafting_model("gpt2"), 0.0, rows), token_ids(rows, 5)
     plain = model.generate(ids, **GREEDY)
-    assert torch.equal(model.generate(ids, draft_tokens="auto", prompt_lookup_num_tokens=3, **GREEDY), plain)
-    assert drafted
+    output = model.generate(plain, draft_tokens="auto", return_dict_in_generate=True, **GREEDY)
+    assert torch.equal(output.sequences, model.generate(plain, **GREEDY))
+    assert "lookup" in drafted and output.num_accepted_tokens
 
 
 class Never(StoppingCriteria):

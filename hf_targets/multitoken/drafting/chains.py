@@ -1,4 +1,4 @@
-"""Chains of drafted tokens, made with the same processors and sampling as the text, and extended by prompt lookup."""
+"""Chains of drafted tokens, made with the same processors and sampling as the text, or looked up in it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class ChainDrafter:
         model: The model whose heads draft.
         config: Says whether the text is sampled, and how many tokens prompt lookup may add.
         processed: Whether the text has processors, which need the logits of all tokens.
-        most_probable: Whether to draft the most probable tokens even then.
+        most_probable: Whether to draft the most probable tokens even then, and no others.
         after_source: Whether the texts that prompt lookup searches begin with a source.
     """
 
@@ -38,7 +38,7 @@ class ChainDrafter:
         self._model = model
         self._sampling = bool(config.do_sample) and not most_probable
         self._whole = processed or self._sampling
-        looks_up = config.prompt_lookup_num_tokens is not None
+        looks_up = config.prompt_lookup_num_tokens is not None and not most_probable
         self._lookup = PromptLookup(config, after_source=after_source) if looks_up else None
         self.reads_text = self._lookup is not None
 
@@ -49,32 +49,23 @@ class ChainDrafter:
         count: int,
         process: Callable[[Tensor, Tensor], Tensor],
         texts: Sequence[Int[Tensor, "1 _"]],
-        least_confidences: Sequence[float] | None = None,
     ) -> Draft:
-        """Draft up to `count` tokens after `next_tokens`; prompt lookup may add more.
+        """Draft `count` tokens after `next_tokens`; prompt lookup may add more.
 
         Args:
             hidden: The hidden states that predicted `next_tokens`.
             process: Takes the tokens drafted so far (rows, n) and the logits after them (rows, vocab), and returns the
                 logits to draft from.
             texts: Each row's tokens including `next_tokens`; may be empty unless `reads_text`.
-            least_confidences: The chain ends before the token at which the product of the highest probabilities, the
-                mean over the rows, falls below that of this length; None: it has full length.
         """
         confidence: list[Tensor] = []
-        joint: list[float] = []
 
-        def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor] | None:
+        def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
             if self._whole:
                 logits = process(drafted, self._model.whole_logits(logits))
-            if self._lookup is not None or least_confidences is not None:
+            if self._lookup is not None:
                 # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
-                highest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
-                sure = float(torch.cat([*confidence, highest], dim=1).prod(dim=1).mean())
-                if least_confidences is not None and sure < least_confidences[len(confidence)]:
-                    return None
-                confidence.append(highest)
-                joint.append(sure)
+                confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
             if self._sampling:
                 token = torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0]
             else:
@@ -83,9 +74,42 @@ class ChainDrafter:
 
         draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling)
         if self._lookup is None or not confidence:
-            draft.confidences = joint
             return draft
         return self._lookup.extend(draft, torch.cat(confidence, dim=1), texts)
+
+
+class TextIndex:
+    """A text with, for each few tokens in it, where they stood last, and what came after them.
+
+    Args:
+        text: Its tokens so far.
+        size: How many tokens must be the same.
+    """
+
+    def __init__(self, text: list[int], size: int) -> None:
+        self._size, self._text = size, []
+        self._after: dict[tuple[int, ...], int] = {}
+        self.extend(text)
+
+    def extend(self, tokens: list[int]) -> None:
+        """Take in the next tokens of the text."""
+        for token in tokens:
+            self._after[tuple(self._text[-self._size :])] = len(self._text)
+            self._text.append(token)
+
+    def following(self, count: int) -> list[int]:
+        """Return up to `count` tokens that came after the text's last ones where they stood before; none is empty."""
+        at = self._after.get(tuple(self._text[-self._size :]))
+        return [] if at is None else self._text[at : at + count]
+
+
+def draft_of(found: list[list[int]], device: torch.device) -> Draft:
+    """Return a draft of tokens that were found for each row, of which one has some."""
+    lengths = torch.tensor([len(tokens) for tokens in found], device=device)
+    longest = max(map(len, found))
+    tokens = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in found], device=device)
+    positions = torch.arange(longest, device=device).expand_as(tokens)
+    return Draft(tokens, positions, list(range(1, longest + 1)), positions < lengths[:, None])
 
 
 class PromptLookup:

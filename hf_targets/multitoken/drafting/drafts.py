@@ -1,7 +1,7 @@
 """Drafts: the tokens that the heads guess after the next token, as a chain or as a tree."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,7 @@ class DraftSettings:
     Attributes:
         num_tokens: k, the length of a draft in tokens; heads 1 to k guess them.
         num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
-        auto: Whether a pass may draft less, as `AutoLength` decides.
+        auto: Whether a pass may draft less, or tokens looked up in the text, as `AutoDrafts` decides.
     """
 
     num_tokens: int
@@ -37,8 +37,6 @@ class Draft:
         depths: Steps from the last known token to each node, the same in all rows.
         exists: False where a row has fewer tokens than the others.
         logits: The logits that the tokens of a chain were sampled from; None if they were not sampled.
-        confidences: Of a chain, for each length, the probability of all tokens so far by the heads, mean over the rows;
-            empty if it was not asked for.
     """
 
     tokens: Int[Tensor, "rows nodes"]
@@ -46,7 +44,6 @@ class Draft:
     depths: list[int]
     exists: Bool[Tensor, "rows nodes"]
     logits: Float[Tensor, "rows nodes vocab"] | None = None
-    confidences: list[float] = field(default_factory=list)
 
     @property
     def is_tree(self) -> bool:
@@ -63,11 +60,9 @@ class Draft:
         return visible
 
 
-Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]
+Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes logits (rows, choices) and the earlier drafted tokens (rows, n - 1); returns a token a row, and the logits
-(rows, vocab) that it was drawn from.
-
-None in their place ends the chain before this token."""
+(rows, vocab) that it was drawn from."""
 
 
 def empty_draft(num_rows: int, device: torch.device) -> Draft:
@@ -85,7 +80,7 @@ def draft_chain(
     *,
     keep_logits: bool,
 ) -> Draft:
-    """Draft up to `count` tokens after `next_tokens`; `sequential` heads also read the tokens drafted before.
+    """Draft `count` tokens after `next_tokens`; `sequential` heads also read the tokens drafted before.
 
     Args:
         hidden: The hidden states that predicted `next_tokens`.
@@ -99,14 +94,10 @@ def draft_chain(
     drafted, drawn_from = next_tokens[:, None], []
     for n in range(1, count + 1):
         logits = model.future_logits(states[:, n - 1], drafted) if at_once is None else at_once[:, n - 1]
-        chosen = choose(logits.float(), drafted[:, 1:])
-        if chosen is None:
-            break
-        token, logits = chosen
+        token, logits = choose(logits.float(), drafted[:, 1:])
         drafted = torch.cat([drafted, token[:, None]], dim=1)
         if keep_logits:
             drawn_from.append(logits)
-    count = drafted.shape[1] - 1
     positions = torch.arange(count, device=drafted.device).expand(rows, count)
     return Draft(
         tokens=drafted[:, 1:],

@@ -14,9 +14,9 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.multitoken.drafting.auto import AutoLength
+from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import RaggedCache
-from hf_targets.multitoken.drafting.chains import ChainDrafter
+from hf_targets.multitoken.drafting.chains import ChainDrafter, TextIndex, draft_of
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_tree, empty_draft
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
@@ -38,7 +38,7 @@ class DraftingLoop:
 
     Args:
         settings: How far to draft.
-        auto: What decides how far each pass drafts, up to that; None: as far as the settings say.
+        auto: What decides what each pass drafts; None: as the settings say.
         max_positions: Length in tokens of the longest text that the model can read; None: no limit.
         sources: Of an encoder-decoder model, the tokens of each row's source, if prompt lookup is to search them.
         model_kwargs: Arguments of `forward` that `generate` has prepared, among them the cache.
@@ -49,7 +49,7 @@ class DraftingLoop:
         model: MultiTokenModel,
         input_ids: Tensor,
         settings: DraftSettings,
-        auto: AutoLength | None,
+        auto: AutoDrafts | None,
         *,
         max_positions: int | None,
         processors: LogitsProcessorList,
@@ -61,9 +61,9 @@ class DraftingLoop:
     ) -> None:
         self.model, self.settings, self.auto, self.config = model, settings, auto, config
         self.counts = DraftCounts()
-        self._lookup = config.prompt_lookup_num_tokens or 0
+        self._lookup = 0 if auto is not None else config.prompt_lookup_num_tokens or 0
         self._longest = max_positions
-        scratch = settings.num_tokens + self._lookup + 1
+        scratch = (settings.num_tokens + self._lookup if auto is None else max(auto.num_tokens.values())) + 1
         self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch, sources=sources)
         self._drafter = ChainDrafter(
             model,
@@ -74,6 +74,10 @@ class DraftingLoop:
         )
         self._given = PassInputs(model_kwargs, is_encoder_decoder=bool(model.config.is_encoder_decoder))
         self._active = torch.arange(len(input_ids), device=input_ids.device)
+        self._kind, self._indices = "plain", []
+        if auto is not None:
+            size = config.max_matching_ngram_size or 2
+            self._indices = [TextIndex(text[0].tolist(), size) for text in self._rows.texts(self._active)]
 
     def run(self, input_ids: Tensor) -> dict[str, Any]:
         """Generate, and return the fields of the output of `generate`."""
@@ -117,17 +121,20 @@ class DraftingLoop:
             self.counts.num_accepted_tokens += int((taken - 1).sum())
         if self.auto is not None and self.counts.num_forward_passes:
             self._tell_auto(self.auto, taken)
+        if self.auto is not None:
+            for row, tokens, count in zip(
+                *(part.tolist() for part in (self._active, found.tokens, taken)), strict=True
+            ):
+                self._indices[row].extend(tokens[:count])
         self.counts.num_forward_passes += 1
         return finished
 
-    def _tell_auto(self, auto: AutoLength, taken: Tensor) -> None:
+    def _tell_auto(self, auto: AutoDrafts, taken: Tensor) -> None:
         """Tell what the last pass brought, of which each row took so many tokens."""
-        draft, lengths = self._draft, self._rows.lengths[self._active]
-        steps = torch.arange(1, max(draft.depths, default=0) + 1, device=taken.device)
-        accepted = (taken[:, None] > steps).float().mean(dim=0).tolist()
+        lengths = self._rows.lengths[self._active]
         shortest = int(lengths.min()) - int((lengths - taken).min())
         gained = (2 * shortest + float(taken.float().mean())) / 3 - 1
-        auto.record(len(draft.depths), gained, draft.confidences, accepted, whole=self._whole)
+        auto.record(self._kind, len(self._draft.depths), gained, whole=self._whole)
 
     def _drop(self, finished: Tensor) -> None:
         """Continue without the rows that are finished."""
@@ -142,7 +149,12 @@ class DraftingLoop:
 
     def _make_draft(self) -> Draft:
         active, rows, branches = self._active, self._rows, self.settings.num_branches
-        asked = count = self.settings.num_tokens if self.auto is None else self.auto.next_length()
+        asked, matches = self.settings.num_tokens, []
+        if self.auto is not None:
+            matches = [self._indices[row].following(self.auto.num_tokens["lookup"]) for row in active.tolist()]
+            self._kind = self.auto.choose(found=any(matches))
+            asked = self.auto.num_tokens.get(self._kind, 0)
+        count = asked
         if count:
             count = min(count, self.config.max_length - int(rows.lengths[active].min()) - 1)  # pyright: ignore
         if self._longest is not None and count:
@@ -150,18 +162,21 @@ class DraftingLoop:
             room = self._longest - self._cache.length - 1 - self._lookup
             count = min(count, room)
             branches = min(branches, room // max(count, 1))
-        self._whole = count == asked and len(active) == len(rows.lengths)
-        tokens = rows.ids[active, rows.lengths[active] - 1]
-        if branches > 1:
-            return draft_tree(self.model, self._hidden, tokens, count, branches)
-        texts = rows.texts(active) if self._drafter.reads_text else []
-        least = None if self.auto is None else self.auto.least_confidences()
-        return self._drafter.draft(self._hidden, tokens, count, partial(rows.process, active), texts, least)
+        if self._kind == "lookup" and count > 0:
+            draft = draft_of([tokens[:count] for tokens in matches], active.device)
+        elif branches > 1:
+            draft = draft_tree(self.model, self._hidden, rows.last_tokens(active), count, branches)
+        else:
+            texts = rows.texts(active) if self._drafter.reads_text else []
+            process = partial(rows.process, active)
+            draft = self._drafter.draft(self._hidden, rows.last_tokens(active), count, process, texts)
+        self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
+        return draft
 
     def _read_draft(self) -> None:
         """Read the last known token of each row and its draft."""
         draft, rows = self._draft, self._rows
-        chunk, at = rows.ids[self._active, rows.lengths[self._active] - 1][:, None], self._position[:, None]
+        chunk, at = rows.last_tokens(self._active)[:, None], self._position[:, None]
         self.counts.num_verifications += len(self._active)
         if draft.depths:
             self.counts.num_drafted_tokens += int(draft.exists.sum())

@@ -60,6 +60,10 @@ class Rows:
             texts = {row: torch.cat([self._sources[row], text], dim=1) for row, text in texts.items()}
         return list(texts.values())
 
+    def last_tokens(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "rows"]:
+        """Return the last token that each of these rows has so far."""
+        return self.ids[rows, self.lengths[rows] - 1]
+
     def process(
         self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
     ) -> Float[Tensor, "rows vocab"]:

@@ -1,70 +1,76 @@
-"""`AutoLength` measures once, drafts where it pays, and loses little where it does not."""
+"""`AutoDrafts` measures once, drafts what pays, and loses little where nothing does."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_targets.multitoken.drafting.auto import MOST_LOST, AutoLength
+from hf_targets.multitoken.drafting.auto import MOST_TRUST, SHARE, AutoDrafts
 
 K = 3
+SIZES = {"lookup": K, "heads": K}
 
 
-def make_auto(cost: float | None = None) -> AutoLength:
-    return AutoLength(K, {} if cost is None else {"here": cost}, "here", lambda: 0.0)
-
-
-def accepted(number: int) -> list[float]:
-    """What a pass accepted of a row, by length, where `number` drafted tokens were right."""
-    return [float(n < number) for n in range(K)]
+def make_auto(**costs: float) -> AutoDrafts:
+    """Return an automatic choice that has measured these costs; other kinds have none to draft."""
+    auto = AutoDrafts({name: K if name in costs else 0 for name in SIZES}, lambda: 0.0)
+    for name in ("plain", *costs):
+        auto.kinds[name].seconds, auto.kinds[name].cost = [1.0] * 4, costs.get(name)
+    return auto
 
 
 @settings(deadline=None)
-@given(plain=st.floats(0.1, 9), chain=st.floats(0.1, 9))
-def test_the_cost_of_a_chain_is_measured_once_and_kept(plain, chain):
-    now, costs = [0.0], {}
-    auto = AutoLength(K, costs, "here", lambda: now[0])
-    lengths = []
-    while "here" not in costs:
-        lengths.append(auto.next_length())
-        now[0] += chain if lengths[-1] else plain
-        auto.record(lengths[-1], 0.0, [0.5] * lengths[-1], [0.0] * lengths[-1], whole=len(lengths) != 2)
-    assert costs["here"] == pytest.approx(max(chain / plain - 1, 0), abs=1e-6)
-    assert lengths == [0] * 5 + [K] * 4  # one of the passes did not count
+@given(plain=st.floats(0.1, 9), drafted=st.floats(0.1, 9))
+def test_the_cost_of_each_kind_is_measured_once_and_kept(plain, drafted):
+    now = [0.0]
+    auto, kinds = AutoDrafts(SIZES, lambda: now[0]), []
+    for number in range(13):
+        kinds.append(auto.choose(found=number > 8))
+        now[0] += plain if kinds[-1] == "plain" else drafted
+        auto.record(kinds[-1], K * (kinds[-1] != "plain"), 3.0, whole=number != 2)
+    assert kinds == ["plain"] * 5 + ["heads"] * 4 + ["lookup"] * 4  # one of the passes did not count
+    costs = [auto.kinds[name].cost for name in SIZES]
+    assert costs == pytest.approx([max(drafted / plain - 1, 0)] * 2, abs=1e-6)
     now[0] += 100
-    auto.record(K, K, [0.5] * K, [1.0] * K, whole=True)
-    assert costs["here"] == pytest.approx(max(chain / plain - 1, 0), abs=1e-6)
-
-
-def test_a_chain_goes_on_while_its_tokens_bring_more_than_they_cost():
-    auto = make_auto(0.6)
-    assert auto.least_confidences() == pytest.approx([0.6 / (2 * K)] * K)
-    auto.record(K, 3.0, [0.8, 0.6, 0.4], accepted(3), whole=True)
-    rate = (1 + 1 + 3) / (1 + 1 + 0.6)
-    corrections = [1.8 / 2, 1.6 / 2, 1.4 / 2]
-    assert auto.least_confidences() == pytest.approx([0.1 * rate * correction for correction in corrections])
+    auto.record("heads", K, 3.0, whole=True)
+    assert [auto.kinds[name].cost for name in SIZES] == costs
 
 
 @settings(deadline=None)
-@given(cost=st.floats(0, K - 0.01), rights=st.lists(st.integers(0, K), min_size=1, max_size=300))
-def test_no_call_loses_more_than_two_passes_and_the_one_that_tells(cost, rights):
-    auto, balance = make_auto(cost), 0.0
-    for right in rights:
-        length = auto.next_length()
-        if length:
-            auto.record(length, right, [1.0] * length, accepted(right), whole=True)
-            balance += right - cost
-    assert balance >= -MOST_LOST - cost - 1e-9
+@given(
+    costs=st.tuples(st.floats(0, K), st.floats(0, K)),
+    rights=st.lists(st.tuples(st.booleans(), st.integers(0, K), st.integers(0, K)), min_size=1, max_size=300),
+)
+def test_each_kind_loses_at_most_two_passes_and_a_share_of_all(costs, rights):
+    auto, lost = make_auto(lookup=costs[0], heads=costs[1]), dict.fromkeys(SIZES, 0.0)
+    for found, *right in rights:
+        kind = auto.choose(found=found)
+        gained = 0 if kind == "plain" else right[list(SIZES).index(kind)]
+        auto.record(kind, K * (kind != "plain"), gained, whole=True)
+        if kind != "plain":
+            lost[kind] += auto.kinds[kind].cost - gained
+    assert max(lost.values()) <= MOST_TRUST + SHARE * len(rights) + 1e-9
 
 
 @settings(deadline=None)
-@given(cost=st.floats(0, 0.99), passes=st.integers(1, 99))
-def test_drafts_that_pay_go_on(cost, passes):
-    auto = make_auto(cost)
-    for _ in range(passes):
-        assert auto.next_length() == K
-        auto.record(K, 1.0, [1.0] * K, accepted(1), whole=True)
+@given(cost=st.floats(0, 0.99), kind=st.sampled_from(list(SIZES)), passes=st.integers(1, 99))
+def test_drafts_that_pay_go_on_and_come_back_after_a_while(cost, kind, passes):
+    auto = make_auto(**{kind: cost})
+    for right in [1] * passes + [0] * 300 + [1] * 300:
+        chosen = auto.choose(found=True)
+        auto.record(chosen, K * (chosen == kind), right * (chosen == kind), whole=True)
+    assert auto.choose(found=True) == kind
 
 
-def test_chains_that_cost_more_than_they_can_bring_are_not_begun():
-    assert make_auto(K).stopped and make_auto(K).next_length() == 0
-    assert not make_auto(K - 0.1).stopped
+def test_a_match_must_bring_what_the_heads_would_have():
+    for brought, kind in ((0.6, "heads"), (1.4, "lookup")):
+        auto = make_auto(lookup=0.2, heads=0.2)
+        for _ in range(40):
+            auto.record("heads", K, 1.0, whole=True)
+        for _ in range(20):
+            chosen = auto.choose(found=True)
+            auto.record(chosen, K, {"heads": 1.0, "lookup": brought}[chosen], whole=True)
+        assert auto.choose(found=True) == kind
+
+
+def test_drafts_that_cost_more_than_two_passes_are_not_begun():
+    assert make_auto(heads=MOST_TRUST + 0.01).choose(found=False) == "plain"
