@@ -20,7 +20,7 @@ from hf_targets.backbones.wrapping import check_loading, load_base, place_new_pa
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import CurveMixture
 from hf_targets.curves.sentence_curve import SentenceCurve
-from hf_targets.masked_diffusion.backbone import BackboneOutput, read_through_curve
+from hf_targets.masked_diffusion.backbone import BackboneOutput, num_token_layers, read_through_curve
 from hf_targets.masked_diffusion.configuration import CAUSAL_FIELDS, MdlmConfig
 
 _ATTENTIONS = ("eager", "sdpa", "flex_attention")
@@ -48,14 +48,7 @@ class CausalReading(nn.Module):
         self.curve = None if curve is None else SentenceCurve(curve)
         num_curves = 1 if curve is None else curve.num_curves
         self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
-        self.num_token_layers = config.num_hidden_layers
-        if curve is not None:
-            last = config.num_hidden_layers if curve.place == "input" else curve.num_curve_layers or 1
-            if last > config.num_hidden_layers:
-                raise ValueError(
-                    f"num_curve_layers must be at most num_hidden_layers={config.num_hidden_layers}, got {last}"
-                )
-            self.num_token_layers -= last
+        self.num_token_layers = num_token_layers(config)
         if config.annealing_steps is not None:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
