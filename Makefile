@@ -11,7 +11,7 @@ TESTS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test check smoke bench notebooks
+.PHONY: help setup run models test check smoke bench notebooks
 
 help:  ## list what can be done
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -27,6 +27,9 @@ run: setup  ## train plain, simple N-gram and word difference models on two CPU 
 	$(BIN)/accelerate launch --quiet --config_file recipes/accelerate/cpu.yaml --num_cpu_threads_per_process 2 \
 		recipes/tables/finetune_gptneo_wdr.py \
 		recipes/settings/tables/finetune_gptneo_wdr/smoke.yaml --overwrite true $(RUN_ARGS)
+
+models: setup  ## fetch a trained language model and a sentence encoder into models/: 182 MB, two minutes
+	$(BIN)/python recipes/fetch_models.py recipes/settings/fetch_models/registry.yaml
 
 test: setup  ## run the tests, offline
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(TESTS)

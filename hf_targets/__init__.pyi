@@ -40,6 +40,7 @@ from .evaluation.distance_correlation import distance_correlation as distance_co
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
+from .evaluation.quotes import check_quotes as check_quotes
 from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import score_texts as score_texts

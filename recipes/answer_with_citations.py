@@ -18,14 +18,17 @@ from typing import Any, Literal
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgrams
+from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgrams, check_quotes
 from hf_targets.phrases.cited_answers import answer_with_phrases
 from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
-from lab.answer_scores import measure_answers, measure_citations, measure_provenance, told_answer
-from lab.judges import load_entailment, load_reader, shares_words
+from lab.answer_scores import measure_answers, measure_citations, measure_provenance, measure_quotes, told_answer
+from lab.judges import agreement, load_entailment, load_reader, shares_words
 from lab.questions import QuestionSettings
 from lab.results import write_json, write_results
 from lab.settings import parse_settings
+
+PAIRS = Path(__file__).parent / "settings" / "answer_with_citations" / "entailment_pairs.json"
+"""Pairs of a premise and a hypothesis, written by hand, and whether one follows: judges' agreement is told."""
 
 
 @dataclass
@@ -34,8 +37,12 @@ class Setup(QuestionSettings):
 
     model: str = field(default="", metadata={"help": "Name or folder; {seed} stands for the seed."})
     phrases: Literal["ngrams", "constituents", "none"] = field(default="ngrams", metadata={"help": "Of documents."})
-    marking: Literal["phrases", "afterwards"] = field(
-        default="phrases", metadata={"help": "Phrases end with their document's marker, or get it afterwards."}
+    marking: Literal["phrases", "afterwards", "quotes"] = field(
+        default="phrases",
+        metadata={
+            "help": 'Phrases end with their document\'s marker, or get it afterwards. "quotes": no phrases, the model '
+            "is asked to quote with quotation marks and markers."
+        },
     )
     units: Literal["words", "tokens"] = field(
         default="words", metadata={"help": 'N-grams: "words", trimmed, of one sentence; "tokens", as in the paper.'}
@@ -44,16 +51,33 @@ class Setup(QuestionSettings):
     parser: str | None = field(
         default=None, metadata={"help": "Folder of a stanza pipeline, for constituents. None: chunks of tags."}
     )
-    do_sample: bool = field(default=True, metadata={"help": "Nucleus sampling in place of greedy decoding."})
-    temperature: float = field(default=1.0, metadata={"help": "Of sampling."})
-    top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
+    do_sample: bool | None = field(
+        default=None, metadata={"help": "Sampling or greedy decoding. None: as the model's generation configuration."}
+    )
+    temperature: float | None = field(default=None, metadata={"help": "Of sampling. None: the model's."})
+    top_p: float | None = field(
+        default=None, metadata={"help": "The nucleus, of tokens and phrases together. None: the model's."}
+    )
     dtype: str = field(default="auto", metadata={"help": "Of the model, such as bfloat16."})
     entailment: str = field(
-        default="lexical", metadata={"help": 'Model that judges citations, or "lexical": by shared words.'}
+        default="lexical",
+        metadata={"help": "Model that judges citations beside shared words; a causal one is asked. lexical: none."},
     )
     reader: str | None = field(default=None, metadata={"help": "Model that reads short answers. None: no QA columns."})
     seed: int = field(default=0, metadata={"help": "Of sampling."})
     output_dir: str = field(default="runs/answer_with_citations", metadata={"help": "Folder of answers and scores."})
+
+    def __post_init__(self) -> None:
+        if self.marking == "quotes":
+            self.phrases, self.instruction = "none", "quotes"
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What `generate` gets in place of the model's generation configuration."""
+        given = {name: getattr(self, name) for name in ("do_sample", "temperature", "top_p")}
+        if self.top_p is not None:
+            given["top_k"] = 0
+        return {name: value for name, value in given.items() if value is not None}
 
     def miner(self) -> Any:
         """Return what finds the phrases of a document; None for none."""
@@ -67,12 +91,13 @@ class Setup(QuestionSettings):
 
 def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
     """Answer the questions, print the answers if they are to be shown, write answers and page, return the scores."""
-    name, miner, asked = setup.model.replace("{seed}", str(setup.seed)), setup.miner(), setup.ask()
+    name, miner = setup.model.replace("{seed}", str(setup.seed)), setup.miner()
     model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=setup.dtype).eval()
     tokenizer = AutoTokenizer.from_pretrained(name)
+    asked = setup.ask(tokenizer)
     asked.check_room(getattr(model, "backbone", model), tokenizer, setup.new_tokens)
-    sampling = {"temperature": setup.temperature, "top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}
-    given: Any = {"marking": setup.marking, "new_tokens": setup.new_tokens, "do_sample": setup.do_sample, **sampling}
+    marking = "afterwards" if setup.marking == "afterwards" else "phrases"
+    given: Any = {"marking": marking, "new_tokens": setup.new_tokens, **setup.generation}
     set_seed(setup.seed)
     answers, pages = [], []
     for item, prompt, documents in zip(asked.items, asked.prompts, asked.documents, strict=True):
@@ -82,18 +107,29 @@ def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
         pages.append(PageAnswer(item["question"], answer.text, answer.spans, named))
         if show:
             print(f"{answer_in_terminal(pages[-1], colour=sys.stdout.isatty())}\n", flush=True)
-    texts, lexical = [answer.text for answer in answers], setup.entailment == "lexical"
-    entails = shares_words if lexical else load_entailment(setup.entailment)
+    texts, judges = [answer.text for answer in answers], {"lexical": shares_words}
+    if setup.entailment != "lexical":
+        judges["citation"] = load_entailment(setup.entailment)
     reader = None if setup.reader is None else load_reader(setup.reader)
-    kind = "lexical" if lexical else "citation"
-    scores = measure_citations(texts, asked.documents, entails, asked.split, kind)
-    scores |= measure_answers(texts, asked.items, asked.split, reader) | measure_provenance(answers)
+    pairs = json.loads(PAIRS.read_text(encoding="utf-8"))
+    scores = measure_answers(texts, asked.items, asked.split, reader) | measure_provenance(answers)
+    for kind, entails in judges.items():
+        scores |= measure_citations(texts, asked.documents, entails, asked.split, kind)
+        scores[f"{kind}_agreement"] = agreement(entails, pairs)
+    quotes = [
+        check_quotes(answer.text, documents, phrases=[(span.start, span.end) for span in answer.spans])
+        for answer, documents in zip(answers, asked.documents, strict=True)
+    ]
+    scores |= measure_quotes(quotes)
     judged = f"Judged by {setup.entailment}."
     notes = (told_answer(*one, entails, asked.split) for one in zip(answers, asked.documents, strict=True))
     pages = [replace(page, note=f"{note} {judged}") for page, note in zip(pages, notes, strict=True)]
     folder = Path(setup.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "answers.json", [asdict(answer) for answer in answers])
+    write_json(
+        folder / "answers.json",
+        [asdict(one) | {"quotes": asdict(check)} for one, check in zip(answers, quotes, strict=True)],
+    )
     (folder / "answers.html").write_text(answer_page(pages), encoding="utf-8")
     return scores
 

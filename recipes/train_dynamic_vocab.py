@@ -10,7 +10,7 @@ Any causal model, any text: --model_name_or_path gpt2 --dataset my_text.txt.gz -
 Side by side with a plain model, other phrases and several seeds: recipes/tables/train_dynamic_vocab.py.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -118,6 +118,7 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         model = AutoModelForCausalLM.from_config(config)
+        setup = replace(setup, losses={"phrase_start": "encoder", **setup.losses})  # its tokens mean nothing yet
     collator = None
     if setup.phrases is None:
         args = args.for_baseline()

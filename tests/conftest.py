@@ -10,11 +10,19 @@ import torch
 from tests.choices import require_clear_choices
 from tests.hub_server import HubServer
 from tests.memory import misalign_files
+from tests.programs import ROOT
 
 gc.disable()  # of all that the tests import, nothing is garbage
 torch.set_num_threads(1)  # the suite runs in several processes
 if "HF_TARGETS_MISALIGN" in os.environ:
     misalign_files(int(os.environ["HF_TARGETS_MISALIGN"]))
+
+
+def pytest_collection_modifyitems(items):
+    if not (ROOT / "models").is_dir():
+        for item in items:
+            if item.get_closest_marker("real"):
+                item.add_marker(pytest.mark.skip("needs `make models`"))
 
 
 def pytest_collection_finish():

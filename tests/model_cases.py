@@ -15,7 +15,7 @@ from hf_targets.backbones.encoder_decoder import read_pair
 from tests.awd_lstm.models import make_awd_lstm
 from tests.gaussian_case import gaussian_case
 from tests.masked_case import crammed_case, masked_case
-from tests.masked_diffusion.models import CURVES, make_mdlm
+from tests.masked_diffusion.models import CURVES, make_from_causal, make_mdlm
 from tests.masked_diffusion.models import masked_batch as mdlm_batch
 from tests.model_case import SIZES, Batch, ModelCase, remembered
 from tests.semi_autoregressive.models import KINDS, make_block_model, with_identity_curve
@@ -40,7 +40,8 @@ def _phrases_off(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
 
 
 def _curve_off(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
-    plain, batch = make_mdlm(), mdlm_batch()
+    family = getattr(model.config.backbone, "model_type", None)
+    plain, batch = make_from_causal(family=family) if family else make_mdlm(), mdlm_batch()
     return plain.with_curve(model.config.curve).with_curve(None)(**batch).logits, plain(**batch).logits
 
 
@@ -159,6 +160,16 @@ def _mdlm_case(curve: str) -> ModelCase:
         },
     )
     return case
+
+
+def _from_causal_case(curve: str, family: str) -> ModelCase:
+    case = _mdlm_case(curve)
+    return replace(
+        case,
+        make=lambda: make_from_causal(curve, family),
+        sizes={**{name: getattr(CONFIGS[family](), name) for name in SIZES}, "max_position_embeddings": 16},
+        compiled=(lambda: (make_from_causal(curve, family), [case.batch()])) if curve == "plain" else None,
+    )
 
 
 def _identity_curve(model: Any) -> tuple[Tensor, Tensor]:
@@ -294,6 +305,10 @@ CASES = {
     # heads that read embeddings, whose width is not that of the output matrix in the last
     **{f"conditional-{family}": _causal_case(family, "conditional") for family in ("llama", "opt")},
     **{f"mdlm-{curve}": _mdlm_case(curve) for curve in CURVES},
+    **{
+        f"mdlm-{curve}-{family}": _from_causal_case(curve, family)
+        for curve, family in (("plain", "llama"), ("hidden_curves", "gpt2"), ("hidden", "qwen3"))
+    },
     **{
         f"blocks-{kind}": _block_case(kind, family)
         for kind, family in zip(KINDS, ("gpt2", "llama", "opt"), strict=True)

@@ -61,7 +61,8 @@ def make_dynamic_model(family: str = "gpt2", seed: int = 0, **config) -> Dynamic
     """Return a model with a phrase encoder, other than its backbone, around a tiny backbone."""
     if family == "reformer":
         config = {"tie_phrase_embeddings": False, **config}  # its output embedding is wider than the other
-    encoder = make_backbone(family, seed + 1)
+    encoder = None if config.get("phrase_encoder_kind") == "mean" else make_backbone(family, seed + 1)
+    config = {"phrase_start": "encoder", **config}  # whose phrases are chosen as often as tokens
     return DynamicVocabForCausalLM.from_base(make_backbone(family, seed), encoder, **config).eval()
 
 
@@ -100,7 +101,10 @@ KINDS = (*TARGETS, "separate_output_heads", "phrases")
 
 def make_any(family: str, kind: str) -> PreTrainedModel:
     """Return a model of one of `KINDS` on a tiny backbone."""
-    return make_dynamic_model(family) if kind == "phrases" else make_model(family, target=kind)
+    starts = {"opt": {"phrase_start": "tokens"}, "phi": {"phrase_start": "tokens", "phrase_encoder_kind": "mean"}}
+    return (
+        make_dynamic_model(family, **starts.get(family, {})) if kind == "phrases" else make_model(family, target=kind)
+    )
 
 
 def new_part(model: PreTrainedModel) -> torch.nn.Module:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.weight_access import num_rows
+from hf_targets.data.tokenization import special_token_ids
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.torch_modes import inside_transform
 
@@ -85,6 +87,25 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
         hint = hint or "use the model's own tokenizer, or resize_token_embeddings"
         raise ValueError(
             f"{name} must be in [0, {vocab_size - 1}], the model's vocabulary, got {wrong[0].item()}; {hint}"
+        )
+
+
+def check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a ValueError if a tokenizer cannot be a model's own.
+
+    It has more ids than the model embeds, or none of the model's end tokens, by its generation configuration, is among
+    its special tokens.
+    """
+    rows = num_rows(model.get_input_embeddings())
+    known = getattr(model.generation_config, "eos_token_id", None)
+    ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
+    unknown = [id_ for id_ in ends if id_ < len(tokenizer)]
+    if len(tokenizer) > rows or (unknown and not special_token_ids(tokenizer).intersection(unknown)):
+        told = f"{len(tokenizer)} ids for {rows} embeddings"
+        if len(tokenizer) <= rows:
+            told = f"{tokenizer.convert_ids_to_tokens(unknown)} where this model ends a text"
+        raise ValueError(
+            f"a prompt must be read by the model's own tokenizer, got one that has {told}; load both alike"
         )
 
 

@@ -26,13 +26,17 @@ def position_limit(model: PreTrainedModel) -> int | None:
     A configuration does not tell: families that compute positions also state the length that they were trained on.
     """
     limit = max_positions(model.config)
-    if limit is None:
-        return None
+    return None if limit is None or _num_rows(model, limit) is None else limit
+
+
+def _num_rows(model: PreTrainedModel, limit: int) -> int | None:
+    """Return the rows of a model's table of positions, which has `limit` of them or a few more; None if it has none."""
     tokens, sizes = model.get_input_embeddings(), range(limit, limit + _MOST_OFFSET + 1)
-    modules = (module for module in model.modules() if module is not tokens)
-    has_rows = any(isinstance(module, nn.Embedding) and module.num_embeddings in sizes for module in modules)
+    layers = (module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens)
     tables = (table for name, table in model.named_buffers() if "pos" in name.rpartition(".")[2])
-    return limit if has_rows or any(table.ndim == 2 and len(table) == limit for table in tables) else None
+    rows = [layer.num_embeddings for layer in layers if layer.num_embeddings in sizes]
+    rows += [limit for table in tables if table.ndim == 2 and len(table) == limit]
+    return rows[0] if rows else None
 
 
 def room_after(model: PreTrainedModel, prompt_length: int) -> int | None:
@@ -90,10 +94,13 @@ def check_positions(model: PreTrainedModel, position_ids: Tensor | None) -> None
     if position_ids is None or limit is None or not can_look(position_ids):
         return
     lowest, highest = torch.stack(position_ids.aminmax()).tolist()
-    if (lowest < 0 or highest >= limit) and position_limit(model) is not None:
+    if (lowest < 0 or highest >= limit) and (rows := _num_rows(model, limit)) is not None:
+        least = limit - rows  # -2 in OPT, whose padding has position -1
+        if least <= lowest and highest < limit:
+            return
         raise ValueError(
-            f"position_ids must be in [0, {limit - 1}], the model's table of positions, got {lowest} to {highest}; "
-            "shorten the text, or one that is generated and did not end in time (max_new_tokens)"
+            f"position_ids must be in [{least}, {limit - 1}], the model's table of positions, got {lowest} to "
+            f"{highest}; shorten the text, or one that is generated and did not end in time (max_new_tokens)"
         )
 
 

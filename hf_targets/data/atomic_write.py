@@ -24,6 +24,13 @@ def full_disk_named(folder: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
+def is_left_over(path: Path) -> bool:
+    """Return whether a file or folder has not changed for an hour; False if another process has removed it."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_mtime < time.time() - _SECONDS
+    return False
+
+
 @contextmanager
 def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Path]:
     """Yield a temporary folder to write the files into; at the end of the `with` block, move them to `folder`.
@@ -35,9 +42,8 @@ def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Pa
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_PREFIX}*"):
-        with suppress(FileNotFoundError):  # removed by another process since
-            if left.stat().st_mtime < time.time() - _SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+        if is_left_over(left):
+            shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(dir=folder, prefix=_PREFIX) as unfinished, full_disk_named(folder):
         yield Path(unfinished)
         for name in names:

@@ -1,5 +1,6 @@
 """The diffusion Transformer of a masked diffusion model, and the sentence curve inside it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
+from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import CurveMixture
@@ -33,6 +35,43 @@ class BackboneOutput:
     curve_probabilities: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+
+
+def read_through_curve(
+    curve: SentenceCurve,
+    curves: CurveMixture | None,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    first: Callable[[Tensor, Tensor | None], Tensor],
+    last: Callable[[Tensor, Tensor | None, Tensor | None], Tensor],
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the states of tokens that layers on control points give, the points, and the probabilities of K > 1.
+
+    Args:
+        curves: Chooses among K > 1 curves; None: there is one.
+        input_ids: (batch, length).
+        attention_mask: (batch, length), 0 at padding, only at the ends.
+        first: Returns the states (batch, length, d) of ids and their mask, padding on the right.
+        last: Returns the last states (rows, N, d) of control points, their mask, and the lengths of their texts.
+    """
+    length, lengths, back = input_ids.shape[1], None, None
+    if attention_mask is not None:  # a curve begins at the first real token, so all padding moves to the right
+        positions = torch.arange(length, device=input_ids.device)
+        start = (attention_mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
+        lengths, back = attention_mask.sum(dim=1), (positions - start) % length
+        input_ids = input_ids.gather(1, (positions + start) % length)
+        attention_mask = (positions < lengths[:, None]).long()
+    points = curve.to_control_points(first(input_ids, attention_mask), lengths)
+    keep, probabilities = None if lengths is None else curve.keep(lengths, length).long(), None
+    if curves is not None:
+        points, keep = curves(points), None if keep is None else curves.expand_keep(keep)
+    points = last(points, keep, lengths)
+    if curves is not None:
+        points, probabilities = curves.select(points)
+    hidden = curve.to_embeddings(points, length, lengths)
+    if back is not None:
+        hidden = hidden.gather(1, back[..., None].expand_as(hidden))
+    return hidden, points, probabilities
 
 
 class MdlmBackbone(nn.Module):
@@ -92,29 +131,33 @@ class MdlmBackbone(nn.Module):
         if self.curve is None:
             hidden = run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask)
             return output(self.output_layer(hidden, condition))
-        length, lengths, back = input_ids.shape[1], None, None
-        if attention_mask is not None:  # a curve begins at the first real token, so all padding moves to the right
-            positions = torch.arange(length, device=input_ids.device)
-            start = (attention_mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
-            lengths, back = attention_mask.sum(dim=1), (positions - start) % length
-            input_ids = input_ids.gather(1, (positions + start) % length)
-            attention_mask = (positions < lengths[:, None]).long()
-        hidden = self.vocab_embed(input_ids)
-        hidden = run(self.blocks[: self.num_token_layers], hidden, condition, attention_mask)
-        points = self.curve.to_control_points(hidden, lengths)
-        keep = None if lengths is None else self.curve.keep(lengths, length).long()
-        if self.curves is not None:
-            points, keep = self.curves(points), None if keep is None else self.curves.expand_keep(keep)
-            if condition is not None and len(condition) > 1:
-                condition = condition.repeat_interleave(self.curves.num_curves, dim=0)
-        points = run(self.blocks[self.num_token_layers :], points, condition, keep)
-        points, probabilities = self.output_layer(points, condition), None
-        if self.curves is not None:
-            points, probabilities = self.curves.select(points)
-        hidden = self.curve.to_embeddings(points, length, lengths)
-        if back is not None:
-            hidden = hidden.gather(1, back[..., None].expand_as(hidden))
-        return output(hidden, points, probabilities)
+
+        def first(ids: Tensor, keep: Tensor | None) -> Tensor:
+            return run(self.blocks[: self.num_token_layers], self.vocab_embed(ids), condition, keep)
+
+        def last(points: Tensor, keep: Tensor | None, _: Tensor | None) -> Tensor:
+            each = condition
+            if each is not None and len(each) > 1 and self.curves is not None:
+                each = each.repeat_interleave(self.curves.num_curves, dim=0)
+            return self.output_layer(run(self.blocks[self.num_token_layers :], points, each, keep), each)
+
+        return output(*read_through_curve(self.curve, self.curves, input_ids, attention_mask, first, last))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the input embedding."""
+        return self.vocab_embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the input embedding."""
+        self.vocab_embed = cast(nn.Embedding, value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the output embedding."""
+        return self.output_layer.linear
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output embedding."""
+        self.output_layer.linear = cast(ZeroInitLinear, new_embeddings)
 
     def _run(
         self,

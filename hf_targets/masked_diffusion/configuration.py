@@ -3,11 +3,18 @@
 from dataclasses import field
 from typing import Any, get_args
 
-from transformers.configuration_utils import PreTrainedConfig
+from transformers import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
 from hf_targets.backbones.configuration import NamesItsPackage, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.maths.noise import NoiseSchedule, ScheduleName
+
+CAUSAL_FIELDS = ("noise_schedule", "num_diffusion_steps", "sigma_max", "sigma_min")
+"""Fields that a user may choose when a causal model becomes a diffusion model, beside the arguments of its method."""
+
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class MdlmConfig(NamesItsPackage, PreTrainedConfig):
@@ -31,6 +38,32 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         "attentions",
     ]
 
+    sub_configs_defaults = {  # noqa: RUF012, the base class declares it
+        "backbone": SubConfigSpec(config_class=AutoConfig, model_type="llama", optional=True)
+    }
+
+    backbone: dict | PreTrainedConfig | None = field(
+        default=None,
+        metadata={
+            "help": "Configuration of the causal model whose layers are used, as `from_causal` does; its sizes and ids "
+            "are then the model's. None: the layers of the published model."
+        },
+    )
+    shift: bool = field(
+        default=False,
+        metadata={"help": "Whether the state at i - 1 predicts token i, as in a causal model; needs backbone."},
+    )
+    annealing_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Forward passes in training mode over which attention grows from causal to full; needs backbone. "
+            "None: full from the start."
+        },
+    )
+    output_scale: float = field(
+        default=1.0,
+        metadata={"help": "Factor between a backbone's last hidden states and its output matrix; found by itself."},
+    )
     vocab_size: int = field(default=50258, metadata={"help": "Number of token ids, the mask included."})
     hidden_size: int = field(default=768, metadata={"help": "d, the width of the model."})
     num_hidden_layers: int = field(default=12, metadata={"help": "Number of blocks."})
@@ -88,6 +121,13 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
                 "with MdlmForMaskedDiffusion.from_published"
             )
         check_fields(self)
+        if self.backbone is not None:
+            self._read_backbone()
+        elif self.shift or self.annealing_steps is not None:
+            raise ValueError(
+                "shift and annealing_steps need the layers of a causal model, got backbone=None; make the model with "
+                "MdlmForMaskedDiffusion.from_causal"
+            )
         if self.mask_token_id is None:
             self.mask_token_id = self.vocab_size - 1
         if not 0 <= self.mask_token_id < self.vocab_size:
@@ -95,11 +135,10 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
                 f"mask_token_id must be in [0, {self.vocab_size - 1}], got {self.mask_token_id}; vocab_size counts the "
                 "tokenizer's mask token too"
             )
-        sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "cond_dim")
-        for name in (*sizes, "num_diffusion_steps"):
+        for name in (*_SIZES, "cond_dim", "num_diffusion_steps", "annealing_steps"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.hidden_size % (2 * self.num_attention_heads):
+        if self.backbone is None and self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError(
                 f"hidden_size must be a multiple of 2 x num_attention_heads, got {self.hidden_size} and "
                 f"{self.num_attention_heads}"
@@ -109,11 +148,22 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         NoiseSchedule(self.noise_schedule, self.sigma_min, self.sigma_max)  # checks the three fields
         self.curve = as_curve_config(self.curve)  # not a sub-config of Transformers: that can never be None
         for name in ("tie_word_embeddings", "use_cache"):
-            if getattr(self, name):
+            if getattr(self, name) and (name == "use_cache" or self.backbone is None):
                 raise ValueError(f"{name} must be False, got True; leave it out")
         if self.folded and self.time_conditioning:
             raise ValueError("folded=True needs a constant modulation, got time_conditioning=True")
         super().__post_init__(**kwargs)
+
+    def _read_backbone(self) -> None:
+        """Take the sizes and ids of the backbone's configuration."""
+        self.backbone, _ = self.sub_configs_defaults["backbone"].create_subconfig("backbone", self.backbone)
+        text = self.backbone.get_text_config()
+        for name in (*_SIZES, "tie_word_embeddings", *(name for name in _IDS if getattr(self, name) is None)):
+            value = getattr(text, name)
+            setattr(self, name, value[0] if isinstance(value, list) else value)
+        if self.time_conditioning or self.folded:
+            name = "time_conditioning" if self.time_conditioning else "folded"
+            raise ValueError(f"{name} must be False with a backbone, as a causal model's layers have no modulation")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; of the curve only its own."""

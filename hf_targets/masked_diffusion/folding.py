@@ -30,7 +30,7 @@ def fold_modulation(model: Model) -> Model:
     """
     check_no_adapters(model, "fold_modulation changes the weights")
     config, backbone = cast(MdlmConfig, copy.deepcopy(model.config)), cast(Any, model.backbone)
-    if config.time_conditioning or config.folded:
+    if config.time_conditioning or config.folded or config.backbone is not None:
         what = "one that depends on the time (time_conditioning)" if config.time_conditioning else "none left"
         raise ValueError(f"fold_modulation needs a constant modulation, and this model has {what}; use it as it is")
     config.folded = True

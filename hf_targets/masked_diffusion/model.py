@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
@@ -18,9 +19,11 @@ from hf_targets.backbones.inputs import check_count, check_segments
 from hf_targets.backbones.new_parts import ZeroInitLinear, check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
-from hf_targets.backbones.weight_access import call_inside
+from hf_targets.backbones.weight_access import call_inside, num_rows
+from hf_targets.backbones.wrapping import backbone_of
 from hf_targets.curves.configuration import CurveConfig, as_curve_config
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
+from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
@@ -67,7 +70,7 @@ class MaskedDiffusionOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
+class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
     """A masked diffusion model with the SUBS parameterisation, which may predict sentence curves.
 
     SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1.
@@ -78,6 +81,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
     config: MdlmConfig
     config_class = MdlmConfig
     base_model_prefix = "backbone"
+    made_by = "from_causal"
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
     supports_gradient_checkpointing = True
     _no_split_modules = ["DitBlock"]  # noqa: RUF012, as the base class has it
@@ -85,15 +89,30 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
     _supports_flash_attn = True
     _supports_flex_attn = True
 
-    def __init__(self, config: MdlmConfig) -> None:
+    def __init__(self, config: MdlmConfig, backbone: PreTrainedModel | None = None) -> None:
         super().__init__(config)
-        self.backbone = MdlmBackbone(config)
+        self.reading = None
+        if config.backbone is None:
+            self.backbone: Any = MdlmBackbone(config)
+        else:
+            self.backbone = backbone_of(cast(PreTrainedConfig, config.backbone), backbone)
+            self.reading = CausalReading(config)
+            config.output_scale = check_reading(self) or config.output_scale
+            config.backbone = self.backbone.config
         self.post_init()
 
     @property
     def new_part(self) -> str | None:
-        """The name of the network that weighs K > 1 curves; None without it, as a single curve has no parameters."""
+        """The name of what is new beside a base model: the network that weighs K > 1 curves, a count; None: nothing."""
+        if self.reading is not None:
+            return "reading" if self.reading.state_dict() else None
         return None if self.backbone.curves is None else "backbone.curves"
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        """The tied weights of a causal model inside, by their names here."""
+        tied = {} if self.reading is None else self.backbone.all_tied_weights_keys
+        return {f"backbone.{a}": f"backbone.{b}" for a, b in tied.items()}
 
     @property
     def schedule(self) -> NoiseSchedule:
@@ -124,19 +143,19 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the input embedding."""
-        return self.backbone.vocab_embed
+        return self.backbone.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the input embedding."""
-        self.backbone.vocab_embed = cast(nn.Embedding, value)
+        self.backbone.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Linear:
         """Return the output embedding."""
-        return self.backbone.output_layer.linear
+        return self.backbone.get_output_embeddings()
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the output embedding."""
-        self.backbone.output_layer.linear = cast(ZeroInitLinear, new_embeddings)
+        self.backbone.set_output_embeddings(new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the vocabulary. The mask token keeps its id.
@@ -147,7 +166,13 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
         mask_token_id = cast(int, self.config.mask_token_id)
         if new_num_tokens is not None and new_num_tokens <= mask_token_id:
             raise ValueError(f"the vocabulary must hold mask_token_id={mask_token_id}, got {new_num_tokens} tokens")
-        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if self.reading is None:
+            return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        embedding = self.backbone.resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        self.config.vocab_size = num_rows(embedding)
+        if new_num_tokens is not None:
+            self.vocab_size = self.config.vocab_size  # as Transformers' models have it then
+        return embedding
 
     def with_curve(self, curve: CurveConfig | dict[str, Any] | None) -> "MdlmForMaskedDiffusion":
         """Return a copy with the same weights that predicts another curve, or none; use it to start fine-tuning.
@@ -285,18 +310,21 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
             sigma = self.schedule.sigma(timesteps)
         if attention_mask is not None:
             attention_mask = (attention_mask != 0).long()
+        if self.reading is not None:
+            return self.reading(self.backbone, canvas, attention_mask, wanted)
         return self.backbone(canvas, attention_mask, sigma, wanted)
 
-    def _bias_without_mask(self, bias: Tensor) -> Tensor:
+    def _bias_without_mask(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the output bias with -1e6 added for the mask token, which makes it impossible."""
-        is_mask = torch.arange(len(bias), device=bias.device) == self.config.mask_token_id
+        is_mask = torch.arange(len(weight), device=weight.device) == self.config.mask_token_id
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
         return bias.to(torch.promote_types(bias.dtype, torch.float32)) + IMPOSSIBLE * is_mask
 
     def _log_softmax(self, hidden: Tensor) -> Tensor:
-        def compute(weight: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+        def compute(weight: Tensor, bias: Tensor | None, hidden: Tensor) -> Tensor:
             logits = F.linear(hidden, weight)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            return (logits + self._bias_without_mask(bias)).log_softmax(dim=-1)
+            return (logits + self._bias_without_mask(weight, bias)).log_softmax(dim=-1)
 
         return call_inside(output_embedding(self), compute, hidden)
 
@@ -319,9 +347,9 @@ class MdlmForMaskedDiffusion(PublishedMdlm, StrictLoading, MaskedDiffusionGenera
         output = output_embedding(self)
 
         def compute(
-            weight: Tensor, bias: Tensor, hidden: Tensor, targets: Tensor, weights: Tensor
+            weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, weights: Tensor
         ) -> tuple[Tensor, Tensor]:
-            return weighted_cross_entropy(hidden, weight, targets, weights, self._bias_without_mask(bias))
+            return weighted_cross_entropy(hidden, weight, targets, weights, self._bias_without_mask(weight, bias))
 
         if torch.compiler.is_compiling():  # shapes in a compiled graph cannot depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()

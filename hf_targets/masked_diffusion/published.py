@@ -95,8 +95,8 @@ class PublishedMdlm:
         """
         state = {_EMBEDDING if key == _OUR_EMBEDDING else key: value for key, value in self.state_dict().items()}
         own = [key for key in state if key.startswith(_CURVES)]
-        if own or self.config.folded:
-            what = ", ".join(own) or "a folded model, which has no modulation"
+        if own or self.config.folded or self.config.backbone is not None:
+            what = ", ".join(own) or "a model whose layers have no modulation"
             raise ValueError(f"the published layout cannot hold {what}; save the model with save_pretrained")
         return {**state, _FREQUENCIES: _frequencies(self.config)}
 

@@ -18,6 +18,19 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+def phrase_logits(hidden: Tensor, phrases: Tensor) -> Tensor:
+    """Return hidden . e_p for hidden states (..., d) and phrases (..., P, d), plus a bias if they have d + 1 columns.
+
+    The last of the d + 1 columns is the bias of each phrase.
+    """
+    return with_ones(hidden, phrases) @ phrases.mT.to(hidden.dtype)
+
+
+def with_ones(hidden: Tensor, phrases: Tensor) -> Tensor:
+    """Return hidden states (..., d), with a last column of ones if `phrases` (..., d + 1) have a bias there."""
+    return F.pad(hidden, (0, phrases.shape[-1] - hidden.shape[-1]), value=1.0)
+
+
 def _normalizer_and_chosen(hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     logits = _logits(hidden, weight, bias)
     return torch.stack([logits.logsumexp(dim=-1), logits.gather(1, tokens[:, None])[:, 0]], dim=1)
@@ -47,7 +60,7 @@ def _in_chunks(function, width: int, rows: tuple[Tensor | None, ...], *shared) -
 def dynamic_cross_entropy(
     hidden: Float[Tensor, "rows dim"],
     weight: Float[Tensor, "vocab dim"],
-    phrases: Float[Tensor, "phrases dim"],
+    phrases: Float[Tensor, "phrases width"],
     targets: Int[Tensor, "rows"],
     bias: Float[Tensor, "vocab"] | None = None,
     *,
@@ -60,7 +73,8 @@ def dynamic_cross_entropy(
 
     Args:
         targets: In [0, vocab) for a token, vocab + p for phrase p, or -100.
-        bias: Bias of the tokens; phrases have none.
+        phrases: Of width dim, or dim + 1 with a bias of each phrase in the last column.
+        bias: Bias of the tokens.
         excluded: True for a phrase that is left out of the sum of a row, such as another correct continuation. The
             target of a row must not be excluded.
     Source: Liu et al., "Generation with Dynamic Vocabulary", equation (1).
@@ -74,7 +88,7 @@ def dynamic_cross_entropy(
     tokens = targets.masked_fill(is_phrase, 0) if len(phrases) else targets  # then an id beyond them is an error
     normalizer, chosen = _in_chunks(_normalizer_and_chosen, vocab_size, (hidden, tokens), weight, bias).unbind(dim=1)
     if len(phrases):
-        logits = _logits(hidden, phrases, None)
+        logits = _logits(with_ones(hidden, phrases), phrases, None)
         slots = (targets - vocab_size).clamp(min=0)
         chosen = torch.where(is_phrase, logits.gather(1, slots[:, None])[:, 0], chosen)
         if excluded is not None:
@@ -104,7 +118,7 @@ def _chunk_kl(
     if phrases is None or first_tokens is None or not len(phrases):
         log_p = logits.log_softmax(dim=-1)
     else:
-        of_phrases = _logits(hidden, phrases, None)
+        of_phrases = _logits(with_ones(hidden, phrases), phrases, None)
         if excluded is not None:
             of_phrases = of_phrases.masked_fill(excluded, -torch.inf)
         shares = torch.cat([logits, of_phrases], dim=-1).softmax(dim=-1)
@@ -123,7 +137,7 @@ def token_kl_divergence(
     *,
     direction: Direction = "forward",
     detach_teacher: bool = False,
-    phrases: Float[Tensor, "phrases dim"] | None = None,
+    phrases: Float[Tensor, "phrases width"] | None = None,
     first_tokens: Int[Tensor, "phrases"] | None = None,
     excluded: Bool[Tensor, "rows phrases"] | None = None,
 ) -> Float[Tensor, "rows"]:

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 HEADS_NAME = "heads.safetensors"
 _MAY_LACK = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
 _HOW_LOADED = ("gguf_file", "quantization_config", "revision", "subfolder", "variant")
+_PLACE = ("revision", "subfolder")
 _IDENTITY = "base_identity"  # a key of that file's metadata
 
 
@@ -68,6 +69,9 @@ def how_loaded(base: PreTrainedModel, loading: dict[str, Any]) -> dict[str, Any]
 def _load_again(told: dict[str, Any] | None) -> dict[str, Any]:
     """Return the arguments of `from_pretrained` that `how_loaded` has recorded; no others, as the file is data."""
     told = {name: value for name, value in (told or {}).items() if name in _HOW_LOADED}
+    for name, value in told.items():
+        if not isinstance(value, dict if name == "quantization_config" else str):
+            raise ValueError(f"base_loading has {value!r} as {name}; take it out of config.json, and give {name}= here")
     if "quantization_config" in told:
         told["quantization_config"] = AutoQuantizationConfig.from_dict(told["quantization_config"])
     return told
@@ -258,6 +262,9 @@ class CheckpointMixin(StrictLoading):
             raise ValueError(
                 f"{name} holds only heads, and its config.json names no base model; give base_model_name_or_path="
             )
+        found_at = [(Path(at).resolve(), *map(of.get, _PLACE)) for at, of in ((name, hub), (base, backbone_kwargs))]
+        if found_at[0] == found_at[1]:
+            raise ValueError(f"{name} holds only heads, and names itself as their base; give base_model_name_or_path=")
         file = Path(str(cached_file(name, HEADS_NAME, **hub)))
         state = read_tensors(file)
         with safe_open(file, framework="pt") as opened:

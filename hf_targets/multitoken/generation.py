@@ -39,8 +39,7 @@ from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_TOKENS = 4
-"""Tokens that "auto" takes of a match in the text by default."""
+LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 

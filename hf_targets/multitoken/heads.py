@@ -155,15 +155,6 @@ class FutureHeads(nn.Module):
     def __getitem__(self, index: int) -> nn.Module:
         return self.layers[index]
 
-    @torch.no_grad()
-    def start_at_zero(self) -> None:
-        """Let the heads begin at 0; residual ones then predict what the ordinary head does.
-
-        Departs: the paper's heads begin at random, on a model that is trained together with them.
-        """
-        for parameter in [p for layer in self.layers for p in layer.last_layer.parameters()]:  # pyright: ignore
-            parameter.zero_()
-
     @property
     def are_new(self) -> bool:
         """Whether the heads are residual ones that have not been trained."""

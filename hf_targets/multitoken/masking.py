@@ -62,14 +62,15 @@ class MaskingCollator:
         digest = xxh64_intdigest(ids.numpy().tobytes(), seed=(self.seed + 2**32 * int(self._epoch)) % 2**64)
         self._mask.generator = generator = torch.Generator().manual_seed(digest >> 1)
         if self.exact:
-            hidden, labels = self._with_exact_counts(ids, generator)
+            real = torch.as_tensor(row.get("attention_mask", torch.ones_like(ids))).nonzero()[:, 0]
+            hidden, labels = self._with_exact_counts(ids, real, generator)
         else:
             hidden, labels = (part[0] for part in self._mask.torch_mask_tokens(ids[None].clone()))
         return {**row, "input_ids": hidden.tolist(), "labels": labels.tolist()}
 
-    def _with_exact_counts(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        count = round(self.share * len(ids))
-        chosen = torch.randperm(len(ids), generator=generator)[:count]
+    def _with_exact_counts(self, ids: Tensor, real: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        count = round(self.share * len(real))
+        chosen = real[torch.randperm(len(real), generator=generator)[:count]]
         masks, words = chosen[: round(0.8 * count)], chosen[round(0.8 * count) : round(0.9 * count)]
         hidden, labels = ids.clone(), torch.full_like(ids, IGNORED)
         labels[chosen] = ids[chosen]

@@ -29,7 +29,7 @@ from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.checkpoint import CheckpointMixin, how_loaded, identity_of
 from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
-from hf_targets.multitoken.heads import FutureHeads
+from hf_targets.multitoken.heads import ConjugateFactors, FutureHeads, Head
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
 
@@ -100,8 +100,6 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         config_class: Any = cls.config_class
         model = cls(config_class(backbone=copy.deepcopy(base.config), **known), backbone=base)
         model.base_identity = identity_of(base)
-        if model.config.residual_heads:
-            model.heads.start_at_zero()
         place_new_part(model, base, "heads")
         model.heads.copy_outputs(output_embedding(base))
         if model.can_generate():
@@ -218,11 +216,13 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         return places if drafted is None else drafted.ids.to(places.device)[places]
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, ZeroInitLinear):
-            for parameter in module.parameters():
-                init.zeros_(parameter)
-        else:
-            super()._init_weights(module)
+        # Departs: residual heads begin at 0; the paper's begin at random, on a model that is trained together with them
+        if isinstance(module, Head) and self.config.residual_heads:
+            module = module.last_layer
+        elif not isinstance(module, ZeroInitLinear | ConjugateFactors):
+            return super()._init_weights(module)
+        for parameter in module.parameters():
+            init.zeros_(parameter)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resize the backbone's vocabulary; heads that share its output matrix need no change.

@@ -198,7 +198,8 @@ class MultiTokenTrainer(TargetTrainer):
         if self.args.head_warmup_steps is not None or core is None:
             return self.args.head_warmup_steps or 0
         trains_backbone = any(parameter.requires_grad for parameter in core.backbone.parameters())
-        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not trains_backbone:
+        trains_both = trains_backbone and any(parameter.requires_grad for parameter in new_parameters(core))
+        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not trains_both:
             return 0
         most = self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
         return min(HEAD_WARMUP_STEPS, most)

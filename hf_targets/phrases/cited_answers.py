@@ -7,8 +7,10 @@ from typing import Any, Literal, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import execution_device, num_rows
+from hf_targets.data.prompts import Turns, encode_prompt
 from hf_targets.data.words import check_texts
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.phrases.citations import citing_phrases, mark_sources, numbered_documents
@@ -46,7 +48,7 @@ class CitedAnswer:
 def answer_with_phrases(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompt: str,
+    prompt: str | Turns,
     documents: Sequence[str],
     miner: PhraseMiner | None,
     *,
@@ -58,6 +60,7 @@ def answer_with_phrases(
 
     Args:
         model: With a dynamic vocabulary, or without a miner any causal model.
+        prompt: Text as it is, or messages for the chat template of the tokenizer.
         documents: Texts of the prompt's documents, in the order of their numbers.
         miner: Finds the documents' phrases, of which `MarkablePhrases` are taken; None: without phrases, so that
             markers are tokens.
@@ -74,13 +77,14 @@ def answer_with_phrases(
         raise ValueError(
             f"marking must be of {', '.join(get_args(Marking))} and answers one, got {marking!r}, {arguments}"
         )
-    check_texts([prompt], "prompts")
+    check_texts([prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt], "prompts")
     named = numbered_documents(documents)
     if miner is not None and not isinstance(model, DynamicVocabForCausalLM):
         raise ValueError(f"a {type(model).__name__} has no phrase encoder; leave out the miner, or give another model")
+    check_tokenizer(model, tokenizer)
     device = execution_device(model)
     vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore[reportArgumentType]
-    inputs = tokenizer(prompt, return_tensors="pt", verbose=False).to(device)
+    inputs = encode_prompt(tokenizer, prompt).to(device)
     room = room_after(getattr(model, "backbone", model), inputs["input_ids"].shape[1])
     if room is not None and room < 1:
         raise ValueError(f"the model has no position left after a prompt of {inputs['input_ids'].shape[1]} tokens")

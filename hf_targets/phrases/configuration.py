@@ -9,6 +9,9 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
 
 BASE_FIELDS = (
+    "phrase_start",
+    "phrase_encoder_kind",
+    "phrase_encoder_layers",
     "projection",
     "tie_phrase_embeddings",
     "phrase_loss_weight",
@@ -22,6 +25,8 @@ BASE_FIELDS = (
 )
 """The fields that a user sets in `from_base`. The other fields follow from the base model and the encoder."""
 
+PhraseStart = Literal["encoder", "tokens"]
+EncoderKind = Literal["transformer", "mean"]
 Projection = Literal["mlp", "linear"]
 KlSupport = Literal["tokens", "first_token"]
 KlPositions = Literal["token_targets", "all"]
@@ -61,6 +66,24 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     )
     tokenizer_fingerprint: str | None = field(
         default=None, metadata={"help": "Fingerprint of the model's tokenizer; None: any tokenizer is accepted."}
+    )
+    phrase_start: PhraseStart = field(
+        default="encoder",
+        metadata={
+            "help": 'Embeddings of a phrase: "encoder", those of the encoder, as in the paper; "tokens", its tokens\' '
+            "own, with a low bias, plus what the encoder adds, 0 at first: the default of `from_base`."
+        },
+    )
+    phrase_encoder_kind: EncoderKind = field(
+        default="transformer",
+        metadata={
+            "help": 'Of what a phrase is encoded: "transformer", its last hidden state, as in the paper; "mean", the '
+            "mean of its tokens' embeddings, which costs little."
+        },
+    )
+    phrase_encoder_layers: int | None = field(
+        default=None,
+        metadata={"help": "Layers of the encoder, the first ones of the model it begins as; 1 or more; None: all."},
     )
     projection: Projection = field(
         default="mlp",
@@ -118,7 +141,20 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         for name in ("phrase_loss_weight", "token_loss_weight", "kl_loss_weight"):
             if not getattr(self, name) >= 0:  # also refuses NaN
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        layers, kind = self.phrase_encoder_layers, self.phrase_encoder_kind
+        if layers is not None and (layers < 1 or kind == "mean"):
+            raise ValueError(
+                f"phrase_encoder_layers must be 1 or more, of a Transformer, got {layers} with phrase_encoder_kind="
+                f"{kind!r}; leave out one of them"
+            )
         super().__post_init__(**kwargs)
+        if self.phrase_encoder_kind == "mean":
+            self.phrase_encoder = None  # which the base class would fill with its default
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the embeddings of phrases are made of those of tokens."""
+        return self.phrase_start == "tokens" or self.phrase_encoder_kind == "mean"
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration, which describes the static vocabulary, the layers and the cache."""

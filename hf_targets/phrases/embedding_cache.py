@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -104,7 +105,7 @@ class PhraseEmbeddingCache:
 
     def table(
         self,
-        encoder: PhraseEncoder,
+        model: Any,
         vocabularies: Sequence[PhraseVocabulary],
         counts: Sequence[int] | None = None,
     ) -> PhraseTable:
@@ -115,14 +116,16 @@ class PhraseEmbeddingCache:
         gradients are enabled, the encoder is in training mode, or its weights are offloaded or sharded.
 
         Args:
+            model: A `DynamicVocabForCausalLM`.
             counts: The number of available slots of each vocabulary, from the first on; None: all.
         Raises:
             ValueError: If a phrase is longer than the encoder's positions.
         """
-        if torch.is_grad_enabled() or encoder.training or not is_readable(encoder):
-            return _make_table(encoder, vocabularies, counts, lambda keys: encode(encoder, keys))
+        encoder: PhraseEncoder = model.phrase_encoder
+        if torch.is_grad_enabled() or encoder.training or not is_readable(nn.ModuleList(model.phrase_parts())):
+            return _make_table(encoder, vocabularies, counts, lambda keys: encode(model, keys))
         with self._lock, _for_all_modes():
-            version = _version_of(encoder)
+            version = _version_of(model)
             if version != self._version:
                 self._version, self._encoder_hash = version, None
                 self._clear()
@@ -135,11 +138,9 @@ class PhraseEmbeddingCache:
             arrays = first.arrays()
             if others and counts is None and self.files is not None:
                 for vocabulary in vocabularies:  # each has a file of its own
-                    self._embed(encoder, _keys_of(vocabulary), is_whole=True)
+                    self._embed(model, _keys_of(vocabulary), is_whole=True)
             is_whole = not others and counts is None
-            table = _make_table(
-                encoder, vocabularies, counts, lambda keys: self._embed(encoder, keys, is_whole=is_whole)
-            )
+            table = _make_table(encoder, vocabularies, counts, lambda keys: self._embed(model, keys, is_whole=is_whole))
             if not others:
                 self._tables.pop(first, None)
                 parts = (table.inputs, table.outputs, table.slots, table.exists)
@@ -148,7 +149,7 @@ class PhraseEmbeddingCache:
                     self._tables.pop(next(iter(self._tables)))
             return table
 
-    def _embed(self, encoder: PhraseEncoder, keys: list[bytes], *, is_whole: bool) -> tuple[Tensor, Tensor]:
+    def _embed(self, model: Any, keys: list[bytes], *, is_whole: bool) -> tuple[Tensor, Tensor]:
         """Return the embeddings of phrases, from memory, from the file of these phrases, or by the encoder."""
         missing = [number for number, key in enumerate(keys) if key not in self._indices]
         if missing and len(self._indices) + len(missing) > self.max_phrases:
@@ -156,12 +157,13 @@ class PhraseEmbeddingCache:
             missing = list(range(len(keys)))
         if not missing:
             return self._rows(keys)
-        widths = encoder.widths[:1] if encoder.output_projection is None else encoder.widths
+        encoder: PhraseEncoder = model.phrase_encoder
+        widths = encoder.widths[:1] if encoder.has_one_table else encoder.widths
         files = self.files if is_whole else None
-        name = "" if files is None else self._file_name(encoder, keys)
+        name = "" if files is None else self._file_name(model, keys)
         stored = None if files is None else files.read(name, [(len(keys), width) for width in widths])
         if stored is None:
-            new = encode(encoder, [keys[number] for number in missing])[: len(widths)]
+            new = encode(model, [keys[number] for number in missing])[: len(widths)]
         else:
             new = tuple(table[missing].to(execution_device(encoder)) for table in stored)
         start = len(self._indices)
@@ -179,20 +181,21 @@ class PhraseEmbeddingCache:
         chosen = [table[torch.tensor(indices, device=table.device)] for table in self._kept]
         return chosen[0], chosen[-1]
 
-    def _file_name(self, encoder: PhraseEncoder, keys: list[bytes]) -> str:
-        self._encoder_hash = self._encoder_hash or encoder_hash(encoder)
+    def _file_name(self, model: Any, keys: list[bytes]) -> str:
+        self._encoder_hash, encoder = self._encoder_hash or encoder_hash(model), model.phrase_encoder
         about = [f"{execution_device(encoder).type} {_autocast_of(encoder)}".encode(), *keys]
         return f"{self._encoder_hash}-{xxh3_128_hexdigest(b''.join(len(key).to_bytes(4) + key for key in about))}"
 
 
-def encoder_hash(encoder: PhraseEncoder) -> str:
-    """Return a hash of an encoder's weights, settings and adapters in use, the same in every process."""
-    return weight_hash(_parts(encoder))
+def encoder_hash(model: Any) -> str:
+    """Return a hash of the weights, settings and adapters in use that embed phrases, the same in every process."""
+    return weight_hash(_parts(model))
 
 
-def _parts(encoder: PhraseEncoder) -> nn.ModuleList:
-    """Return the parts of an encoder; if peft has a copy of it, those of the copy in use."""
-    parts = (encoder.transformer, encoder.input_projection, encoder.output_projection)
+def _parts(model: Any) -> nn.ModuleList:
+    """Return what embeds a model's phrases; if peft has a copy of the encoder, the parts of the copy in use."""
+    encoder, *layers = model.phrase_parts()
+    parts = (encoder.transformer, encoder.input_projection, encoder.output_projection, *layers)
     return nn.ModuleList([part for part in parts if part is not None])
 
 
@@ -202,17 +205,18 @@ def _autocast_of(encoder: PhraseEncoder) -> torch.dtype | None:
 
 
 @torch.no_grad()
-def _version_of(encoder: PhraseEncoder) -> tuple:
-    """Return a summary of an encoder's state that differs after the encoder has changed, and is cheap to compute.
+def _version_of(model: Any) -> tuple:
+    """Return a summary of what embeds phrases that differs after it has changed, and is cheap to compute.
 
     Fused optimizers and writes to `parameter.data` do not increase torch's version counters. A few values of each
     parameter are compared to notice an optimizer's step; a write to a few rows of `.data` may pass unnoticed.
     """
-    parameters = list(encoder.parameters())
+    encoder = model.phrase_encoder
+    parameters = [parameter for part in model.phrase_parts() for parameter in part.parameters()]
     written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
     # with peft, the projection is the active adapter's
-    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(_parts(encoder))))
+    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(_parts(model))))
     return (*state, *written, samples.double().cpu().numpy().tobytes())
 
 

@@ -4,6 +4,7 @@
 # (the model has the backbone and the phrase table; Transformers types `self` as a Protocol with more members)
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from hf_targets.backbones.generation import generation_setting
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, outgrown_positions_named
 from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer, phrase_criteria
@@ -30,8 +32,8 @@ class PhraseGenerationState:
 
     Args:
         make_table: Makes a table from vocabularies and the number of available slots of each (None: all).
-        phrases, schedule, index, num_neighbours, static_limit: The arguments of `generate`. If several rows or beams
-            share a vocabulary, the tokens of the longest one count for the schedule.
+        phrases, schedule, index, num_neighbours, static_limit, bias, length_correction: The arguments of `generate`. If
+            several rows or beams share a vocabulary, the tokens of the longest one count for the schedule.
     Attributes:
         prompt_length: Steps of the prompt (tokens and phrases); 0 until `generate` has prepared the prompt.
     """
@@ -45,6 +47,8 @@ class PhraseGenerationState:
         index: VectorIndex | None = None,
         num_neighbours: int = 64,
         static_limit: int | None = None,
+        bias: float = 0.0,
+        length_correction: float = 0.0,
     ) -> None:
         if isinstance(phrases, PhraseFeed) and schedule is None:
             phrases, schedule = phrases.vocabulary, phrases.schedule()
@@ -54,12 +58,12 @@ class PhraseGenerationState:
                 "once; give one of these"
             )
         self.static_limit, self.prompt_length = static_limit, 0
-        self._make_table, self._schedule = make_table, schedule
+        self._make_table, self._schedule, self._prior = make_table, schedule, (bias, length_correction)
         self._growing: list[PhraseVocabulary] = [] if schedule is None else vocabularies_of(phrases)
         self._num_tokens = [0] * len(self._growing)
         self._counts: list[int] | None = None
         if schedule is None:
-            self._table: PhraseTable = make_table(phrases)
+            self._table: PhraseTable = make_table(phrases).with_prior(*self._prior)
         else:
             self._grow()
         if index is not None:
@@ -95,7 +99,8 @@ class PhraseGenerationState:
         pairs = zip(self._num_tokens, self._growing, strict=True)
         counts = [checked_count(self._schedule, number, one.num_ids) for number, one in pairs]
         if counts != self._counts:
-            self._table, self._counts = self._make_table(self._growing, counts=counts), counts
+            table = self._make_table(self._growing, counts=counts)
+            self._table, self._counts = table.with_prior(*self._prior), counts
 
 
 class PhraseGenerationMixin(GenerationMixin):
@@ -111,6 +116,8 @@ class PhraseGenerationMixin(GenerationMixin):
         phrase_schedule: PhraseCount | None = None,
         phrase_index: VectorIndex | None = None,
         num_neighbours: int = 64,
+        phrase_bias: float | None = None,
+        phrase_length_correction: float | None = None,
         max_new_static_tokens: int | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -130,13 +137,17 @@ class PhraseGenerationMixin(GenerationMixin):
             phrase_index: A `PhraseIndex` over the phrases' output embeddings. Each step considers only the best
                 `num_neighbours` phrases that it finds, instead of all. It needs one vocabulary for all rows.
             num_neighbours: The number of phrases that the index returns.
+            phrase_bias: Added to the logits of all phrases: more or fewer of them are written. None: that of the
+                generation configuration, else 0.
+            phrase_length_correction: Added to the logit of a phrase for each of its tokens after the first, as is
+                `phrase_bias`.
             max_new_static_tokens: The number of new tokens at which a row ends. A phrase counts as its tokens, and the
                 last phrase may exceed the limit. `max_new_tokens` and `max_length` count steps; without them only this
                 limit applies.
         Raises:
-            ValueError: If a vocabulary does not fit this model, phrases are combined with assistants, guidance or
-                watermarks, which support only tokens, or the backbone has fewer positions than the prompt and the steps
-                after it may take (one each; `max_new_static_tokens` counts as that many steps).
+            ValueError: If a bias is not finite, a vocabulary does not fit this model, phrases are combined with
+                assistants, guidance or watermarks, which support only tokens, or the backbone has fewer positions than
+                the prompt and the steps after it may take (one each; `max_new_static_tokens` counts as that many).
         Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
         """
         check_prompt_mask(inputs, kwargs)
@@ -175,6 +186,12 @@ class PhraseGenerationMixin(GenerationMixin):
                 return super().generate(inputs, generation_config, *args, **kwargs)
         if kwargs.get("cache_implementation") == "paged":
             raise ValueError("continuous batching supports only tokens; leave out cache_implementation='paged'")
+        prior = {"phrase_bias": phrase_bias, "phrase_length_correction": phrase_length_correction}
+        for name, value in prior.items():
+            value = generation_setting(name, generation_config, self.generation_config) if value is None else value
+            prior[name] = value = 0.0 if value is None else value
+            if not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value}")
         state = PhraseGenerationState(
             self.phrase_table,
             phrases,
@@ -182,6 +199,8 @@ class PhraseGenerationMixin(GenerationMixin):
             index=phrase_index,
             num_neighbours=num_neighbours,
             static_limit=max_new_static_tokens,
+            bias=prior["phrase_bias"],
+            length_correction=prior["phrase_length_correction"],
         )
         if kwargs.get("streamer") is not None:
             kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(state.vocabularies))

@@ -101,14 +101,14 @@ def interleaved_losses(
     batch.check(vocab_size, hidden.shape[1])
     tokens = model.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
     if len(phrase_windows):
-        inputs, outputs = model.phrase_encoder(windows, phrase_windows)
+        inputs, outputs = model.embed_phrases(windows, phrase_windows)
         slots = (ids - vocab_size).clamp(min=0)
         embeds = torch.where((ids >= vocab_size)[..., None], inputs[slots].to(tokens.dtype), tokens)
         first_tokens = windows[phrase_windows[:, 0], 0]
         unused = hidden.new_zeros(())
     else:  # each process must use every parameter, so the encoder gets gradients of 0
         pair = torch.tensor([[0, 1]], device=ids.device)
-        inputs, outputs = model.phrase_encoder(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
+        inputs, outputs = model.embed_phrases(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
         embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0
         outputs = outputs[:0]
     mask = batch.phrase_attention_mask
@@ -137,7 +137,7 @@ def phrase_loss(
 
     Args:
         targets: (batch, time), token ids, and phrase ids from V on.
-        phrases: (phrases, d), or (batch, phrases, d) if each row has its own.
+        phrases: (phrases, d), or (batch, phrases, d) if each row has its own; or with d + 1, as `phrase_logits` takes.
         excluded: (batch, time, phrases), true where the phrase is left out of the softmax at a position.
     """
     if phrases.ndim == 3:

@@ -18,7 +18,7 @@ from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
 from hf_targets.backbones.quantization import dequantized_copy, is_quantized
-from hf_targets.backbones.weight_access import execution_device, is_readable, num_rows
+from hf_targets.backbones.weight_access import call_inside, execution_device, is_readable, num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
     backbone_of,
@@ -33,7 +33,7 @@ from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.decoding.table import PhraseIndex, PhraseTable, vocabularies_of
 from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
-from hf_targets.phrases.encoder import PhraseEncoder, check_causal
+from hf_targets.phrases.encoder import PhraseEncoder, check_causal, first_layers
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.losses import PhraseBatch, interleaved_losses, phrase_loss, token_loss
 from hf_targets.phrases.transplant import transplant_embeddings
@@ -96,7 +96,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             config.phrase_encoder_width = check_causal(encoder)
         widths = self.get_input_embeddings().embedding_dim, self.get_output_embeddings().in_features
         self.phrase_encoder = PhraseEncoder(config, *widths, transformer=encoder)
-        config.phrase_encoder = self.phrase_encoder.transformer.config
+        if self.phrase_encoder.transformer is not None:
+            config.phrase_encoder = self.phrase_encoder.transformer.config
         self._embeddings = PhraseEmbeddingCache()
         self.post_init()
 
@@ -131,13 +132,18 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             ValueError: If a field is unknown or out of range, a model has no output embedding or is not causal, or the
                 two models may have different vocabularies and a tokenizer is not found.
         """
-        config, loading = split_fields(DynamicVocabConfig, config, BASE_FIELDS)
+        config, loading = split_fields(DynamicVocabConfig, {"phrase_start": "tokens", **config}, BASE_FIELDS)
         loading |= backbone_kwargs or {}
         check_loading(loading, base, phrase_encoder)
         base = load_base(base, loading)
         if isinstance(base, DynamicVocabForCausalLM):
             raise ValueError("the base model has a phrase encoder already; give its `.backbone` to add a new one")
-        if phrase_encoder is None:
+        kind, layers = config.get("phrase_encoder_kind", "transformer"), config.get("phrase_encoder_layers")
+        encoder: PreTrainedModel | None = None
+        if kind == "mean":
+            if phrase_encoder is not None:
+                raise ValueError('phrase_encoder_kind="mean" has no Transformer; leave out phrase_encoder')
+        elif phrase_encoder is None:
             if not is_readable(base) and execution_device(base).type != "meta":
                 raise ValueError(
                     f"the phrase encoder begins as a copy of the base model, and weights of {type(base).__name__} are "
@@ -149,13 +155,17 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             encoder = transplant_embeddings(model, base, encoder_tokenizer, tokenizer)
             if encoder is base.base_model or is_quantized(encoder):
                 encoder = dequantized_copy(encoder)  # no shared weights: these would be saved only once
+        if encoder is not None and layers is not None:
+            encoder = first_layers(encoder, layers)
         # Copies, because a composite configuration resets the attention implementation of its parts.
-        configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": copy.deepcopy(encoder.config)}
+        configs = {"backbone": copy.deepcopy(base.config), "phrase_encoder": None}
+        if encoder is not None:
+            configs["phrase_encoder"] = copy.deepcopy(encoder.config)
         model = cls(DynamicVocabConfig(**configs, dtype=base.dtype, **config), backbone=base, encoder=encoder)
         output = model.get_output_embeddings()
         place_new_part(model, base, "phrase_encoder")
         if execution_device(output).type != "meta":
-            model.phrase_encoder.fit_scale(model.get_input_embeddings(), output)
+            model.phrase_encoder.fit_start(model.embed_phrases, model.get_input_embeddings(), output)
         if tokenizer is not None:
             model.config.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
         model.generation_config = copy.deepcopy(base.generation_config)
@@ -171,7 +181,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         embedding = super().resize_token_embeddings(*args, **kwargs)
         if num_rows(self.get_output_embeddings()) != before:
             self.config.tokenizer_fingerprint = None
-        if args or kwargs:
+        if (args or kwargs) and self.phrase_encoder.transformer is not None:
             self.phrase_encoder.transformer.resize_token_embeddings(*args, **kwargs)
         return embedding
 
@@ -192,7 +202,22 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             return phrases
         vocabularies = vocabularies_of(phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases)
         self._check_vocabularies(vocabularies)
-        return self._embeddings.table(self.phrase_encoder, vocabularies, counts)
+        return self._embeddings.table(self, vocabularies, counts)
+
+    def embed_phrases(self, windows: Tensor, phrase_windows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input and output embeddings of phrases; `PhraseEncoder.forward` gives the shapes."""
+        config, tokens = cast(DynamicVocabConfig, self.config), []
+        if config.reads_tokens:
+            tokens.append(self.get_input_embeddings()(windows))
+        if config.phrase_start == "tokens":
+            tokens.append(call_inside(self.get_output_embeddings(), _rows_and_bias, windows[:, 0]))
+        return self.phrase_encoder(windows, phrase_windows, *tokens)
+
+    def phrase_parts(self) -> list[nn.Module]:
+        """Return the modules that embed phrases, the encoder first."""
+        reads_tokens = cast(DynamicVocabConfig, self.config).reads_tokens
+        layers = [self.get_input_embeddings(), self.get_output_embeddings()] if reads_tokens else []
+        return [self.phrase_encoder, *layers]
 
     def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
         """Check that vocabularies have the model's number of tokens and its tokenizer."""
@@ -236,7 +261,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """Return digests of the encoder and of the phrases, by which `PhraseIndex.load` checks a saved index."""
         ids, offsets, alive = vocabulary.arrays()
         phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
-        return {"phrase encoder": encoder_hash(self.phrase_encoder), "phrases": phrases}
+        return {"phrase encoder": encoder_hash(self), "phrases": phrases}
 
     @can_return_tuple
     def forward(
@@ -350,3 +375,9 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def _embed(self, ids: Tensor, table: PhraseTable) -> Tensor:
         tokens = self.get_input_embeddings()(ids.masked_fill(ids >= table.vocab_size, 0))
         return table.embed(ids, tokens)
+
+
+def _rows_and_bias(weight: Tensor, bias: Tensor | None, ids: Tensor) -> Tensor:
+    """Return the rows of an output matrix for token ids, each with its bias as the last column."""
+    column = weight.new_zeros(*ids.shape, 1) if bias is None else bias[ids][:, None].to(weight.dtype)
+    return torch.cat([weight[ids], column], dim=-1)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from hf_targets.data.atomic_write import written_together
+from hf_targets.data.atomic_write import is_left_over, written_together
 from hf_targets.extras import require
 
 
@@ -122,13 +122,15 @@ class VectorIndex:
         """Write the index and a JSON file to `folder`, made if missing; a failure or a kill leaves what was.
 
         Each save has a vector file of a name of its own (a generation). The JSON file, moved last, names it, and then
-        those of other generations are removed.
+        the one that it named before is removed, and what was left behind an hour ago: others may be saving now.
 
         Raises:
             OSError: If a file cannot be written.
         """
         faiss, vectors = require("faiss", extra="phrases"), f"{self.file_name}-{uuid4().hex}.faiss"
-        with written_together(folder, vectors, f"{self.file_name}.json") as unfinished:
+        named = Path(folder, f"{self.file_name}.json")
+        before = named.read_text(encoding="utf-8", errors="replace") if named.exists() else ""
+        with written_together(folder, vectors, named.name) as unfinished:
             digest = hashlib.sha256()
             with (unfinished / vectors).open("wb") as file:  # FAISS itself does not tell of a full disk
 
@@ -139,9 +141,9 @@ class VectorIndex:
                 faiss.write_index(self.index, faiss.PyCallbackIOWriter(write))
             told = {"dim": self.dim, "count": len(self), "fingerprint": self.fingerprint}
             told |= {"vectors": vectors, "sha256": digest.hexdigest()}
-            (unfinished / f"{self.file_name}.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-        for other in Path(folder).glob(f"{self.file_name}-*.faiss"):
-            if other.name != vectors:
+            (unfinished / named.name).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        for other in Path(folder).glob(f"{self.file_name}-{'?' * 32}.faiss"):
+            if other.name in before or (other.name != vectors and is_left_over(other)):
                 other.unlink(missing_ok=True)
 
     @classmethod
@@ -154,7 +156,7 @@ class VectorIndex:
         faiss, path = require("faiss", extra="phrases"), Path(folder, f"{cls.file_name}.json")
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
-            built_with, vectors = told["fingerprint"], path.with_name(told["vectors"])
+            built_with, vectors = dict(told["fingerprint"]), path.with_name(told["vectors"])
             with vectors.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
                     raise ValueError("the vectors are not those that were saved")

@@ -10,7 +10,7 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 
-BASE_FIELDS = ("ngram_size", "curve")
+BASE_FIELDS = ("ngram_size", "curve", "residual")
 """Fields that a user may choose when putting a block decoder on a base model."""
 
 
@@ -40,6 +40,13 @@ class SemiAutoregressiveConfig(NamesItsPackage, AnswersForBackbone, PreTrainedCo
         metadata={
             "help": "The sentence curve of the N words whose control points the LSTM predicts; None: the LSTM predicts "
             "the words' embeddings."
+        },
+    )
+    residual: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether the LSTM adds to the backbone's last hidden state, at first nothing, so that a new "
+            "decoder gives each word the backbone's own prediction; False: as in the paper."
         },
     )
     output_scale: float = field(

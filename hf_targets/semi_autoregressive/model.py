@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
+from transformers import initialization as init
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
@@ -15,12 +16,14 @@ from transformers.utils.generic import can_return_tuple
 from hf_targets.backbones.alignment import steps_into_sequence
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
+from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.output_matrix import OutputMap, find_output_scale, output_embedding, read_causal
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import (
     WrapsBackbone,
     backbone_of,
     check_loading,
+    is_trained,
     load_base,
     place_new_part,
     split_fields,
@@ -62,7 +65,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
 
     The words share the backbone's output matrix. They are predicted independently of each other, or with `curve` as
     points of a sentence curve, so that each depends on control points of all. The next word is predicted by the LSTM,
-    too: the backbone's own prediction is not used. `torch.compile` breaks its graph at the LSTM.
+    too, with `residual` beginning with the backbone's own prediction. `torch.compile` breaks its graph at the LSTM.
 
     Args:
         config: The configuration of the LSTM, which contains that of the backbone.
@@ -103,8 +106,9 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         Args:
             base: A model, used as it is and not copied, or the name or path of one.
             backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if `base` is a name or a path.
-            config: `ngram_size` and `curve`. If `base` is a name or a path, also `dtype`, `device_map` and the other
-                `LOADING_ARGUMENTS`, which `backbone_kwargs` may hold instead.
+            config: `ngram_size`, `curve` and `residual`, which is True by default on a trained base: all words then
+                begin with its prediction of the next. If `base` is a name or a path, also `dtype`, `device_map` and
+                the other `LOADING_ARGUMENTS`, which `backbone_kwargs` may hold instead.
         Raises:
             ValueError: If a field is unknown or out of range, or the model cannot share its output matrix.
         """
@@ -115,6 +119,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         output_embedding(base)  # raises an error before anything is made
         if isinstance(base, SemiAutoregressiveForCausalLM):
             raise ValueError("the base model predicts blocks already; give its `.backbone` for a new block decoder")
+        config.setdefault("residual", is_trained(base))
         own = SemiAutoregressiveConfig(backbone=copy.deepcopy(base.config), dtype=base.dtype, **config)
         if own.curve is not None:
             SentenceCurve(cast(CurveConfig, own.curve)).check(own.ngram_size)
@@ -127,6 +132,9 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.LSTM) or module is self.block_decoder or module is self.block_decoder.curves:
             cast(Any, module).reset_parameters()
+        elif isinstance(module, ZeroInitLinear):
+            init.zeros_(module.weight)
+            init.zeros_(module.bias)
         else:
             super()._init_weights(module)
 

@@ -137,6 +137,9 @@ class TargetTrainer(Trainer):
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        base = getattr(unwrapped(cast(nn.Module, self.model)), "backbone", None)
+        # looked at once: an evaluation changes the mode of the model, by which it is told
+        self._base_is_trained = isinstance(base, PreTrainedModel) and is_trained(base)
         self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
         if self._model_smooths_labels:
             self.label_smoother = None  # which would take the labels, and need all logits
@@ -152,9 +155,7 @@ class TargetTrainer(Trainer):
     @property
     def new_parts_learning_rate(self) -> float | None:
         """The learning rate of the new parts; None if they use that of the backbone, as on one that is not trained."""
-        core = unwrapped(cast(nn.Module, self.model))
-        base = getattr(core, "backbone", None)  # a diffusion model has none, or one that is no model of its own
-        trained = new_part_of(core) is not None and isinstance(base, PreTrainedModel) and is_trained(base)
+        trained = self._base_is_trained and new_part_of(cast(nn.Module, self.model)) is not None
         return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if trained else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
@@ -243,16 +244,19 @@ class TargetTrainer(Trainer):
         self._signature_columns = [*self._signature_columns, *added]
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Create the optimizer, with the new parts in groups of their own where they have a rate of their own."""
-        if self.optimizer is None and self.new_parts_learning_rate is not None:
+        """Create the optimizer, with the new parts in groups of their own, which may have a rate of their own.
+
+        They have groups without one too: a model that is loaded to go on training looks trained, and its state fits.
+        """
+        ours = {id(parameter) for parameter in new_parameters(cast(nn.Module, self.model))}
+        if self.optimizer is None and ours:
             optimizer = super().create_optimizer(model)
-            assert self.model is not None
-            ours = {id(parameter) for parameter in new_parameters(self.model)}
+            rate = self.new_parts_learning_rate
             for group in list(optimizer.param_groups):
                 new = [p for p in group["params"] if id(p) in ours]
                 group["params"] = [p for p in group["params"] if id(p) not in ours]
                 rest = {key: value for key, value in group.items() if key != "params"}
-                optimizer.add_param_group({**rest, "params": new, "lr": self.new_parts_learning_rate})
+                optimizer.add_param_group({**rest, "params": new, **({} if rate is None else {"lr": rate})})
             return optimizer
         return super().create_optimizer(model)
 

@@ -13,7 +13,8 @@ from hf_targets.backbones.configuration import PACKAGE_IMPORT
 _MODEL = ("config.json", "generation_config.json", PACKAGE_IMPORT, "adapter_config.json", "adapter_model.safetensors")
 _MODEL += ("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_TOKENIZER += ("chat_template.jinja", "processor_config.json", "preprocessor_config.json")
+_TOKENIZER += ("chat_template.jinja", "additional_chat_templates/*.jinja")
+_TOKENIZER += ("processor_config.json", "preprocessor_config.json")
 
 
 @contextmanager

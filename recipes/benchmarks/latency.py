@@ -74,7 +74,8 @@ def make_model(setup: Setup, dtype: str) -> DynamicVocabForCausalLM:
     heads = max(1, setup.hidden_size // 64)
     shape: Any = {"n_layer": setup.num_layers, "n_embd": setup.hidden_size, "n_head": heads}
     config = GPT2Config(vocab_size=setup.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
-    model = DynamicVocabForCausalLM.from_base(AutoModelForCausalLM.from_config(config)).eval()
+    base = AutoModelForCausalLM.from_config(config)
+    model = DynamicVocabForCausalLM.from_base(base, phrase_start="encoder").eval()
     return model.to(getattr(torch, dtype))
 
 

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_targets.evaluation.citations import answer_line, citation_scores, mean_citation_scores, without_citations
+from hf_targets.evaluation.quotes import QuoteCheck
 from hf_targets.evaluation.sentences import Splitter
 from hf_targets.phrases.cited_answers import CitedAnswer
 
@@ -106,6 +107,13 @@ def measure_citations(
             recall, precision = mean_citation_scores(answers, documents, entails, **given)
             columns |= {f"{judged_by}_recall{ending}": recall, f"{judged_by}_precision{ending}": precision}
     return columns
+
+
+def measure_quotes(checked: Sequence[QuoteCheck]) -> dict[str, float]:
+    """Return how many marked spans the answers have, and how many of them are wrong, by kind (`check_quotes`)."""
+    kinds = ("fabricated", "spliced", "misattributed")
+    counts = {kind: float(sum(len(getattr(one, kind)) for one in checked)) for kind in kinds}
+    return {"quotes": float(sum(one.num_spans for one in checked)), **counts}
 
 
 def measure_provenance(answers: Sequence[CitedAnswer]) -> dict[str, float]:

@@ -1,12 +1,15 @@
 """What judges answers: whether a premise entails a hypothesis, and what short answer a text has to a question."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from math import isnan, log
+from statistics import fmean
 from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -14,7 +17,9 @@ from transformers import (
 )
 
 from hf_targets.backbones.positions import max_positions
+from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.data.words import word_runs
+from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
 
 
 def shares_words(premise: str, hypothesis: str) -> bool:
@@ -55,6 +60,52 @@ class Entailment:
         return int(self.model(**inputs).logits.argmax()) == self._label
 
 
+def log_odds(
+    model: Any, tokenizer: Any, questions: Sequence[str], answers: tuple[str, str], *, batch_size: int = 8
+) -> list[float]:
+    """Return log p(first answer) - log p(second answer) of a causal model after each question.
+
+    With a chat template the question is a user's message, which the answer begins; else a space is before the answer.
+    """
+    chats, rows, lengths = takes_turns(tokenizer), [], []
+    for question in questions:
+        begin = encode_prompt(tokenizer, [{"role": "user", "content": question}] if chats else question)
+        ids = begin["input_ids"][0].tolist()  # pyright: ignore
+        for answer in answers:
+            rows.append(ids + tokenizer(answer if chats else f" {answer}", add_special_tokens=False)["input_ids"])
+            lengths.append(len(ids))
+    judged = perplexity_of_generated_texts(model, rows, prefix_lengths=lengths, batch_size=batch_size).per_text
+    log_p = [-log(one) * (len(row) - length) for one, row, length in zip(judged, rows, lengths, strict=True)]
+    odds = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
+    if any(map(isnan, odds)):
+        raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
+    return odds
+
+
+class AskedEntailment:
+    """Asks a causal model, such as an instruction model, whether a text supports a statement: yes or no.
+
+    It entails where the odds of "Yes" exceed those after the same question about no text, as small models favour one
+    word whatever they read (Zhao et al. 2021, "Calibrate Before Use").
+    """
+
+    question = 'Text: {premise}\n\nDoes the text say that "{hypothesis}"? Answer with Yes or No alone.'
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+
+    def __call__(self, premise: str, hypothesis: str) -> bool:
+        """Return whether the premise entails the hypothesis."""
+        asked = [self.question.format(premise=one, hypothesis=hypothesis) for one in (premise, "N/A")]
+        with_text, without = log_odds(self.model, self.tokenizer, asked, ("Yes", "No"))
+        return with_text > without
+
+
+def agreement(entails: Callable[[str, str], bool], pairs: Sequence[tuple[str, str, bool]]) -> float:
+    """Return the share of pairs, premise and hypothesis, in which a judge says what a person said, in percent."""
+    return 100 * fmean(entails(premise, hypothesis) == label for premise, hypothesis, label in pairs)
+
+
 class Reader:
     """Finds the span of a context that answers a question, or nothing, by a model trained on SQuAD 2.
 
@@ -89,13 +140,15 @@ class Reader:
 
 
 @cache
-def load_entailment(name: str) -> Entailment:
-    """Load a model of natural language inference; its answers to pairs are not asked for twice."""
-    config = AutoConfig.from_pretrained(name)
+def load_entailment(name: str) -> Entailment | AskedEntailment:
+    """Load a model of natural language inference, or a causal one to ask; its answers are not asked for twice."""
+    config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    if any(one.endswith(("ForCausalLM", "LMHeadModel")) for one in config.architectures or ()):
+        return AskedEntailment(AutoModelForCausalLM.from_pretrained(name, device_map="auto"), tokenizer)
     classifies = any("SequenceClassification" in one for one in config.architectures or ())
     writes = config.is_encoder_decoder and not classifies  # BART is both
     loader: Any = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
-    return Entailment(loader.from_pretrained(name, device_map="auto"), AutoTokenizer.from_pretrained(name))
+    return Entailment(loader.from_pretrained(name, device_map="auto"), tokenizer)
 
 
 @cache

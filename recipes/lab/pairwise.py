@@ -6,15 +6,14 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, takewhile
-from math import exp, isnan, log
+from itertools import cycle
+from math import exp
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
 from hf_targets.figures.page_style import page
+from lab.judges import log_odds
 from lab.results import write_json
 from lab.tables import markdown_table
 
@@ -104,30 +103,11 @@ class PairwiseJudge:
     def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return the probability of the answer 1 less that of the answer 2, of these two, for each question."""
         questions = [
-            self._asked(_filled(self._question, {"prefix": prefix, "first": first, "second": second}))
+            _filled(self._question, {"prefix": prefix, "first": first, "second": second})
             for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
         ]
-        chats = bool(self._tokenizer.chat_template)  # its text has the special tokens, and the answer begins a message
-        rows, lengths = [], []
-        for question in questions:
-            begin: Any = self._tokenizer(question, add_special_tokens=not chats, verbose=False)["input_ids"]
-            for answer in ("1", "2") if chats else (" 1", " 2"):
-                ids: Any = self._tokenizer(question + answer, add_special_tokens=not chats, verbose=False)["input_ids"]
-                rows.append(ids)
-                lengths.append(sum(takewhile(bool, (one == other for one, other in zip(begin, ids, strict=False)))))
-        judged = perplexity_of_generated_texts(self._model, rows, prefix_lengths=lengths, batch_size=self._batch_size)
-        triples = zip(judged.per_text, rows, lengths, strict=True)
-        log_p = [-log(perplexity) * (len(ids) - length) for perplexity, ids, length in triples]
-        ahead = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
-        if any(map(isnan, ahead)):
-            raise ValueError("the judge's logits are not numbers, so it prefers nothing; load it in another dtype")
+        ahead = log_odds(self._model, self._tokenizer, questions, ("1", "2"), batch_size=self._batch_size)
         return [2 / (1 + exp(-difference)) - 1 for difference in ahead]  # p1 - p2 where p1 + p2 = 1
-
-    def _asked(self, question: str) -> str:
-        if not self._tokenizer.chat_template:
-            return question
-        messages = [{"role": "user", "content": question}]
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def _filled(question: str, texts: Mapping[str, str]) -> str:

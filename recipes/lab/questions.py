@@ -13,12 +13,16 @@ from typing import Any, Literal
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.positions import room_after
+from hf_targets.data.prompts import Turns, encode_prompt, takes_turns
 from hf_targets.data.words import word_runs
 from hf_targets.evaluation.sentences import Splitter, punkt_or_trained
 
 Question = Mapping[str, Any]
 """`question`, `docs` with `title` and `text`, `qa_pairs` with `question` and `short_answers`, and `annotations` with
 `long_answer`."""
+
+Exchange = tuple[str, Sequence[Mapping[str, str]], str]
+"""A question, its documents, and its answer."""
 
 INSTRUCTIONS = {
     "full": "Instruction: Write an accurate, engaging, and concise answer for the given question using only the "
@@ -29,8 +33,10 @@ INSTRUCTIONS = {
     "light": "Instruction: Write a high-quality answer for the given question using only the provided search results "
     "and cite them properly using [1][2][3].",
     "none": "",
+    "quotes": "Instruction: Answer the given question with short sentences of the search results, word for word, each "
+    'in quotation marks and with the number of its document after it, like "a sentence of the document"[1].',
 }
-"""What a prompt begins with: ALCE's instruction for ASQA, its short one, or nothing."""
+"""What a prompt begins with: ALCE's instruction for ASQA, its short one, nothing, or one that asks for quotations."""
 _STOPS, _CLOSING = ".!?\u3002\uff0e\uff01\uff1f", "\"'\u201d\u2019)]\u300d\u300f\uff09"
 
 
@@ -42,26 +48,31 @@ class QuestionSettings:
     num_questions: int = field(default=100, metadata={"help": "The first ones; the demonstration is none of them."})
     num_documents: int = field(default=3, metadata={"help": "Documents of a question, the first ones."})
     document_words: int | None = field(default=None, metadata={"help": "Words of a document. None: all."})
-    instruction: Literal["full", "light", "none"] = field(default="full", metadata={"help": "ALCE's, short, none."})
+    instruction: Literal["full", "light", "none", "quotes"] = field(
+        default="full", metadata={"help": 'ALCE\'s, short, none; "quotes": sentences of documents in quotation marks.'}
+    )
+    chat: bool | None = field(
+        default=None, metadata={"help": "Ask in messages, by the chat template. None: where there is one. False: text."}
+    )
     demonstration: bool = field(default=True, metadata={"help": "A question and its answer before each question."})
     new_tokens: int = field(default=300, metadata={"help": "Tokens to generate, at most."})
 
-    def ask(self) -> "AskedQuestions":
-        """Return the questions as these settings ask them."""
+    def ask(self, tokenizer: PreTrainedTokenizerBase) -> "AskedQuestions":
+        """Return the questions as these settings ask them of the model of a tokenizer."""
         every = load_questions(self.questions)
         items, others = every[: self.num_questions], every[self.num_questions :]
         if len(items) < self.num_questions or (self.demonstration and not others):
             raise ValueError(f"{self.questions} has {len(every)} questions, one to demonstrate; lower num_questions")
         documents = [shown_documents(item, self.num_documents, self.document_words) for item in items]
         split = punkt_or_trained(one["text"] for of_item in documents for one in of_item)
-        instruction, begin = INSTRUCTIONS[self.instruction], ""
+        instruction, begin = INSTRUCTIONS[self.instruction], []
         if self.demonstration:
             example, shown = choose_demonstration(others, self.num_documents, self.document_words)
-            answer = cited_answer(example["annotations"], shown, split)
-            begin = cited_prompt(example["question"], shown, answer=answer, instruction=instruction) + "\n\n\n"
-        pairs = zip((item["question"] for item in items), documents, strict=True)
-        prompts = [begin + cited_prompt(*pair, instruction=instruction) for pair in pairs]
-        return AskedQuestions(items, documents, prompts, split)
+            quotes = self.instruction == "quotes"
+            begin = [(example["question"], shown, cited_answer(example["annotations"], shown, split, quotes=quotes))]
+        write = cited_messages if takes_turns(tokenizer, self.chat) else cited_text
+        asked = zip((item["question"] for item in items), documents, strict=True)
+        return AskedQuestions(items, documents, [write([*begin, (*one, "")], instruction) for one in asked], split)
 
 
 @dataclass(frozen=True)
@@ -70,12 +81,12 @@ class AskedQuestions:
 
     items: Sequence[Question]
     documents: Sequence[Sequence[Mapping[str, str]]]
-    prompts: Sequence[str]
+    prompts: Sequence[str | Turns]
     split: Splitter
 
     def check_room(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int) -> None:
         """Raise a ValueError if a prompt and its answer do not fit into a model's positions: nothing is cut."""
-        longest = max(len(ids) for ids in tokenizer(list(self.prompts), verbose=False)["input_ids"])  # pyright: ignore
+        longest = max(encode_prompt(tokenizer, prompt)["input_ids"].shape[1] for prompt in self.prompts)
         room = room_after(model, longest)
         if room is not None and room < new_tokens:
             raise ValueError(
@@ -143,6 +154,24 @@ def cited_prompt(question: str, documents: Sequence[Mapping[str, str]], *, answe
     return "\n\n".join([*parts, f"{listed}\nAnswer:{answer}"])
 
 
+def cited_text(exchanges: Sequence[Exchange], instruction: str) -> str:
+    """Return questions with their answers, the last one's to come, as one text, each after the instruction."""
+    return "\n\n\n".join(cited_prompt(*pair, answer=answer, instruction=instruction) for *pair, answer in exchanges)
+
+
+def cited_messages(exchanges: Sequence[Exchange], instruction: str) -> Turns:
+    """Return them as messages: the instruction as the system's, each question as the user's, the model's answers.
+
+    Each question follows its documents: where it came before them, a small model gave the demonstration's answer.
+    """
+    turns = [{"role": "system", "content": instruction.removeprefix("Instruction: ")}] * bool(instruction)
+    for question, documents, answer in exchanges:
+        shown = cited_prompt("", documents, instruction="").removeprefix("Question: \n\n").removesuffix("\nAnswer:")
+        asked = f"{shown}\nQuestion: {' '.join(question.split())}"
+        turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    return turns[:-1]
+
+
 def choose_demonstration(
     questions: Iterable[Question], num_documents: int = 3, document_words: int | None = None
 ) -> tuple[Question, list[dict[str, str]]]:
@@ -160,9 +189,15 @@ def choose_demonstration(
 
 
 def cited_answer(
-    annotations: Sequence[Mapping[str, str]], documents: Sequence[Mapping[str, str]], split: Splitter
+    annotations: Sequence[Mapping[str, str]],
+    documents: Sequence[Mapping[str, str]],
+    split: Splitter,
+    *,
+    quotes: bool = False,
 ) -> str:
     """Return a question's first long answer, each sentence citing the document that has most of its words.
+
+    With `quotes` the sentence of that document that has most of them stands in its place, in quotation marks.
 
     The marker stands before the full stop, as in "Cats sleep[1].", without a space, as phrases with markers write it.
     Of documents with as many words the first is cited; a sentence that shares no word with any cites none.
@@ -173,9 +208,13 @@ def cited_answer(
         shared = [len(wanted.intersection(word_runs(f"{one['title']} {one['text']}"))) for one in documents]
         if not max(shared):
             return sentence
+        best = shared.index(max(shared))
+        if quotes:
+            said = max(split(documents[best]["text"]), key=lambda one: len(wanted.intersection(word_runs(one))))
+            return f'"{said}"[{best + 1}]'
         closed = sentence.rstrip(_CLOSING)
         words = closed.rstrip(_STOPS)  # no regular expression, which would try each run of stops from each of them
         end = len(words if words != closed else sentence)
-        return f"{sentence[:end]}[{shared.index(max(shared)) + 1}]{sentence[end:]}"
+        return f"{sentence[:end]}[{best + 1}]{sentence[end:]}"
 
-    return " ".join(map(cited, split(" ".join(annotations[0]["long_answer"].split()))))
+    return " ".join(dict.fromkeys(map(cited, split(" ".join(annotations[0]["long_answer"].split())))))

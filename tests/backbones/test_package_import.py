@@ -91,18 +91,20 @@ def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code
 
 def test_every_way_to_the_hub_takes_what_was_written_alone_and_loads_without_the_import(hub, tmp_path):
     (tmp_path / "run" / "data").mkdir(parents=True)
-    for name in (".env", "notes.txt", "foreign.safetensors", "data/model.safetensors"):
+    for name in (".env", "notes.txt", "foreign.safetensors", "data/model.safetensors", "data/mine.jinja"):
         (tmp_path / "run" / name).write_text("secret")
     code = f"""
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
+from tests.small_tokenizers import BPE
 from tests.tiny_models import make_any, make_backbone
 MultiTokenConfig().save_pretrained({str(tmp_path / "config")!r}, push_to_hub=True, repo_id="me/config")
 rows = Dataset.from_list([{{"input_ids": list(range(8)), "labels": list(range(8))}}] * 4)
 options = dict(push_to_hub=True, hub_model_id="me/trained", hub_strategy="every_save", hub_always_push=True)
 args = MultiTokenTrainingArguments({str(tmp_path / "run")!r}, max_steps=1, save_steps=1, use_cpu=True, **options)
-trainer = MultiTokenTrainer(make_any("gpt2", "difference"), args, train_dataset=rows)
+BPE.chat_template = {{"default": "a", "tool_use": "b"}}
+trainer = MultiTokenTrainer(make_any("gpt2", "difference"), args, train_dataset=rows, processing_class=BPE)
 trainer.train()
 trainer._finish_current_push()
 trainer.push_to_hub()
@@ -121,6 +123,8 @@ heads.push_to_hub("me/whole")
     assert done.returncode == 0, done.stderr
     assert PACKAGE_IMPORT in hub.files("me/config")
     written = {"config.json", "generation_config.json", "model.safetensors", "README.md", PACKAGE_IMPORT}
+    written |= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    written |= {"additional_chat_templates/tool_use.jinja"}
     assert hub.files("me/trained").keys() - {".gitattributes"} == written
     plainly = hub.files("me/plainly")
     assert {"config.json", "model.safetensors", PACKAGE_IMPORT} <= plainly.keys()

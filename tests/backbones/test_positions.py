@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, CTRLConfig, GPTJConfig, MptConfig
 
-from hf_targets.backbones.positions import max_positions, position_limit, room_after
+from hf_targets.backbones.positions import check_positions, max_positions, position_limit, room_after
 from tests.tiny_models import VOCAB, make_backbone
 
 SMALL = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}
@@ -43,3 +43,10 @@ def test_a_configuration_without_positions_has_no_limit():
 def test_the_last_token_takes_no_position():
     model = make_backbone("gpt2")
     assert [room_after(model, length) for length in (1, 64, 65)] == [64, 1, 0]
+
+
+def test_positions_below_0_are_those_of_padding_where_the_table_has_rows_for_them():
+    positions = torch.tensor([[-1, -1, 0, 1]])
+    check_positions(make_backbone("opt"), positions)
+    with pytest.raises(ValueError, match="position_ids"):
+        check_positions(make_backbone("gpt2"), positions)

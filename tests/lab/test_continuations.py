@@ -15,7 +15,9 @@ def prefer_phrases(input_ids, scores):
 
 
 def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
-    model = DynamicVocabForCausalLM.from_base(make_backbone("gpt2", vocab_size=len(TOKENIZER))).eval()
+    model = DynamicVocabForCausalLM.from_base(
+        make_backbone("gpt2", vocab_size=len(TOKENIZER)), phrase_start="encoder"
+    ).eval()
     vocabulary = PhraseVocabulary.from_token_ids([[40, 41, 42, 43]], TOKENIZER)
     prefixes = [Prefix([5, 6, 7], []), Prefix([8, 9, 10], []), Prefix([11, 12, 13], [])]
     given = {"new_tokens": 10, "batch_size": 2, "logits_processor": [prefer_phrases]}

@@ -8,6 +8,8 @@ from transformers import (
     BertConfig,
     BertForQuestionAnswering,
     BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -16,7 +18,7 @@ from transformers import (
 )
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from lab.judges import Entailment, Reader, load_entailment, shares_words
+from lab.judges import AskedEntailment, Entailment, Reader, agreement, load_entailment, log_odds, shares_words
 
 PAIRS = [("Title: Cats\nCats sleep all day.", "Cats sleep."), ("Dogs bark.", "Cats sleep."), ("A", "B c d e f g")]
 QUESTIONS = ["Who sat?", "Where did the dog sleep?", "Why?"]
@@ -83,6 +85,18 @@ def test_a_sequence_to_sequence_model_entails_where_it_writes_one(monkeypatch):
     monkeypatch.setattr(model, "generate", generate)
     assert [Entailment(model, tokens)(*pair) for pair in PAIRS] == [False, True, False]
     assert read[1] == "premise: Dogs bark. hypothesis: Cats sleep."
+
+
+def test_a_causal_model_entails_where_yes_is_more_probable_than_after_no_text(tmp_path):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=330, n_embd=16, n_layer=1, n_head=2, initializer_range=1.0))
+    judge = load_entailment(saved(tmp_path, model))
+    assert isinstance(judge, AskedEntailment)
+    said = [judge(*pair) for pair in PAIRS]
+    for (premise, hypothesis), entails in zip(PAIRS, said, strict=True):
+        asked = [judge.question.format(premise=one, hypothesis=hypothesis) for one in (premise, "N/A")]
+        with_text, without = log_odds(judge.model, judge.tokenizer, asked, ("Yes", "No"))
+        assert entails == (with_text > without)
+    assert agreement(judge, [(*pair, one) for pair, one in zip(PAIRS, said, strict=True)]) == 100
 
 
 def test_an_encoder_decoder_that_classifies_is_a_classifier(tmp_path):

@@ -5,6 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
+from lab.judges import log_odds
 from lab.pairwise import PairwiseJudge
 from tests.tiny_backbones import make_backbone
 
@@ -70,9 +71,11 @@ def test_the_first_models_texts_are_what_others_are_better_or_worse_than(monkeyp
     assert compared["worse"].better == 0 and compared["worse"].worse == pytest.approx(1 / 6)
 
 
+@torch.no_grad()
 def test_the_question_is_a_message_where_the_tokenizer_has_a_chat_template():
-    chatting = judge()
-    chatting._tokenizer.chat_template = (
-        "<{{ messages[0].role }}>{{ messages[0].content }}</>{{ add_generation_prompt }}"
-    )
-    assert chatting._asked("Which?") == "<user>Which?</>True"
+    model, tokens = make_backbone("gpt2", vocab_size=320), tokenizer()
+    tokens.chat_template = "<{{ messages[0].role }}>{{ messages[0].content }}</>{{ add_generation_prompt }}"
+    ids = [tokens(text)["input_ids"] for text in ("<user>Which?</>True", "1", "2")]
+    log_p = model(input_ids=torch.tensor([ids[0]])).logits[0, -1].log_softmax(dim=-1)
+    expected = (log_p[ids[1][0]] - log_p[ids[2][0]]).item()
+    assert log_odds(model, tokens, ["Which?"], ("1", "2")) == pytest.approx([expected], abs=1e-5)

@@ -1,5 +1,6 @@
 """Questions are read in each form, and asked in prompts as ALCE writes them."""
 
+import copy
 import gzip
 import json
 
@@ -44,10 +45,10 @@ def test_a_question_that_lacks_a_part_is_named(change, tmp_path):
         load_questions(tmp_path / "file")
 
 
-def asked(tmp_path, **settings):
+def asked(tmp_path, tokenizer=BPE, **settings):
     (tmp_path / "file").write_text(LINES)
     given = {"num_questions": 1, "num_documents": 2, "document_words": 3, "instruction": "none", **settings}
-    return QuestionSettings(str(tmp_path / "file"), **given).ask()
+    return QuestionSettings(str(tmp_path / "file"), **given).ask(tokenizer)
 
 
 def test_a_prompt_is_the_demonstration_then_the_question_as_published(tmp_path):
@@ -62,6 +63,22 @@ def test_a_prompt_is_the_demonstration_then_the_question_as_published(tmp_path):
     )
     assert prompt.endswith("\n\n\n" + asked(tmp_path, demonstration=False).prompts[0])
     assert cited_prompt("A?", [{"title": "", "text": "b"}], instruction="Write.").startswith("Write.\n\nQuestion: A?")
+
+
+def test_a_model_with_a_chat_template_is_asked_in_turns_unless_text_is_wanted(tmp_path):
+    chatting = copy.deepcopy(BPE)
+    chatting.chat_template = "{{ messages }}"
+    [[system, shown, answer, question]] = asked(tmp_path, chatting, instruction="light").prompts
+    assert (system["role"], shown["role"], answer["role"], question["role"]) == ("system", "user", "assistant", "user")
+    assert "Instruction" not in system["content"] and answer["content"] == "Dogs bark[2]. Cats sleep[1]!"
+    assert question["content"] == (
+        "Document [1](Title: T1): Birds sing.\nDocument [2](Title: T2): Dogs bark at\n\nQuestion: Do dogs bark?"
+    )
+    assert asked(tmp_path, chatting, chat=False).prompts == asked(tmp_path).prompts
+    [[_, _, answer, _]] = asked(tmp_path, chatting, instruction="quotes").prompts
+    assert answer["content"] == '"Dogs bark at"[2] "Cats sleep all"[1]'
+    with pytest.raises(ValueError, match="chat template"):
+        asked(tmp_path, chat=True)
 
 
 def test_questions_that_the_file_or_the_model_has_no_room_for_are_told(tmp_path):

@@ -3,7 +3,7 @@
 import torch
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
-from tests.tiny_backbones import VOCAB
+from tests.tiny_backbones import VOCAB, make_backbone
 
 MASK = VOCAB - 1
 CURVES = {
@@ -42,6 +42,13 @@ def make_mdlm(kind: str = "plain", seed: int = 0, **config) -> MdlmForMaskedDiff
             elif ".scorer." in name:
                 parameter.normal_(0.0, 0.5)
     return model.eval()
+
+
+def make_from_causal(kind: str = "plain", family: str = "llama", **config) -> MdlmForMaskedDiffusion:
+    """Return a tiny causal model as a diffusion model with one of `CURVES`."""
+    base = make_backbone(family, max_position_embeddings=16)
+    curve = CURVES[kind]
+    return MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK, curve=curve, **config).eval()
 
 
 def clean_ids(*shape: int, seed: int = 0) -> torch.Tensor:

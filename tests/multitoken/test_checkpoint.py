@@ -296,10 +296,19 @@ def test_heads_without_a_hash_of_their_base_load(heads_folder):
     MultiTokenForCausalLM.from_pretrained(heads_folder[0])
 
 
-@pytest.mark.parametrize("name", [None, ""])
-def test_heads_that_name_no_base_model_ask_nobody_for_it(name, heads_folder, monkeypatch):
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        *(({"base_model_name_or_path": name}, "names no base model") for name in (None, "")),
+        ({"base_model_name_or_path": "."}, "names itself"),
+        ({"base_loading": {"quantization_config": "x"}}, "quantization_config="),
+        ({"base_loading": {"subfolder": 5}}, "subfolder="),
+    ],
+)
+def test_heads_with_a_strange_record_of_their_base_ask_nobody_for_it(record, told, heads_folder, monkeypatch):
+    monkeypatch.chdir(heads_folder[0])
     file = heads_folder[0] / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": name}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), **record}))
     monkeypatch.setattr(wrapping.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("asked"))
-    with pytest.raises(ValueError, match="names no base model"):
+    with pytest.raises(ValueError, match=told):
         MultiTokenForCausalLM.from_pretrained(heads_folder[0])

@@ -136,3 +136,10 @@ def test_a_frozen_backbone_is_read_without_dropout_while_its_heads_train(family)
         trained = model(ids).logits
         assert torch.equal(trained, model(ids).logits)
         torch.testing.assert_close(trained, model.eval()(ids).logits)
+
+
+def test_residual_heads_that_a_checkpoint_lacks_begin_as_new_ones(monkeypatch):
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **given: torch.full_like(tensor, torch.nan, **given))
+    config = make_model("gpt2", residual_heads=True).config
+    model = MultiTokenForCausalLM.from_pretrained(None, config=config, state_dict={}, strict=False)
+    assert model.heads.are_new and not any(factor.weight.any() for factor in model.heads.factors)

@@ -65,6 +65,8 @@ def test_exact_counts_of_each_row_are_masked_special_tokens_too():
     changed = chosen[1:] & (others != batch["labels"][1:])
     assert (changed.sum(dim=1) <= 9).all() and (changed.sum(dim=1) == 9).float().mean() > 0.9
     assert len({tuple(row) for row in chosen.tolist()}) > 190
+    padded = [{"input_ids": [9] * 20 + [0] * 100, "attention_mask": [1] * 20 + [0] * 100}]
+    assert (MaskingCollator(TOKENIZER, 0.25, exact=True)(padded)["labels"] != IGNORED).nonzero()[:, 1].max() < 20
     other = MaskingCollator(TOKENIZER, 0.25, exact=True, seed=1)(rows)
     assert not torch.equal(other["labels"], batch["labels"])
 

@@ -90,13 +90,25 @@ def test_new_heads_on_a_trained_model_have_a_phase_and_a_rate_of_their_own_by_de
     model = MultiTokenForCausalLM.from_base(tmp_path, ngram_size=3)
     trainer = make_trainer(tmp_path, model, max_steps=3, learning_rate=1e-5, head_warmup_steps=steps)
     assert trainer._head_warmup_steps == (3 if steps is None else 0)
-    model.backbone.requires_grad_(False)
-    assert not trainer._head_warmup_steps  # all of the training is that phase
-    model.backbone.requires_grad_(True)
+    for part in (model.backbone, model.heads):  # all of the training is that phase, or nothing of that phase learns
+        part.requires_grad_(False)
+        assert not trainer._head_warmup_steps
+        part.requires_grad_(True)
     trainer.train()
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-5, 1e-3}
     assert make_trainer(tmp_path, model)._head_warmup_steps == 0  # the heads are trained
     assert make_trainer(tmp_path).new_parts_learning_rate is None  # of a random model
+
+
+def test_a_model_that_began_at_random_keeps_its_rate_when_it_is_evaluated_first_and_when_it_is_loaded(tmp_path):
+    model, options = make_model("gpt2").train(), {"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-4}
+    model.backbone.name_or_path = model.config.backbone.name_or_path = "base"
+    for steps in (1, 2):
+        trainer = make_trainer(tmp_path, model, max_steps=steps, evaluation=blocks(3), **options)
+        trainer.evaluate()
+        trainer.train(resume_from_checkpoint=steps == 2)
+        assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-4}
+        model = MultiTokenForCausalLM.from_pretrained(tmp_path / "checkpoint-1")
 
 
 def test_deepspeed_with_a_phase_of_the_heads_is_refused_before_anything_is_trained(tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ def random_vocabulary(num_phrases: int = 20, seed: int = 1) -> PhraseVocabulary:
 @cache
 def make_phrase_model(family: str = "llama", **config) -> DynamicVocabForCausalLM:
     """Return a float64 model whose phrases are scored as high as its tokens; not to be changed."""
+    config = {"phrase_start": "encoder", **config}
     return DynamicVocabForCausalLM.from_base(make_backbone(family), **config).double().eval()
 
 

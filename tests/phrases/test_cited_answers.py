@@ -19,7 +19,7 @@ def model():
     set_seed(0)
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
     base = GPT2LMHeadModel(GPT2Config(vocab_size=len(BPE), bos_token_id=None, eos_token_id=None, **sizes))
-    return DynamicVocabForCausalLM.from_base(base).eval()
+    return DynamicVocabForCausalLM.from_base(base, phrase_start="encoder").eval()
 
 
 def answered(model, miner, seed=0, **settings):

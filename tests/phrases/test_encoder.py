@@ -52,7 +52,8 @@ def test_a_prefix_of_a_window_is_embedded_as_it_is_alone(family, projection):
 def test_new_phrases_are_as_large_as_tokens(projection, tied):
     base = make_backbone("llama")
     base.get_output_embeddings().weight.data.mul_(5)
-    model = DynamicVocabForCausalLM.from_base(base, projection=projection, tie_phrase_embeddings=tied).eval()
+    settings = {"projection": projection, "tie_phrase_embeddings": tied, "phrase_start": "encoder"}
+    model = DynamicVocabForCausalLM.from_base(base, **settings).eval()
     windows = token_ids(64, 3, seed=3)
     inputs, outputs = model.phrase_encoder(windows, torch.tensor([[row, 3] for row in range(64)]))
     size = base.get_input_embeddings().weight.square().mean().sqrt()
@@ -78,7 +79,8 @@ def test_the_scale_of_a_model_in_training_is_the_same_and_takes_no_random_number
 
 @pytest.mark.parametrize("width", [16, 64])
 def test_an_encoder_of_another_width_is_projected(width, tmp_path):
-    model = DynamicVocabForCausalLM.from_base(make_backbone("llama"), sized(VOCAB, width), projection="linear").eval()
+    settings = {"projection": "linear", "phrase_start": "encoder"}
+    model = DynamicVocabForCausalLM.from_base(make_backbone("llama"), sized(VOCAB, width), **settings).eval()
     assert model.config.phrase_encoder_width == width
     assert model.phrase_encoder.input_projection.weight.shape == (32, width)
     model.save_pretrained(tmp_path)
@@ -136,7 +138,7 @@ def test_an_encoder_with_other_tokens_reads_the_backbones(tmp_path):
     again = realigned(DynamicVocabForCausalLM.from_pretrained(tmp_path / "dynamic"))
     positions = torch.tensor([[0, 3]])
     ids = torch.tensor([[len(METASPACE) - 1, 5, 6]])
-    assert torch.equal(again.phrase_encoder(ids, positions)[0], given.eval().phrase_encoder(ids, positions)[0])
+    assert torch.equal(again.embed_phrases(ids, positions)[0], given.eval().embed_phrases(ids, positions)[0])
 
 
 TOKENS = st.sampled_from([0, 1, 255, 256, 2**16, 2**24 + 1, 2**31 - 1])  # whose bytes sort otherwise than they do

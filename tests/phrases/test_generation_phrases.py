@@ -191,7 +191,7 @@ SUBWORDS = train_bpe_tokenizer(["the cat sat on the mat and the dog ran over the
 
 def indexed_model(seed=0):
     backbone = make_backbone("gpt2", seed, vocab_size=len(SUBWORDS))
-    return DynamicVocabForCausalLM.from_base(backbone).eval()
+    return DynamicVocabForCausalLM.from_base(backbone, phrase_start="encoder").eval()
 
 
 def indexed_phrases():

@@ -18,7 +18,7 @@ def models(tmp_path_factory):
     tokenizer = train_bpe_tokenizer([QUESTIONS.read_text()], vocab_size=400)
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 512}
     base = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=None, **sizes))
-    for name, model in {"plain": base, "ours": DynamicVocabForCausalLM.from_base(base)}.items():
+    for name, model in {"plain": base, "ours": DynamicVocabForCausalLM.from_base(base, phrase_start="encoder")}.items():
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder

@@ -1,5 +1,6 @@
 """An index finds the vectors of the highest inner products, or says which part of them it may miss."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -104,6 +105,7 @@ def damaged(change):
         lambda folder: (folder / "vector_index.json").unlink(),
         lambda folder: (folder / "vector_index.json").write_text("[]"),
         lambda folder: (folder / "vector_index.json").write_text('{"dim": 5, "count": 50, "fingerprint": {}}'),
+        lambda folder: (folder / "vector_index.json").write_text('{"fingerprint": [1], "vectors": "../x"}'),
     ],
 )
 def test_a_damaged_index_is_refused_by_name(damage, tmp_path):
@@ -128,6 +130,21 @@ def test_a_save_that_fails_leaves_the_saved_index_and_nothing_more(tmp_path, mon
     with pytest.raises(ZeroDivisionError):
         VectorIndex.build(torch.randn(60, 4)).save(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_an_index_that_is_saved_while_another_is_leaves_a_whole_one_and_other_files(tmp_path, monkeypatch):
+    first, second, move = VectorIndex.build(torch.eye(3)), VectorIndex.build(torch.eye(4)), os.replace
+
+    def interrupted(source, target):
+        if target.suffix == ".json":
+            monkeypatch.setattr(os, "replace", move)
+            second.save(tmp_path)
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    (tmp_path / "vector_index-mine.faiss").touch()
+    first.save(tmp_path)
+    assert len(VectorIndex.load(tmp_path)) == 3 and (tmp_path / "vector_index-mine.faiss").exists()
 
 
 @pytest.mark.parametrize(

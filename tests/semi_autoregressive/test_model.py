@@ -66,6 +66,23 @@ def test_a_block_is_what_the_lstm_and_the_curve_give(kind, training):
 
 
 @kinds
+def test_a_new_decoder_on_a_trained_base_repeats_its_prediction_unless_it_is_as_the_papers(kind, tmp_path):
+    make_backbone("llama").save_pretrained(tmp_path)
+    model, ids = SemiAutoregressiveForCausalLM.from_base(tmp_path, **KINDS[kind]).eval(), token_ids(2, 9)
+    base, found = model.backbone(ids, labels=ids), model(ids, labels=ids, output_block_logits=True)
+    torch.testing.assert_close(found.loss_parts["word_1"], base.loss)
+    for n in range(3):
+        assert torch.equal(found.block_logits[:, :, n], base.logits)
+    told = {"max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(model.generate(ids, **told), model.backbone.generate(ids, **told))
+    model.train()(ids, labels=ids).loss.backward()
+    assert model.block_decoder.project_out.weight.grad.any()
+    plain = SemiAutoregressiveForCausalLM.from_base(tmp_path, residual=False, **KINDS[kind]).eval()
+    assert not torch.allclose(plain(ids).logits, base.logits, atol=0.1)
+    assert not SemiAutoregressiveForCausalLM.from_base(make_backbone("llama"), **KINDS[kind]).config.residual
+
+
+@kinds
 def test_fewer_words_are_the_first_of_all(kind):
     decoder, hidden = make_block_model(kind).double().block_decoder, torch.randn(4, 32).double()
     whole = decoder(hidden)[0]

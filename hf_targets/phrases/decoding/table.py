@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hf_targets.maths.dynamic_losses import phrase_logits, with_ones
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.vector_index import VectorIndex
 
@@ -32,10 +33,11 @@ class PhraseTable:
     Args:
         vocabularies: One for all rows, or one a row; ids above V are their slots.
         inputs: (phrases, d), embeddings for the model's input, of every phrase of every vocabulary once.
-        outputs: (phrases, d), for its output.
+        outputs: (phrases, d), for its output, or (phrases, d + 1) with a bias of each phrase in the last column.
         slots: (R, P), which of these embeddings each slot of each vocabulary has; P is the longest vocabulary's.
         exists: (R, P) bool, false at removed phrases and beyond the end of a shorter vocabulary.
         index: Finds the best `num_neighbours` phrases instead of a product with all; for one vocabulary.
+        prior: (R, P), added to the logits of `logits`; None: nothing.
     """
 
     def __init__(
@@ -48,11 +50,12 @@ class PhraseTable:
         *,
         index: VectorIndex | None = None,
         num_neighbours: int = 64,
+        prior: Tensor | None = None,
     ) -> None:
         self.vocabularies = tuple(vocabularies)
         self.vocab_size = self.vocabularies[0].vocab_size
         self.inputs, self.outputs, self.slots, self.exists = inputs, outputs, slots, exists
-        self.index, self.num_neighbours = index, num_neighbours
+        self.index, self.num_neighbours, self.prior = index, num_neighbours, prior
         self._were_alive = [vocabulary.arrays()[2] for vocabulary in self.vocabularies]
 
     @property
@@ -92,7 +95,21 @@ class PhraseTable:
         if num_neighbours < 1:
             raise ValueError(f"num_neighbours must be 1 or more, got {num_neighbours}")
         arrays = (self.inputs, self.outputs, self.slots, self.exists)
-        return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours)
+        return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours, prior=self.prior)
+
+    def with_prior(self, bias: float, length_correction: float) -> "PhraseTable":
+        """Return the same table, with a bias added to each phrase's logit, and a correction for each token but one."""
+        if not bias and not length_correction:
+            return self
+        prior = torch.zeros(self.slots.shape)
+        for row, vocabulary in zip(prior, self.vocabularies, strict=True):
+            lengths = torch.from_numpy(np.diff(vocabulary.arrays()[1]))[: len(row)]
+            row[: len(lengths)] = bias + length_correction * (lengths - 1)
+        arrays = (self.inputs, self.outputs, self.slots, self.exists)
+        given: Any = {"index": self.index, "num_neighbours": self.num_neighbours}
+        table = PhraseTable(self.vocabularies, *arrays, **given, prior=prior.to(self.slots.device))
+        table.__dict__["output_rows"] = self.output_rows
+        return table
 
     def check_current(self) -> None:
         """Check that no phrase was removed since the table was made; those added since are not in it."""
@@ -144,13 +161,14 @@ class PhraseTable:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the phrases' logits (batch, time, P) at hidden states (batch, time, d); -inf where a row has none."""
         if self.index is not None:
-            return self._searched_logits(hidden)
-        rows = self.output_rows.to(hidden.dtype)
-        if rows.ndim == 2:
-            logits = hidden @ rows.T
+            logits = self._searched_logits(hidden)
+        elif self.output_rows.ndim == 2:
+            logits = phrase_logits(hidden, self.output_rows)
         else:
-            grouped = hidden.reshape(len(rows), -1, hidden.shape[-1])
-            logits = (grouped @ rows.transpose(1, 2)).reshape(*hidden.shape[:2], -1)
+            grouped = hidden.reshape(len(self.output_rows), -1, hidden.shape[-1])
+            logits = phrase_logits(grouped, self.output_rows).reshape(*hidden.shape[:2], -1)
+        if self.prior is not None:
+            logits = logits + self._per_row(self.prior, len(hidden))[:, None].to(logits.dtype)
         if self._all_exist:
             return logits
         return logits.masked_fill(~self._per_row(self.exists, len(hidden))[:, None], -torch.inf)
@@ -167,7 +185,7 @@ class PhraseTable:
 
     def _searched_logits(self, hidden: Tensor) -> Tensor:
         assert self.index is not None
-        queries = hidden.reshape(-1, hidden.shape[-1])
+        queries = with_ones(hidden.reshape(-1, hidden.shape[-1]), self.output_rows)
         scores, slots = self.index.search(queries, self.num_neighbours)
         if self.index.keeps_vectors:
             self._check_scores(queries, scores, slots)
@@ -178,10 +196,7 @@ class PhraseTable:
         first, best = slots[:, :1].clamp(min=0), scores[:, :1]
         found = slots >= 0
         logits.scatter_(1, torch.where(found, slots, first), torch.where(found, scores, best).to(logits.dtype))
-        logits = logits.reshape(*hidden.shape[:2], -1)
-        if self._all_exist:
-            return logits
-        return logits.masked_fill(~self.exists[:, None], -torch.inf)
+        return logits.reshape(*hidden.shape[:2], -1)
 
 
 def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:

@@ -1,0 +1,53 @@
+"""Trained models, as `make models` leaves them: what is put around them leaves their answers as they are."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_targets import DocumentCollection, MultiTokenForCausalLM
+from tests.programs import ROOT
+
+pytestmark = pytest.mark.real
+SMOLLM2, MINILM = ROOT / "models" / "smollm2-135m", ROOT / "models" / "minilm"
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """Return a function of a question and arguments of `generate`, and the answers of the model as it is."""
+    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
+    base = AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32).eval()
+
+    def answer(question, model=base, **arguments):
+        chat = [{"role": "user", "content": question}]
+        inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        given = {"do_sample": False, "max_new_tokens": 48, "return_dict_in_generate": True, **arguments}
+        output = model.generate(**inputs, **given)
+        new = output.sequences[0, inputs["input_ids"].shape[1] :]
+        return tokenizer.decode(new, skip_special_tokens=True), len(new), output
+
+    answer.model = MultiTokenForCausalLM.from_base(base, ngram_size=4)
+    return answer
+
+
+def test_a_model_with_heads_gives_the_answer_of_its_chat_template(ask):
+    plain, _, _ = ask("What is the capital of France?")
+    assert "Paris" in plain
+    assert ask("What is the capital of France?", ask.model)[0] == plain
+
+
+def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(ask):
+    text = "The lighthouse of Genoa is 77 metres tall, and its first stone was laid in the year 1128 by the town."
+    question = f"Repeat this sentence word by word: {text}"
+    plain, num_tokens, _ = ask(question)
+    drafted, _, output = ask(question, ask.model, draft_tokens=3, prompt_lookup_num_tokens=8)
+    assert drafted == plain and "lighthouse of Genoa" in plain
+    assert output.num_forward_passes < 0.7 * num_tokens
+
+
+def test_an_encoder_finds_the_document_that_means_what_the_query_asks(tmp_path):
+    encoder = pytest.importorskip("sentence_transformers").SentenceTransformer(str(MINILM), device="cpu")
+    collection = DocumentCollection.create(tmp_path / "shelf", encoder)
+    texts = {"pets": "The cat sat on the mat.", "sky": "Stars and planets shine.", "bread": "Knead flour and water."}
+    collection.add(texts)
+    found = collection.retrieve(["Which animals live in a home?", "How does one bake?", "astronomy"], k=1)
+    assert [one for [(one, _)] in found] == ["pets", "bread", "sky"]
