@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,19 +40,3 @@ def test_characters_of_a_passage_are_found_in_its_document(documents, data):
         end = data.draw(st.integers(start, len(passage)))
         document, first, stop = source_in_document(name, start, end)
         assert documents[document][first:stop] == passage[start:end]
-
-
-@pytest.mark.parametrize(
-    ("act", "word"),
-    [
-        (lambda: passages_of({"a": "text"}, 0), "num_words"),
-        (lambda: passages_of({"a": "text"}, 3, 3), "overlap"),
-        (lambda: passages_of({"a": " "}), "'a'"),
-        (lambda: Passage.parse("law"), "'law'"),
-        (lambda: source_in_document("law#char=3,9", 2, 7), r"\[2, 7"),
-        (lambda: source_in_document("law#char=3,9", -1, 2), r"\[-1, 2\)"),
-    ],
-)
-def test_bad_arguments_are_refused(act, word):
-    with pytest.raises(ValueError, match=word):
-        act()
